@@ -1,0 +1,253 @@
+"""Lifetimes: from a record's headers to the instant at which it expires (L1 to L10, C6 to C10).
+
+The deadline is computed once, on arrival, from the record's own timestamp, and stored: a replay yields the same
+deadline, and a later change of the configuration changes none (L9).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+NEVER: Final = (1 << 63) - 1
+"""A deadline that no clock reaches: the message never expires."""
+
+NO_TIMESTAMP: Final = -1
+
+TTL_MS: Final = "lapse-ttl-ms"
+EXPIRES_AT_MS: Final = "lapse-expires-at-ms"
+EXPIRE_TIME: Final = "lapse-expire-time"
+CE_EXPIRYTIME: Final = "ce_expirytime"
+ENQUEUE_AT_MS: Final = "lapse-enqueue-at-ms"
+
+NAMES: Final = frozenset({TTL_MS, EXPIRES_AT_MS, EXPIRE_TIME, CE_EXPIRYTIME, ENQUEUE_AT_MS})
+"""Headers that concern a message's lifetime or its schedule."""
+
+_DIGITS: Final = re.compile(rb"[0-9]{1,19}\Z")
+_RFC3339: Final = re.compile(
+    rb"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))\Z"
+)
+_DAYS_IN_MONTH: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+class InvalidLifetime(ValueError):
+    """A lifetime or schedule that cannot be honoured; the text says which header and why (L12)."""
+
+
+class ExpirationModel(StrEnum):
+    """How a message's own lifetime and the entity's meet (L7)."""
+
+    OVERRIDE = "override"
+    CEILING = "ceiling"
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """What an entity does about lifetimes (L6 to L8).
+
+    Attributes:
+        enabled: whether deadlines are acted on.
+        default_ms: lifetime of a message without one of its own; None = it never expires.
+        model: whether the message's own lifetime wins, or the default is also the maximum.
+    """
+
+    enabled: bool = False
+    default_ms: int | None = None
+    model: ExpirationModel = ExpirationModel.OVERRIDE
+
+    def shortened_by(self, topic_default_ms: int | None) -> Expiration:
+        """Return this expiration with an underlying topic's own duration, the shorter applying (L8, C10)."""
+        if topic_default_ms is None:
+            return self
+        own = topic_default_ms if self.default_ms is None else min(self.default_ms, topic_default_ms)
+        return Expiration(self.enabled, own, self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """What a record's headers state.
+
+    Attributes:
+        relative_ms: lifetime counted from arrival or from the scheduled instant; None where not stated so.
+        absolute_ms: deadline, ms since the epoch; None where not stated so.
+        enqueue_at_ms: the message is invisible before this instant, ms since the epoch; None = at once (L5).
+    """
+
+    relative_ms: int | None = None
+    absolute_ms: int | None = None
+    enqueue_at_ms: int | None = None
+
+    @property
+    def stated(self) -> bool:
+        """Whether the message has a lifetime of its own; one of 0 (never) counts."""
+        return self.relative_ms is not None or self.absolute_ms is not None
+
+
+NO_LIFETIME: Final = Lifetime()
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+def read(headers: Headers, timestamp_ms: int) -> Lifetime:
+    """Read the lifetime and schedule that a record's headers state (L2 to L5, C7, C8).
+
+    Args:
+        headers: the record's headers; other names are ignored, a name may be repeated.
+        timestamp_ms: the record's timestamp, ms since the epoch; it decides whether two statements are the same instant.
+
+    Raises:
+        InvalidLifetime: a value that its rule does not allow, or two that state different instants.
+    """
+    stated: list[tuple[str, int | None, int | None]] = []
+    schedules: list[int] = []
+    for name, value in headers:
+        if name == TTL_MS:
+            stated.append((name, _decimal(name, value), None))
+        elif name in (EXPIRES_AT_MS, CE_EXPIRYTIME):
+            instant = _decimal(name, value) if name == EXPIRES_AT_MS else rfc3339_ms(value)
+            stated.append((name, None, instant))
+        elif name == EXPIRE_TIME:
+            stated.append((name, *_typed(value)))
+        elif name == ENQUEUE_AT_MS:
+            schedules.append(_decimal(name, value))
+    if not stated and not schedules:
+        return NO_LIFETIME
+    if any(at_ms != schedules[0] for at_ms in schedules):
+        raise InvalidLifetime(f"{ENQUEUE_AT_MS} stands {len(schedules)} times with different instants")
+    enqueue_at_ms = schedules[0] if schedules else None
+    if not stated:
+        return Lifetime(enqueue_at_ms=enqueue_at_ms)
+    start_ms = _start(timestamp_ms, enqueue_at_ms)
+    first_name, relative_ms, absolute_ms = stated[0]
+    if len(stated) > 1:
+        instants = {_instant(start_ms, relative, absolute) for _, relative, absolute in stated}
+        if len(instants) > 1:
+            names = " and ".join(name for name, _, _ in stated)
+            raise InvalidLifetime(f"{names} state different lifetimes; send one of them")
+    if relative_ms and timestamp_ms == NO_TIMESTAMP and enqueue_at_ms is None:
+        raise InvalidLifetime(f"{first_name} counts from the record's timestamp, and the record has none (-1)")
+    return Lifetime(relative_ms, absolute_ms, enqueue_at_ms)
+
+
+def deadline_ms(lifetime: Lifetime, timestamp_ms: int, expiration: Expiration) -> int:
+    """Compute the instant at which a message expires, ms since the epoch; `NEVER` if it does not (L6 to L9).
+
+    The deadline is computed whether or not expiration is enabled: while it is disabled it is only kept (L6, L9).
+
+    Args:
+        lifetime: what the message states.
+        timestamp_ms: its arrival, the record's timestamp, ms since the epoch.
+        expiration: the entity's setting, an underlying topic's own already counted in.
+
+    Raises:
+        InvalidLifetime: the deadline is beyond 64 bits, or would count from a timestamp that the record does not have.
+    """
+    start_ms = _start(timestamp_ms, lifetime.enqueue_at_ms)
+    ceiling_ms = expiration.default_ms if expiration.model is ExpirationModel.CEILING else None
+    if not lifetime.stated:
+        relative_ms = expiration.default_ms
+        if relative_ms is None:
+            return NEVER
+    elif lifetime.absolute_ms is not None:
+        if ceiling_ms is None:
+            return lifetime.absolute_ms
+        return min(lifetime.absolute_ms, _sum(start_ms, ceiling_ms, "the entity's ceiling"))
+    else:
+        relative_ms = lifetime.relative_ms or None
+        if ceiling_ms is not None:
+            relative_ms = ceiling_ms if relative_ms is None else min(relative_ms, ceiling_ms)
+        if relative_ms is None:
+            return NEVER
+    return _sum(start_ms, relative_ms, "its lifetime")
+
+
+def rfc3339_ms(value: bytes) -> int:
+    """Read an RFC 3339 instant, cut to the millisecond, never rounded up (L3, C7).
+
+    Raises:
+        InvalidLifetime: another form, an instant that does not exist, or one before 1970.
+    """
+    match = _RFC3339.match(value)
+    if match is None:
+        raise InvalidLifetime(
+            f"{CE_EXPIRYTIME} = {_shown(value)}: expected an RFC 3339 instant like 2026-01-31T12:00:00Z"
+        )
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    leap = month == 2 and (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0))
+    if not 1 <= month <= 12 or not 1 <= day <= _DAYS_IN_MONTH[month - 1] + leap:
+        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such day")
+    if hour > 23 or minute > 59 or second > 60:
+        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such time of day")
+    offset_minutes = 0
+    if match[8]:
+        if int(match[9]) > 23 or int(match[10]) > 59:
+            raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such UTC offset")
+        offset_minutes = (int(match[9]) * 60 + int(match[10])) * (1 if match[8] == b"+" else -1)
+    fraction_ms = int((match[7] or b"0")[:3].ljust(3, b"0"))
+    minutes = (_days_since_1970(year, month, day) * 24 + hour) * 60 + minute - offset_minutes
+    instant_ms = (minutes * 60 + second) * 1000 + fraction_ms
+    if instant_ms < 0:
+        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: before 1970")
+    return instant_ms
+
+
+def _days_since_1970(year: int, month: int, day: int) -> int:
+    """Days of the proleptic Gregorian calendar; the year is taken to begin in March, so that leap days end it."""
+    year -= month <= 2
+    era_year = year % 400
+    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    day_of_era = era_year * 365 + era_year // 4 - era_year // 100 + day_of_year
+    return year // 400 * 146097 + day_of_era - 719468
+
+
+def _start(timestamp_ms: int, enqueue_at_ms: int | None) -> int:
+    """From when a relative lifetime counts: arrival, or the scheduled instant if that is later (L5)."""
+    return timestamp_ms if enqueue_at_ms is None else max(timestamp_ms, enqueue_at_ms)
+
+
+def _sum(start_ms: int, relative_ms: int, what: str) -> int:
+    if start_ms == NO_TIMESTAMP:
+        raise InvalidLifetime(f"{what} counts from the record's timestamp, and the record has none (-1)")
+    instant_ms = start_ms + relative_ms
+    if instant_ms >= NEVER:
+        raise InvalidLifetime(f"arrival {start_ms} ms plus {what} of {relative_ms} ms is beyond 64 bits")
+    return instant_ms
+
+
+def _instant(start_ms: int, relative_ms: int | None, absolute_ms: int | None) -> int | None:
+    """The instant that one header states; None = never."""
+    if absolute_ms is not None:
+        return absolute_ms
+    return start_ms + relative_ms if relative_ms else None
+
+
+def _decimal(name: str, value: bytes) -> int:
+    if value is None or not _DIGITS.match(value):
+        raise InvalidLifetime(f"{name} = {_shown(value)}: expected 1 to 19 ASCII digits, a number of milliseconds")
+    number = int(value)
+    if number > NEVER:
+        raise InvalidLifetime(f"{name} = {_shown(value)}: more than 64 bits")
+    return number
+
+
+def _typed(value: bytes) -> tuple[int | None, int | None]:
+    """MQe's typed field: its width says whether it is relative or absolute (L4, C7)."""
+    width = 0 if value is None else len(value)
+    if width not in (4, 8):
+        raise InvalidLifetime(
+            f"{EXPIRE_TIME} has {width} bytes: expected 4 (relative ms, int32) or 8 (absolute ms, int64), big-endian"
+        )
+    number = int.from_bytes(value, "big", signed=True)
+    if number < 0:
+        raise InvalidLifetime(f"{EXPIRE_TIME} = {number}: negative")
+    return (number, None) if width == 4 else (None, number)
+
+
+def _shown(value: bytes | None) -> str:
+    if value is None:
+        return "null"
+    text = ascii(value[:40].decode("utf-8", "replace"))
+    return text + ("…" if len(value) > 40 else "")

@@ -1,0 +1,102 @@
+"""Bookmarks: the name of a message everywhere, `topic:partition:offset`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+_RANGE: Final = re.compile(
+    r"(?P<topic>[A-Za-z0-9._-]{1,249}):(?P<partition>\d{1,10}):(?P<first>\d{1,19})"
+    r"(?:-(?P<last>\d{1,19}))?(?:#(?P<count>\d{1,10}))?\Z",
+    re.ASCII,
+)
+
+
+class Bookmark(NamedTuple):
+    """Where a message stands in Kafka; ordered by topic, partition, offset."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Bookmark:
+        """Read `topic:partition:offset`.
+
+        Raises:
+            ValueError: the text is not a single bookmark.
+        """
+        found = BookmarkRange.parse(text)
+        if found.first != found.last or found.delivery_count is not None:
+            raise ValueError(f"bookmark {text!r}: expected one message, topic:partition:offset")
+        return cls(found.topic, found.partition, found.first)
+
+
+@dataclass(frozen=True, slots=True)
+class BookmarkRange:
+    """Consecutive offsets of one partition, both ends included (Q8).
+
+    Attributes:
+        topic: underlying topic.
+        partition: its partition.
+        first: first offset.
+        last: last offset, `>= first`.
+        delivery_count: fencing token, the delivery that is settled (C13); None where not stated.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    delivery_count: int | None = None
+
+    def __str__(self) -> str:
+        end = "" if self.last == self.first else f"-{self.last}"
+        token = "" if self.delivery_count is None else f"#{self.delivery_count}"
+        return f"{self.topic}:{self.partition}:{self.first}{end}{token}"
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __iter__(self) -> Iterator[Bookmark]:
+        return (Bookmark(self.topic, self.partition, offset) for offset in range(self.first, self.last + 1))
+
+    @classmethod
+    def parse(cls, text: str) -> BookmarkRange:
+        """Read `topic:partition:first[-last][#delivery_count]`.
+
+        Raises:
+            ValueError: the text has another form; the message shows the form that is expected.
+        """
+        match = _RANGE.match(text)
+        if match is None:
+            raise ValueError(
+                f"bookmark {text!r}: expected topic:partition:offset or topic:partition:first-last, "
+                "each with #delivery_count if wanted"
+            )
+        first = int(match["first"])
+        last = first if match["last"] is None else int(match["last"])
+        if last < first:
+            raise ValueError(f"bookmark {text!r}: the range ends before it begins")
+        if last >= 1 << 63:
+            raise ValueError(f"bookmark {text!r}: an offset has at most 63 bits")
+        count = None if match["count"] is None else int(match["count"])
+        return cls(match["topic"], int(match["partition"]), first, last, count)
+
+
+def ranges(messages: Iterable[tuple[Bookmark, int | None]]) -> list[BookmarkRange]:
+    """Join neighbours that carry the same delivery count into ranges, in the order of bookmarks."""
+    joined: list[BookmarkRange] = []
+    for bookmark, count in sorted(messages, key=lambda item: item[0]):
+        if joined:
+            last = joined[-1]
+            if (last.topic, last.partition, last.last + 1, last.delivery_count) == (*bookmark, count):
+                joined[-1] = BookmarkRange(last.topic, last.partition, last.first, bookmark.offset, count)
+                continue
+        joined.append(BookmarkRange(bookmark.topic, bookmark.partition, bookmark.offset, bookmark.offset, count))
+    return joined

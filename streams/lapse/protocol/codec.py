@@ -1,0 +1,77 @@
+"""Avro single-object encoding (`C3 01`, fingerprint, body) and JSON for the records of the protocol (X2)."""
+
+from __future__ import annotations
+
+import functools
+import io
+import struct
+from typing import Any, Final
+
+import fastavro
+import orjson
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+from lapse.protocol import schema
+
+MARKER: Final = b"\xc3\x01"
+HEADER_BYTES: Final = 10
+"""Marker and fingerprint; what Spark's `from_avro` has to skip."""
+
+
+class CodecError(ValueError):
+    """Bytes that are neither Avro of a known schema nor JSON of the expected form."""
+
+
+@functools.cache
+def header(name: str) -> bytes:
+    """Return marker and CRC-64-AVRO fingerprint (little-endian) of the schema `<name>.avsc`."""
+    rabin = fingerprint(to_parsing_canonical_form(schema.parsed(name)), "CRC-64-AVRO")
+    return MARKER + bytes.fromhex(rabin)
+
+
+def encode(name: str, record: dict[str, Any]) -> bytes:
+    """Encode a record of the schema `<name>.avsc` as an Avro single object."""
+    out = io.BytesIO()
+    out.write(header(name))
+    fastavro.schemaless_writer(out, schema.parsed(name), record)
+    return out.getvalue()
+
+
+def decode(name: str, data: bytes) -> dict[str, Any]:
+    """Decode an Avro single object that was written with the schema `<name>.avsc`.
+
+    Raises:
+        CodecError: another marker or fingerprint, a body cut short, or bytes behind it.
+    """
+    if not data.startswith(header(name)):
+        raise CodecError(
+            f"not a {name} record in Avro single-object encoding: it begins with {data[:HEADER_BYTES].hex(' ')}, "
+            f"expected {header(name).hex(' ')}"
+        )
+    body = io.BytesIO(data)
+    body.seek(HEADER_BYTES)
+    try:
+        record = fastavro.schemaless_reader(body, schema.parsed(name), None)
+    except (EOFError, ValueError, IndexError, struct.error, UnicodeDecodeError, TypeError, OverflowError) as error:
+        raise CodecError(f"{name} record: the Avro body is damaged ({error or type(error).__name__})") from error
+    if not isinstance(record, dict):
+        raise CodecError(f"{name} record: expected a record, found {type(record).__name__}")
+    if rest := len(data) - body.tell():
+        raise CodecError(f"{name} record: {rest} bytes too many behind the Avro body")
+    return record
+
+
+def is_avro(data: bytes) -> bool:
+    """Whether the bytes begin as Avro single-object encoding does."""
+    return data.startswith(MARKER)
+
+
+def encode_json(record: dict[str, Any]) -> bytes:
+    """Encode a record as JSON; bytes become text, what is not UTF-8 becomes U+FFFD."""
+    return orjson.dumps(record, default=_as_text)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    raise TypeError(f"{type(value).__name__} has no JSON form")

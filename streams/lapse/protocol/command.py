@@ -1,0 +1,119 @@
+"""Commands: what clients ask of a shard, in Avro or JSON (X2)."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from lapse.protocol import codec
+
+Encoding = Literal["avro", "json"]
+
+QUEUE_COMMANDS: Final = frozenset(
+    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge tick".split()
+)
+SOW_COMMANDS: Final = frozenset(
+    "sow sow_delete subscribe sow_and_subscribe delta_subscribe unsubscribe heartbeat depth tick".split()
+)
+
+
+class CommandError(ValueError):
+    """A command that cannot be read.
+
+    Attributes:
+        id: the command's id as far as it could be read, for the answer.
+        command: its name as far as it could be read.
+        subscription: whose it is as far as it could be read.
+        encoding: how the answer is to be written.
+    """
+
+    def __init__(self, message: str, encoding: Encoding, record: object = None) -> None:
+        super().__init__(message)
+        fields = record if isinstance(record, dict) else {}
+        self.id = _text(fields.get("id"))
+        self.command = _text(fields.get("command"))
+        self.subscription = _text(fields.get("subscription"))
+        self.encoding: Encoding = encoding
+
+
+class Command(BaseModel):
+    """One command; the fields are those of `schemas/command.avsc`, where each is described."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    command: str
+    id: str = ""
+    answer: Literal["all", "errors", "none"] = "all"
+    subscription: str = ""
+    client: str = ""
+    bookmarks: tuple[str, ...] = ()
+    filter: str | None = None
+    max_backlog: int | None = Field(default=None, ge=0)
+    heartbeat_timeout_ms: int | None = Field(default=None, ge=1)
+    lease_ms: int | None = Field(default=None, ge=1)
+    delay_ms: int | None = Field(default=None, ge=0)
+    keys: tuple[bytes, ...] = ()
+    order_by: str | None = None
+    top_n: int | None = Field(default=None, ge=0)
+    skip: int | None = Field(default=None, ge=0)
+    batch_size: int | None = Field(default=None, ge=1)
+    leased: bool = False
+    user: str = ""
+    secret: str = Field(default="", repr=False)
+
+    @field_validator("bookmarks", mode="before")
+    @classmethod
+    def _bookmarks(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("keys", mode="before")
+    @classmethod
+    def _keys(cls, value: object) -> object:
+        if isinstance(value, list):
+            return tuple(key.encode() if isinstance(key, str) else key for key in value)
+        return value
+
+
+def encode(command: Command) -> bytes:
+    """Write a command in Avro single-object encoding."""
+    return codec.encode("command", command.model_dump())
+
+
+def decode(data: bytes | None) -> tuple[Command, Encoding]:
+    """Read a command in either encoding, and say which it was.
+
+    Raises:
+        CommandError: the bytes are neither, or a field is wrong; the message names the field.
+    """
+    if not data:
+        raise CommandError("an empty record is no command; send Avro or a JSON object", "json")
+    record: Any
+    if codec.is_avro(data):
+        encoding: Encoding = "avro"
+        try:
+            record = codec.decode("command", data)
+        except codec.CodecError as error:
+            raise CommandError(str(error), encoding) from error
+    else:
+        encoding = "json"
+        try:
+            record = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise CommandError(
+                f"the record is neither Avro single-object encoding nor JSON: {error}", encoding
+            ) from error
+        if not isinstance(record, dict):
+            raise CommandError(f"expected a JSON object, found {type(record).__name__}", encoding)
+    try:
+        return Command.model_validate(record), encoding
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc']) or 'command'}: {fault['msg']}" for fault in error.errors()
+        )
+        raise CommandError(f"command refused: {faults}", encoding, record) from error
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

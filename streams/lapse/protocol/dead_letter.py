@@ -1,0 +1,100 @@
+"""The headers of a dead letter (D2, D3, C26)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lapse.core.reason import Reason
+from lapse.protocol import header
+from lapse.protocol.bookmark import Bookmark
+
+_SENTENCES = {
+    Reason.TIME_LIMIT: "its lifetime ended",
+    Reason.FORCED_EXPIRE: "expired by request",
+    Reason.MAX_DELIVERIES: "delivered as often as allowed without being acknowledged",
+    Reason.MAX_CANCELS: "cancelled more often than allowed",
+    Reason.INVALID_LIFETIME: "its lifetime cannot be read",
+    Reason.UNDECODABLE: "it cannot be decoded",
+    Reason.PURGED: "purged by request",
+    Reason.AUTO_DELETED: "its queue was idle and is deleted",
+    Reason.WITHDRAWN: "withdrawn before its scheduled instant",
+    Reason.LOG_TRUNCATED: "Kafka no longer has the record",
+}
+
+_MAX_TEXT_BYTES = 1000
+"""A fault's text is cut to this, so that headers stay small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """What is to be told of a message that left.
+
+    Attributes:
+        entity: the queue or SOW topic that lost it.
+        bookmark: where its record stands.
+        reasons: why it left, in L14's order.
+        expired_at_ms: the instant of the decision, ms since the epoch.
+        expires_at_ms: its deadline, ms since the epoch; None without one.
+        delivery_count: how often it was delivered.
+        cancel_count: how often it was cancelled.
+        detail: the text of the fault; a standard sentence when empty.
+    """
+
+    entity: str
+    bookmark: Bookmark
+    reasons: tuple[Reason, ...]
+    expired_at_ms: int
+    expires_at_ms: int | None = None
+    delivery_count: int = 0
+    cancel_count: int = 0
+    detail: str = ""
+
+
+def redriven_count(headers: Sequence[tuple[str, bytes]]) -> int:
+    """How often a record was redriven before, from its headers; 0 when it does not say or cannot be read."""
+    for name, value in headers:
+        if name == header.REDRIVEN_COUNT and value is not None and value.isdigit() and len(value) < 10:
+            return int(value)
+    return 0
+
+
+def lapse_id(entity: str, bookmark: Bookmark, redriven: int) -> str:
+    """The deterministic id of a dead letter: a crash's duplicate has the same one (D3)."""
+    return f"{entity}/{bookmark}/{redriven}"
+
+
+def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """Build a dead letter's headers: the original ones, lifetimes renamed, then what is known of the death.
+
+    A header of an earlier death is overwritten, an earlier `lapse-original-…` is kept (D2).
+    """
+    redriven = redriven_count(original)
+    kept_originals = {name for name, _ in original if name in header.ORIGINAL_NAMES.values()}
+    letter: list[tuple[str, bytes]] = []
+    for name, value in original:
+        renamed = header.ORIGINAL_NAMES.get(name)
+        if renamed is not None:
+            if renamed not in kept_originals:
+                letter.append((renamed, value))
+        elif name not in header.DEAD_LETTER_NAMES and name != header.REDRIVE_QUEUE:
+            letter.append((name, value))
+    topic, partition, offset = death.bookmark
+    message = death.detail or "; ".join(_SENTENCES[reason] for reason in death.reasons)
+    facts: list[tuple[str, str]] = [
+        (header.DLQ_TOPIC, topic),
+        (header.DLQ_PARTITION, str(partition)),
+        (header.DLQ_OFFSET, str(offset)),
+        (header.DLQ_GROUP, death.entity),
+        (header.DLQ_DELIVERY_COUNT, str(death.delivery_count)),
+        (header.DLQ_MESSAGE, message.encode()[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")),
+        (header.REASONS, ",".join(death.reasons)),
+        (header.CANCEL_COUNT, str(death.cancel_count)),
+        (header.EXPIRED_AT_MS, str(death.expired_at_ms)),
+        (header.REDRIVEN_COUNT, str(redriven)),
+        (header.LAPSE_ID, lapse_id(death.entity, death.bookmark, redriven)),
+    ]
+    if death.expires_at_ms is not None:
+        facts.append((header.EXPIRES_AT_MS, str(death.expires_at_ms)))
+    letter.extend((name, value.encode()) for name, value in facts)
+    return letter

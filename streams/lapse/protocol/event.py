@@ -1,0 +1,79 @@
+"""Events: what happened to messages, told on `lapse.events.<name>` (D4)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from lapse.protocol import codec
+from lapse.protocol.bookmark import BookmarkRange
+
+
+class EventKind(StrEnum):
+    """What an event tells (D4)."""
+
+    ACKNOWLEDGED = "acknowledged"
+    DELIVERED_AT_MOST_ONCE = "delivered_at_most_once"
+    DEAD_LETTERED = "dead_lettered"  # left for L14's reasons, a letter was written
+    EXPIRED = "expired"  # left for L14's reasons, without a letter (D1)
+    BARRIER_RELEASED = "barrier_released"
+    CANCELLED = "cancelled"
+    LEASE_RETURNED = "lease_returned"
+    RENEWED = "renewed"
+    SCHEDULED = "scheduled"
+    DELETED = "deleted"
+    SUBSCRIBED = "subscribed"
+    UNSUBSCRIBED = "unsubscribed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    RECOVERED = "recovered"
+
+
+TERMINAL = frozenset(
+    {
+        EventKind.ACKNOWLEDGED,
+        EventKind.DELIVERED_AT_MOST_ONCE,
+        EventKind.DEAD_LETTERED,
+        EventKind.EXPIRED,
+        EventKind.BARRIER_RELEASED,
+    }
+)
+"""The kinds that end a message's stay in a queue: exactly one of them per message, however often it is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event; the fields are those of `schemas/event.avsc`, where each is described."""
+
+    entity: str
+    event: str
+    at_ms: int
+    partition: int
+    epoch: int = 0
+    messages: tuple[BookmarkRange, ...] = ()
+    reasons: tuple[str, ...] = ()
+    subscription: str = ""
+    key: bytes | None = None
+    expires_at_ms: int | None = None
+    delivery_count: int | None = None
+    cancel_count: int | None = None
+    dead_letter_topic: str = ""
+    detail: str = ""
+
+
+def encode(event: Event) -> bytes:
+    """Write an event in Avro single-object encoding."""
+    return codec.encode("event", asdict(event))
+
+
+def decode(data: bytes) -> Event:
+    """Read an event.
+
+    Raises:
+        codec.CodecError: the bytes are no event.
+    """
+    record: dict[str, Any] = codec.decode("event", data)
+    record["messages"] = tuple(BookmarkRange(**item) for item in record["messages"])
+    record["reasons"] = tuple(record["reasons"])
+    return Event(**record)

@@ -1,0 +1,68 @@
+"""Record header names that lapse reads and writes.
+
+Every value is UTF-8 text except `EXPIRE_TIME`, which is binary by its own rule (L4).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lapse.core.lifetime import CE_EXPIRYTIME, ENQUEUE_AT_MS, EXPIRE_TIME, EXPIRES_AT_MS, TTL_MS
+
+# On a publish: the lifetimes of L2 to L5 are named in `lapse.core.lifetime`; then S2, X6, C29.
+COMMAND: Final = "lapse-command"
+MESSAGE_ID: Final = "lapse-message-id"
+REDRIVE_QUEUE: Final = "lapse-redrive-queue"
+REDRIVEN_COUNT: Final = "lapse-redriven-count"
+
+ORIGINAL_NAMES: Final = {
+    TTL_MS: "lapse-original-ttl-ms",
+    EXPIRES_AT_MS: "lapse-original-expires-at-ms",
+    EXPIRE_TIME: "lapse-original-expire-time",
+    ENQUEUE_AT_MS: "lapse-original-enqueue-at-ms",
+    CE_EXPIRYTIME: "lapse-original-ce_expirytime",
+}
+"""What a lifetime header is called on a dead letter, so that nothing expires again (D2)."""
+
+# On every record of `lapse.<name>.deliveries` (D4).
+KIND: Final = "lapse-kind"
+"""`delivery`, `barrier`, `answer`, `epoch`; of a SOW topic also `group-begin`, `sow`, `group-end`, `publish`, `oof`."""
+SUBSCRIPTION: Final = "lapse-subscription"
+COMMAND_ID: Final = "lapse-command-id"
+EPOCH: Final = "lapse-epoch"
+"""Which reign of the shard wrote the record; a reader drops records of an epoch below one it has seen."""
+BOOKMARK: Final = "lapse-bookmark"
+LEASE_UNTIL_MS: Final = "lapse-lease-until-ms"
+DELIVERY_COUNT: Final = "lapse-delivery-count"
+TIMESTAMP_MS: Final = "lapse-timestamp-ms"
+OPERATION: Final = "lapse-operation"
+
+# On a dead letter: KIP-1191 verbatim, then ours (D2).
+DLQ_TOPIC: Final = "__dlq.errors.topic"
+DLQ_PARTITION: Final = "__dlq.errors.partition"
+DLQ_OFFSET: Final = "__dlq.errors.offset"
+DLQ_GROUP: Final = "__dlq.errors.group"
+DLQ_DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
+DLQ_MESSAGE: Final = "__dlq.errors.message"
+REASONS: Final = "lapse-reasons"
+CANCEL_COUNT: Final = "lapse-cancel-count"
+EXPIRED_AT_MS: Final = "lapse-expired-at-ms"
+LAPSE_ID: Final = "lapse-id"
+
+DEAD_LETTER_NAMES: Final = frozenset(
+    {
+        DLQ_TOPIC,
+        DLQ_PARTITION,
+        DLQ_OFFSET,
+        DLQ_GROUP,
+        DLQ_DELIVERY_COUNT,
+        DLQ_MESSAGE,
+        REASONS,
+        CANCEL_COUNT,
+        EXPIRES_AT_MS,
+        EXPIRED_AT_MS,
+        REDRIVEN_COUNT,
+        LAPSE_ID,
+    }
+)
+"""Headers that a dead letter sets: overwritten, never piled up (D2)."""

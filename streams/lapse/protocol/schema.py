@@ -1,0 +1,39 @@
+"""The Avro schemas of lapse: packaged in the wheel, read from the checkout in an editable install."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Final
+
+import fastavro
+
+_CHECKOUT: Final = Path(__file__).parents[3] / "schemas"
+
+
+def directory() -> Traversable:
+    """Where the `.avsc` files are.
+
+    Raises:
+        FileNotFoundError: neither the installed package nor a checkout has them.
+    """
+    packaged = importlib.resources.files("lapse") / "_schemas"
+    if packaged.is_dir():
+        return packaged
+    if _CHECKOUT.is_dir():
+        return _CHECKOUT
+    raise FileNotFoundError(f"no schemas: neither {packaged} nor {_CHECKOUT} exists; install lapse again")
+
+
+@functools.cache
+def parsed(name: str) -> Any:
+    """Return the schema `<name>.avsc`, parsed once by fastavro."""
+    return fastavro.parse_schema(json.loads((directory() / f"{name}.avsc").read_text("utf-8")))
+
+
+def text(name: str) -> str:
+    """Return the schema `<name>.avsc` as it is written, for readers such as Spark's `from_avro`."""
+    return (directory() / f"{name}.avsc").read_text("utf-8")

@@ -1,0 +1,46 @@
+"""Names of the topics that lapse keeps on the cluster (D1, D4, S8)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PREFIX: Final = "lapse."
+DEAD_LETTER_PREFIX: Final = "dlq."
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
+"""What an entity may be called: a Kafka topic name, short enough for the longest name made of it."""
+
+
+def commands(entity: str) -> str:
+    """Topic on which clients send commands to an entity."""
+    return f"{PREFIX}{entity}.commands"
+
+
+def deliveries(entity: str) -> str:
+    """Topic on which an entity sends deliveries and answers."""
+    return f"{PREFIX}{entity}.deliveries"
+
+
+def events(entity: str) -> str:
+    """Topic on which an entity tells what happened to its messages."""
+    return f"{PREFIX}events.{entity}"
+
+
+def sow(entity: str) -> str:
+    """Compacted topic with the current state of a SOW topic (S8)."""
+    return f"{PREFIX}sow.{entity}"
+
+
+def dead_letters(entity: str) -> str:
+    """Default dead-letter topic of an entity (D1)."""
+    return f"{DEAD_LETTER_PREFIX}{entity}"
+
+
+def table(entity: str) -> str:
+    """Name of the Faust table that holds an entity's state."""
+    return entity
+
+
+def changelog(app_id: str, entity: str) -> str:
+    """Journal of an entity: Faust's changelog topic of its table."""
+    return f"{app_id}-{table(entity)}-changelog"
