@@ -1,0 +1,152 @@
+"""Jars by pin: each is named with its size and sha256, and nothing else is ever put on a class path.
+
+A pin file has one line per jar: sha256, size in bytes, path in a Maven repository. A jar is looked for in our
+cache, then in Maven's local repository, then downloaded by `lapse.embedded.download`. The sha256 is checked
+whenever a jar enters our cache; afterwards its size is enough.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from lapse.embedded.cache import cache_dir, locked
+from lapse.embedded.errors import EmbeddedError, JarCorrupt
+
+KAFKA = "kafka-4.3.0"
+"""The broker: its complete run-time closure and a log4j binding."""
+
+SPARK = "spark-4.0.0"
+"""Spark's Kafka and Avro connectors, for PySpark 4.0.0."""
+
+_PINS = Path(__file__).parent / "pins"
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One pinned file of a Maven repository."""
+
+    path: PurePosixPath
+    size_bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file name."""
+        return self.path.name
+
+    @property
+    def coordinate(self) -> str:
+        """The Maven coordinate, `group:artifact:version`."""
+        version, artifact = self.path.parent.name, self.path.parent.parent.name
+        return f"{'.'.join(self.path.parent.parent.parent.parts)}:{artifact}:{version}"
+
+    def verify(self, file: Path) -> None:
+        """Check `file` against the pin.
+
+        Raises:
+            JarCorrupt: The size or the sha256 differs, or the file cannot be read.
+        """
+        try:
+            size = file.stat().st_size
+            if size == self.size_bytes:
+                with file.open("rb") as handle:
+                    digest = hashlib.file_digest(handle, "sha256").hexdigest()
+                if digest == self.sha256:
+                    return
+                fault = f"its sha256 is {digest}, expected {self.sha256}"
+            else:
+                fault = f"it has {size} bytes, expected {self.size_bytes}"
+        except OSError as error:
+            fault = f"it cannot be read: {error.strerror}"
+        raise JarCorrupt(
+            f"{self.coordinate} at {file} is not the pinned file: {fault}. Delete it and run the command again; if it "
+            "comes back the same, whatever stands between here and the Maven repository serves another file."
+        )
+
+
+def pins(name: str) -> list[Jar]:
+    """Read the pin file `name` (`KAFKA` or `SPARK`).
+
+    Raises:
+        EmbeddedError: There is no such pin file, or a line of it does not have three fields.
+    """
+    file = _PINS / f"{name}.sha256"
+    if not file.is_file():
+        known = ", ".join(sorted(path.stem for path in _PINS.glob("*.sha256")))
+        raise EmbeddedError(f"There is no set of jars named {name!r}; there are: {known}.")
+    jars = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        fields = line.split()
+        if not fields or line.startswith("#"):
+            continue
+        if len(fields) != 3 or not fields[1].isdecimal() or len(fields[0]) != 64:
+            raise EmbeddedError(f"{file}, line {number}: expected sha256, size and path, found {line!r}.")
+        jars.append(Jar(PurePosixPath(fields[2]), int(fields[1]), fields[0]))
+    return jars
+
+
+def jar_files(name: str) -> list[Path]:
+    """Return the files of the set `name`, fetching those that are missing; any number of processes may call this.
+
+    Raises:
+        JarUnavailable: A jar could not be downloaded.
+        JarCorrupt: A download was not the pinned file.
+        EmbeddedError: The set or the cache cannot be used.
+    """
+    wanted = pins(name)
+    store = cache_dir() / "jars"
+    files = [store / jar.path for jar in wanted]
+    if not list(_missing(wanted, store)):
+        return files
+    try:
+        with locked(store / ".lock"):
+            for jar in list(_missing(wanted, store)):
+                _adopt(jar, store)
+            if absent := list(_missing(wanted, store)):
+                # Imported on demand: a machine with a full cache needs no downloader.
+                from lapse.embedded.download import download
+
+                download(absent, store, title=name)
+    except OSError as error:
+        raise EmbeddedError(
+            f"The jar cache {store} cannot be written: {error}. Free some space, or name another directory in "
+            "LAPSE_CACHE_DIR."
+        ) from error
+    return files
+
+
+def place(jar: Jar, source: Path, store: Path) -> None:
+    """Move `source`, once verified, to its place in `store`; a reader sees the whole file or none.
+
+    Raises:
+        JarCorrupt: `source` is not the pinned file.
+    """
+    jar.verify(source)
+    target = store / jar.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(source, target)  # noqa: PTH105  (says what happens to an existing target)
+
+
+def _missing(wanted: Iterable[Jar], store: Path) -> Iterable[Jar]:
+    """Yield the jars whose file is absent, or of the wrong size."""
+    for jar in wanted:
+        file = store / jar.path
+        if not file.is_file() or file.stat().st_size != jar.size_bytes:
+            yield jar
+
+
+def _adopt(jar: Jar, store: Path) -> None:
+    """Copy `jar` from Maven's local repository, if the right file is there; a wrong or half one is passed over."""
+    local = Path(os.environ.get("M2_REPO") or Path.home() / ".m2" / "repository") / jar.path
+    if not local.is_file():
+        return
+    part = store / f"{jar.name}.part"
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(local, part)
+        place(jar, part, store)
+    except (JarCorrupt, OSError):
+        part.unlink(missing_ok=True)

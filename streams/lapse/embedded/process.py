@@ -1,0 +1,149 @@
+"""Starting a JVM so that it ends when it should: with whoever started it, or, if asked for, not before told to."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from lapse.embedded import supervise
+from lapse.embedded.errors import BrokerFailed
+
+
+class Jvm:
+    """A running Java process. Signals go to exactly this process, never to another that got its pid later."""
+
+    def __init__(self, process: psutil.Process, reap: subprocess.Popen[bytes] | None = None) -> None:
+        self._process = process
+        self._reap = reap
+
+    @classmethod
+    def supervised(cls, command: Sequence[str], log: Path, *, remove: Path | None = None) -> "Jvm":
+        """Start `command` so that it is killed when this process ends, in whatever way; output goes to `log`.
+
+        Args:
+            command: Program and arguments.
+            log: File to append standard output and error to.
+            remove: Directory to delete when this process ends without having stopped the JVM.
+
+        Raises:
+            BrokerFailed: The program could not be started.
+        """
+        # -I -S: the standard library only, which starts in a few milliseconds.
+        arguments = [sys.executable, "-I", "-S", supervise.__file__, str(os.getpid()), str(remove or "-"), *command]
+        with log.open("ab") as output:
+            supervisor = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is for this process, which then stops the JVM in order
+            )
+        assert supervisor.stdout is not None
+        with supervisor.stdout as pipe:
+            line = pipe.readline()
+        try:
+            return cls(psutil.Process(int(line)), supervisor)
+        except (ValueError, psutil.NoSuchProcess) as error:
+            supervisor.wait()
+            raise BrokerFailed(f"{command[0]} could not be started; its output is in {log}.") from error
+
+    @classmethod
+    def detached(cls, command: Sequence[str], log: Path) -> "Jvm":
+        """Start `command` so that it goes on after this process ends; output goes to `log`.
+
+        Raises:
+            BrokerFailed: The program could not be started.
+        """
+        with log.open("ab") as output:
+            try:
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise BrokerFailed(f"{command[0]} could not be started: {error.strerror}.") from error
+        return cls(psutil.Process(child.pid), child)
+
+    @classmethod
+    def running(cls, pid: int, started_s: float) -> "Jvm | None":
+        """Return the process `pid` if it still is the one that started at `started_s` (seconds since the epoch)."""
+        try:
+            process = psutil.Process(pid)
+            same = abs(process.create_time() - started_s) < 1.0
+        except psutil.Error:
+            return None
+        jvm = cls(process)
+        return jvm if same and jvm.alive else None
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return int(self._process.pid)
+
+    @property
+    def started_s(self) -> float:
+        """When the process started, in seconds since the epoch; with the pid it identifies the process."""
+        return float(self._process.create_time())
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs (a paused one does)."""
+        try:
+            return bool(self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory in use, in bytes; 0 when the process is gone."""
+        try:
+            return int(self._process.memory_info().rss)
+        except psutil.Error:
+            return 0
+
+    def terminate(self, timeout_s: float) -> None:
+        """Ask the process to end, and kill it when it has not within `timeout_s`."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._process.terminate()
+            self._process.resume()  # a paused process would not hear it
+        if not self._gone_within(timeout_s):
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process with SIGKILL and wait until it is gone."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._process.kill()
+        self._gone_within(10)
+
+    def pause(self) -> None:
+        """Freeze the process with SIGSTOP."""
+        self._process.suspend()
+
+    def resume(self) -> None:
+        """Let a frozen process go on, with SIGCONT."""
+        self._process.resume()
+
+    def _gone_within(self, timeout_s: float) -> bool:
+        """Wait for the end of the process, and of the one that watches it."""
+        try:
+            if self._reap is not None:
+                self._reap.wait(timeout_s)
+            else:
+                self._process.wait(timeout_s)
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+            return False
+        return True
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment without what would change a JVM's class path."""
+    return {name: value for name, value in os.environ.items() if name != "CLASSPATH"}

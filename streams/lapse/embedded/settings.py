@@ -1,0 +1,116 @@
+"""How the embedded broker is configured: one node that is broker and controller, small and quick to start."""
+
+import base64
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_SINGLE_NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": (
+        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+    ),
+    # One node: nothing can be replicated.
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # Topics are made on purpose, with the partitions and settings they need.
+    "auto.create.topics.enable": "false",
+    "num.partitions": "1",
+    "log.message.timestamp.type": "CreateTime",
+    # Consumers start at once, and a dead one is noticed quickly.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    # After a kill the node may register again as soon as its old session is over (Kafka's default: 9 s).
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    # Small.
+    "log.cleaner.dedupe.buffer.size": "8388608",
+    "log.cleaner.threads": "1",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "background.threads": "2",
+    "num.recovery.threads.per.data.dir": "1",
+    "log.segment.delete.delay.ms": "1000",
+}
+
+_LOG4J = """\
+status = WARN
+shutdownHook = disable
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
+rootLogger.level = WARN
+rootLogger.appenderRef.out.ref = out
+logger.server.name = kafka.server.KafkaRaftServer
+logger.server.level = INFO
+logger.socket.name = kafka.network.SocketServer
+logger.socket.level = INFO
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The two TCP ports of the broker, on the loopback interface."""
+
+    client: int
+    controller: int
+
+
+def free_ports() -> Ports:
+    """Return two ports that nothing listens on now; another process may still take them first."""
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return Ports(first.getsockname()[1], second.getsockname()[1])
+
+
+def cluster_id() -> str:
+    """Return a new cluster id: 16 random bytes in URL-safe Base64, as Kafka writes them."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
+        pass  # the storage tool would take it for an option
+    return text
+
+
+def server_properties(data: Path, ports: Ports, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the broker's configuration; `extra` has the last word, and gives further listeners too.
+
+    A value in `extra` may hold `{client}` and `{controller}`, which stand for the port numbers.
+    """
+    properties = _SINGLE_NODE | {
+        "listeners": f"PLAINTEXT://127.0.0.1:{ports.client},CONTROLLER://127.0.0.1:{ports.controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{ports.client}",
+        "controller.quorum.voters": f"1@127.0.0.1:{ports.controller}",
+        "log.dirs": str(data / "log"),
+    }
+    for name, value in extra.items():
+        value = value.replace("{client}", str(ports.client)).replace("{controller}", str(ports.controller))
+        properties[name] = value
+    return properties
+
+
+def write_files(data: Path, properties: Mapping[str, str]) -> tuple[Path, Path]:
+    """Write `server.properties` and `log4j2.properties` into `data` and return their paths."""
+    server, logging = data / "server.properties", data / "log4j2.properties"
+    server.write_text("".join(f"{name}={_escape(value)}\n" for name, value in properties.items()), encoding="utf-8")
+    server.chmod(0o600)  # extra properties may carry passwords
+    logging.write_text(_LOG4J, encoding="utf-8")
+    return server, logging
+
+
+def _escape(value: str) -> str:
+    """Write a value so that Java's properties reader gives it back unchanged."""
+    return value.replace("\\", "\\\\").replace("\n", "\\\n")
