@@ -221,14 +221,14 @@ class EmbeddedKafka:
         arguments = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", str(server)]
         answer = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
         if answer.returncode != 0:
-            raise BrokerFailed(
-                f"Kafka could not prepare {self.data}: {(answer.stderr or answer.stdout).strip()[-1500:]}"
-            )
+            said = [line for line in (answer.stderr or answer.stdout).splitlines() if not line.startswith("\tat ")]
+            raise BrokerFailed(f"Kafka could not prepare {self.data}: {' '.join(said)[-1500:]}")
 
     def _await_ready(self, first_byte: int) -> None:
         """Wait until the broker answers a metadata request and would create a topic."""
         deadline = time.monotonic() + self._start_timeout_s
         pending: Exception | None = None
+        formatted_as = self._cluster_id()
         # log_level 0: refused connections are expected here.
         admin = AdminClient(
             {"bootstrap.servers": self.bootstrap_servers, "reconnect.backoff.max.ms": 200, "log_level": 0}
@@ -237,7 +237,9 @@ class EmbeddedKafka:
             if not self.running:
                 raise BrokerFailed(f"The embedded broker ended while starting. {self._log_tail(first_byte)}")
             try:
-                if admin.list_topics(timeout=1).brokers:
+                cluster = admin.list_topics(timeout=1)
+                # Another broker on the same port would answer too.
+                if cluster.brokers and cluster.cluster_id == formatted_as:
                     probe = NewTopic("lapse-readiness", num_partitions=1, replication_factor=1)
                     admin.create_topics([probe], validate_only=True, request_timeout=2)[probe.topic].result(3)
                     return
@@ -248,6 +250,11 @@ class EmbeddedKafka:
             f"The embedded broker does not answer after {self._start_timeout_s:.0f} s ({pending}). "
             f"{self._log_tail(first_byte)}"
         )
+
+    def _cluster_id(self) -> str:
+        """Return the id that the data directory was formatted with."""
+        lines = (self.data / "log" / "meta.properties").read_text(encoding="utf-8").splitlines()
+        return next(line.partition("=")[2] for line in lines if line.startswith("cluster.id="))
 
     def _log_from(self, first_byte: int) -> str:
         """Return what the broker logged since `first_byte`."""

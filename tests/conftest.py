@@ -1,0 +1,167 @@
+"""Fixtures of all tests: a real broker, names that nobody else uses, a Spark session.
+
+A broker comes from, in this order: `KAFKA_BOOTSTRAP_SERVERS`; `--kafka=testcontainers`; the embedded one, started
+once per pytest process when the first test asks for it. Where Java is missing, tests are skipped on a laptop and
+fail when `CI` is set.
+"""
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.contract import promises, unknown_numbers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lapse.embedded import EmbeddedKafka
+
+_HERE = Path(__file__).parent
+_RINGS = ("integration", "acceptance")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kafka",
+        choices=("embedded", "testcontainers"),
+        default="embedded",
+        help="where the broker comes from when KAFKA_BOOTSTRAP_SERVERS is not set",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if faults := unknown_numbers(items, promises()):
+        raise pytest.UsageError("\n".join(faults))
+    for item in items:
+        ring = item.path.relative_to(_HERE).parts[0] if item.path.is_relative_to(_HERE) else ""
+        if ring in _RINGS:
+            item.add_marker(ring)
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+            item.add_marker(pytest.mark.xdist_group("spark"))  # one session, on one worker
+
+
+def _absent(what: str) -> None:
+    """Skip where something that should be installed is missing; fail where everything must be there."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Bootstrap servers of a broker that the whole run shares; do not stop or kill it."""
+    from lapse.embedded import EmbeddedError, broker
+    from lapse.embedded.broker import given_broker
+
+    if given_broker() is None and request.config.getoption("--kafka") == "testcontainers":
+        from support.container import kafka_container
+
+        with kafka_container() as servers:
+            yield servers
+        return
+    running = broker(heap_mb=768)
+    try:
+        servers = running.__enter__()
+    except EmbeddedError as error:
+        _absent(str(error))
+    try:
+        yield servers
+    finally:
+        running.__exit__(None, None, None)
+
+
+@pytest.fixture
+def own_kafka() -> Iterator["EmbeddedKafka"]:
+    """A broker of this test's own, already started, to be killed, paused and restarted at will."""
+    from lapse.embedded import EmbeddedError, EmbeddedKafka
+
+    own = EmbeddedKafka()
+    try:
+        own.start()
+    except EmbeddedError as error:
+        own.close()
+        _absent(str(error))
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Makes a name that no other test, process or earlier run has used: `unique("orders")`."""
+    token = uuid.uuid4().hex[:10]
+
+    def name(stem: str) -> str:
+        return f"{stem}-{token}"
+
+    return name
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """A prefix for topic and group names of one test, ending in a dash."""
+    return f"t{uuid.uuid4().hex[:10]}-"
+
+
+@pytest.fixture
+def create_topic(kafka: str) -> Callable[..., str]:
+    """Creates a topic on the shared broker and returns its name: `create_topic("orders-1", partitions=4)`."""
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": kafka})
+
+    def create(name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        admin.create_topics([topic])[name].result(30)
+        return name
+
+    return create
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """A Spark session on two local cores, with the Kafka and Avro connectors; about 6 s once per process."""
+    from lapse.embedded import EmbeddedError
+    from lapse.embedded.jars import SPARK, jar_files
+    from lapse.embedded.java import spark_java_home
+
+    try:
+        jars, java_home = jar_files(SPARK), spark_java_home()
+    except EmbeddedError as error:
+        _absent(str(error))
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_HOME", str(java_home))
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("lapse tests")
+            .config("spark.jars", ",".join(str(jar) for jar in jars))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.local.dir", str(scratch / "local"))
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.memory", "1g")
+            .config(
+                "spark.driver.extraJavaOptions",
+                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Dderby.system.home={scratch}",
+            )
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()

@@ -1,0 +1,191 @@
+"""The embedded broker: it starts, keeps its data over a crash, and never outlives whoever started it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lapse.embedded import BrokerFailed, EmbeddedKafka, broker
+from lapse.embedded.settings import free_ports
+
+
+def produce(servers: str, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "acks": "all"})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def consume(servers: str, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    deadline = time.monotonic() + 30
+    while len(values) < count and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def test_shared_broker_carries_messages(kafka: str, create_topic: Callable[..., str], topic_prefix: str) -> None:
+    topic = create_topic(f"{topic_prefix}orders", partitions=1)
+    produce(kafka, topic, [b"one", b"two"])
+    assert consume(kafka, topic, 2) == [b"one", b"two"]
+
+
+def test_topics_are_not_made_by_accident(kafka: str, topic_prefix: str) -> None:
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "g", "allow.auto.create.topics": True})
+    consumer.list_topics(f"{topic_prefix}typo", timeout=10)
+    consumer.close()
+    assert f"{topic_prefix}typo" not in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+
+
+def test_a_crash_keeps_address_and_data(own_kafka: EmbeddedKafka) -> None:
+    servers = own_kafka.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(10)
+    produce(servers, "orders", [b"before"])
+
+    own_kafka.kill()
+    assert not own_kafka.running
+    own_kafka.start()
+    assert own_kafka.bootstrap_servers == servers
+    produce(servers, "orders", [b"between"])
+
+    own_kafka.restart()
+    assert consume(servers, "orders", 2) == [b"before", b"between"]
+
+
+def test_a_paused_broker_is_silent_and_goes_on(own_kafka: EmbeddedKafka) -> None:
+    admin = AdminClient({"bootstrap.servers": own_kafka.bootstrap_servers})
+    own_kafka.pause()
+    with pytest.raises(Exception, match="_TRANSPORT|timed out"):
+        admin.list_topics(timeout=1)
+    own_kafka.resume()
+    assert admin.list_topics(timeout=10).brokers
+
+
+def test_a_paused_broker_can_be_closed() -> None:
+    with EmbeddedKafka() as kafka:
+        process = psutil.Process(kafka.jvm.pid)
+        kafka.pause()
+    assert gone(process)
+
+
+def test_temporary_data_goes_and_given_data_stays(tmp_path: Path) -> None:
+    with EmbeddedKafka() as temporary:
+        assert temporary.data.is_dir()
+        where = temporary.data
+    assert not where.exists()
+
+    with EmbeddedKafka(tmp_path / "kept", properties={"log.message.timestamp.type": "LogAppendTime"}) as kept:
+        log = kept.log
+    assert "log.message.timestamp.type=LogAppendTime" in (tmp_path / "kept" / "server.properties").read_text()
+    assert "Kafka Server started" in log.read_text()
+
+
+def test_a_wrong_property_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match=r"Invalid value soon for configuration log\.retention\.ms"):
+        EmbeddedKafka(tmp_path, properties={"log.retention.ms": "soon"}).start()
+
+
+def test_a_second_start_and_a_call_without_start_are_refused(own_kafka: EmbeddedKafka) -> None:
+    with pytest.raises(BrokerFailed, match="runs already, at 127.0.0.1"):
+        own_kafka.start()
+    with pytest.raises(BrokerFailed, match=r"before its first start\(\)"):
+        _ = EmbeddedKafka().bootstrap_servers
+
+
+def test_a_taken_port_that_was_asked_for_is_named(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match=r"(?s)ended while starting.*kafka\.log.*Address already in use"):
+        EmbeddedKafka(tmp_path, ports=own_kafka.ports).start()
+
+
+def test_given_broker_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
+    with broker() as servers:
+        assert servers == "broker.example:9092"
+
+
+OWNER = """
+import sys, time
+from lapse.embedded import EmbeddedKafka
+kafka = EmbeddedKafka()
+kafka.start()
+print(kafka.jvm.pid, kafka.data, flush=True)
+{then}
+"""
+
+
+def owner(then: str) -> tuple[subprocess.Popen[str], psutil.Process, Path]:
+    """Start a process that owns a broker; return it, the JVM and the broker's data directory."""
+    process = subprocess.Popen([sys.executable, "-c", OWNER.format(then=then)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as output:
+        pid, data = output.readline().split()
+    return process, psutil.Process(int(pid)), Path(data)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_no_jvm_survives_its_owner(number: signal.Signals) -> None:
+    process, jvm, data = owner("time.sleep(600)")
+    assert jvm.is_running()
+    process.send_signal(number)
+    process.wait(30)
+    assert wait_until(lambda: gone(jvm)), "the JVM outlived its owner"
+    assert wait_until(lambda: not data.exists()), "its temporary data was left behind"
+
+
+def test_no_paused_jvm_survives_its_owner() -> None:
+    process, jvm, _ = owner("kafka.pause(); time.sleep(600)")
+    wait_until(lambda: jvm.status() == psutil.STATUS_STOPPED)
+    process.kill()
+    process.wait(30)
+    assert wait_until(lambda: gone(jvm))
+
+
+def test_no_jvm_survives_an_owner_that_forgets_it() -> None:
+    process, jvm, data = owner("sys.exit(3)")
+    assert process.wait(30) == 3
+    assert wait_until(lambda: gone(jvm))
+    assert not data.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux")
+def test_no_jvm_survives_its_supervisor() -> None:
+    process, jvm, data = owner("time.sleep(600)")
+    os.kill(jvm.ppid(), signal.SIGKILL)
+    assert wait_until(lambda: gone(jvm))
+    process.kill()
+    process.wait(30)
+    shutil.rmtree(data)
+
+
+def test_free_ports_differ() -> None:
+    ports = free_ports()
+    assert ports.client != ports.controller
