@@ -2,7 +2,7 @@
 
 Read in this order: `jars` (which files, and how they get here), `java` (what runs them), `settings` (how the
 broker is configured), `process` and `supervise` (how no JVM is ever left behind), `kafka` (the broker as an
-object), `daemon` (the broker that outlives a command), `broker` (embedded or given, whichever there is).
+object), `instance` and `daemon` (the broker that outlives a command), `broker` (embedded or given, whichever there is).
 """
 
 from lapse.embedded.broker import broker

@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lapse.embedded import jars
 from lapse.embedded.errors import BrokerFailed
+from lapse.embedded.instance import Instance
 from lapse.embedded.java import find_java
 from lapse.embedded.process import Jvm
 from lapse.embedded.settings import Ports, cluster_id, free_ports, server_properties, write_files
@@ -150,6 +151,7 @@ class EmbeddedKafka:
                 self._format(command, server)
             first_byte = self.log.stat().st_size if self.log.exists() else 0
             self._jvm = self._launch([*command, "kafka.Kafka", str(server)])
+            Instance.note(self._data, self._jvm, self.bootstrap_servers)
             try:
                 self._await_ready(first_byte)
             except BrokerFailed:

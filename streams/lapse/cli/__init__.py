@@ -1,0 +1,93 @@
+"""The `lapse` command. Each subcommand lives in a module of its own, loaded when it is used.
+
+So `lapse publish` works where neither Faust nor Spark is installed, and `lapse --help` is quick.
+
+Exit codes: 0 done, 1 not done (the message on standard error says why and what to do), 2 wrong usage.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import click
+
+from lapse import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A subcommand that is not loaded yet."""
+
+    target: str
+    """`module:attribute` of the click command."""
+
+    summary: str
+    """One line for `lapse --help`, which loads no subcommand."""
+
+    extra: str = ""
+    """The optional dependencies that it needs, as in `pip install 'lapse[worker]'`."""
+
+
+COMMANDS: Mapping[str, Lazy] = {
+    "kafka": Lazy("lapse.cli.kafka:kafka", "Start, show and stop a local Kafka broker.", extra="worker"),
+}
+"""Name of each subcommand, and where it is. Keep the summaries equal to the first lines of the commands' help."""
+
+
+class LazyGroup(click.Group):
+    """A group of commands that loads a command only to run it, or to show its help."""
+
+    def __init__(self, *args: object, lazy: Mapping[str, Lazy], **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # click's own parameters, passed on
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all subcommands."""
+        return sorted({*super().list_commands(ctx), *self.lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load and return the subcommand `cmd_name`, or None when there is none of that name."""
+        if cmd_name in self.lazy:
+            return _load(cmd_name, self.lazy[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of subcommands from their summaries, loading none."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        """Return the one-line help of a subcommand."""
+        if name in self.lazy:
+            return self.lazy[name].summary
+        command = super().get_command(ctx, name)
+        return command.get_short_help_str() if command else ""
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="lapse")
+def main() -> None:
+    """Message lifetimes, leases and queues for Apache Kafka."""
+
+
+def _load(name: str, lazy: Lazy) -> click.Command:
+    """Import the module of a subcommand, and say which extra is missing when that fails."""
+    module, _, attribute = lazy.target.partition(":")
+    try:
+        command = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ("lapse", "lapse_client", "lapse_spark"):
+            raise
+        _fail(name, lazy, error.name)
+    assert isinstance(command, click.Command), f"{lazy.target} is no click command"
+    return command
+
+
+def _fail(name: str, lazy: Lazy, missing: str) -> NoReturn:
+    """End with the name of the missing package and how to install it."""
+    wanted = f"lapse[{lazy.extra}]" if lazy.extra else "lapse"
+    raise click.ClickException(
+        f"`lapse {name}` needs the Python package {missing}, which is not installed. "
+        f"Install it with: pip install '{wanted}'"
+    )
