@@ -1,0 +1,92 @@
+# Needs make and a Python >= 3.11, nothing else. Everything is installed into .venv, from requirements.lock.
+#
+#   make test KAFKA=testcontainers     a broker in a container instead of the embedded one
+#   make test ARGS="-k lease -x"       further arguments for pytest (or for the tool of another target)
+#   make setup PYTHON=/path/to/python  a certain Python
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+BIN := .venv/bin
+STAMP := .venv/.installed
+ARGS ?=
+KAFKA ?=
+PYTHON ?=
+
+.PHONY: help setup demo test check format features bench chaos wheel lock clean
+
+help: ## Show the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Install everything into .venv and fetch Kafka and Spark jars (instant and offline afterwards)
+
+demo: setup ## Show queues, lifetimes and dead letters at work, on a broker of its own
+	@$(BIN)/lapse demo $(ARGS)
+
+test: setup ## Run unit, integration and acceptance tests, against a real Kafka broker
+	@$(BIN)/python -m pytest $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
+
+check: setup ## Check format, style, types and the direction of imports
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: setup ## Format the code and repair what ruff can repair
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+features: setup ## Show the contract, with the number of tests behind each promise
+	@$(BIN)/python tests/features.py $(ARGS)
+
+bench: setup ## Measure throughput, latency and memory, side by side with peers
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
+	@$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+wheel: setup ## Build the wheel and the source distribution into dist/
+	@$(BIN)/uv build --quiet --python $(BIN)/python $(ARGS)
+	@ls dist
+
+lock: setup ## Resolve the dependencies of pyproject.toml again, into requirements.lock
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet --output-file requirements.lock $(ARGS)
+
+clean: ## Delete what tools leave behind (not .venv, and no jars)
+	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse
+	@find streams connectors tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The first Python >= 3.11 that can make a virtual environment; the error says which of the two is missing.
+define FIND_PYTHON
+found=; old=; \
+for candidate in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11 python); do \
+  "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+  old="$$candidate"; \
+  if "$$candidate" -c 'import ensurepip, venv' 2>/dev/null; then found="$$candidate"; break; fi; \
+done; \
+if [ -z "$$found" ] && [ -n "$$old" ]; then \
+  echo "setup: $$old has no venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
+elif [ -z "$$found" ]; then \
+  echo "setup: no Python >= 3.11 found$(if $(PYTHON), at $(PYTHON))." \
+    "Install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; \
+fi
+endef
+
+$(STAMP): requirements.lock pyproject.toml
+	@if ! [ -x $(BIN)/python ]; then \
+	  $(FIND_PYTHON); \
+	  echo "[1/4] a virtual environment with $$($$found --version), in .venv"; \
+	  "$$found" -m venv .venv; \
+	fi
+	@# uv comes from the lock as well: its own lines, with their hashes.
+	@awk '/^uv==/ { on = 1 } on { print } on && !/\\$$/ { exit }' requirements.lock > .venv/uv.lock
+	@if ! $(BIN)/uv --version 2>/dev/null | grep -qF "$$(sed -n 's/^uv==\([^ ]*\).*/\1/p' .venv/uv.lock)"; then \
+	  echo "[2/4] uv, the installer"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock; \
+	fi
+	@echo "[3/4] the packages of requirements.lock (Spark is large: the first time takes minutes)"
+	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@echo "[4/4] the jars of Kafka and of Spark's Kafka connector"
+	@$(BIN)/python -m lapse.embedded
+	@touch $@

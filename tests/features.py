@@ -1,0 +1,82 @@
+"""`make features`: the contract of docs/features.md, with the number of tests behind each promise.
+
+    python tests/features.py            a table
+    python tests/features.py --json     {"L1": {"promise": "...", "tests": ["tests/unit/...::test_..."]}, ...}
+    python tests/features.py --missing  only promises without a test; exit code 1 if there are any
+
+Tests are collected, not run.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support.contract import numbers_of, promises  # noqa: E402  (found through the line above)
+
+
+class Collector:
+    """A pytest plugin that notes which tests carry which numbers."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, list[str]] = {number: [] for number in promises()}
+        self.total = 0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.total = len(session.items)
+        for item in session.items:
+            for number in dict.fromkeys(numbers_of(item)):
+                self.tests[number].append(item.nodeid)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The contract, with the number of tests behind each promise.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--missing", action="store_true", help="print promises without a test, and fail if any")
+    options = parser.parse_args()
+
+    collector = Collector()
+    root = Path(__file__).parents[1]
+    with Path("/dev/null").open("w") as nowhere:
+        out, sys.stdout = sys.stdout, nowhere
+        try:
+            status = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", f"--rootdir={root}"], [collector])
+        finally:
+            sys.stdout = out
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        sys.stderr.write("Tests could not be collected; see: python -m pytest --collect-only -q\n")
+        return 1
+
+    missing = [number for number, tests in collector.tests.items() if not tests]
+    if options.json:
+        texts = promises()
+        print(json.dumps({number: {"promise": texts[number], "tests": t} for number, t in collector.tests.items()}))
+    else:
+        show(collector, missing, only_missing=options.missing)
+    return 1 if options.missing and missing else 0
+
+
+def show(collector: Collector, missing: list[str], *, only_missing: bool) -> None:
+    """Print the table and a summary."""
+    console = Console()
+    table = Table("number", "promise", "tests", box=None, pad_edge=False)
+    for number, text in promises().items():
+        count = len(collector.tests[number])
+        if not (only_missing and count):
+            table.add_row(number, text.replace("[", r"\["), str(count or "-"), style=None if count else "yellow")
+    console.print(table)
+    shown = len(collector.tests) - len(missing)
+    console.print(f"\n{shown} of {len(collector.tests)} promises have a test ({collector.total} tests in all).")
+    if missing:
+        console.print(f"Without a test: {', '.join(missing)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
