@@ -9,6 +9,7 @@ Tests are collected, not run.
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,9 +17,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from support.contract import numbers_of, promises  # noqa: E402  (found through the line above)
+from support.contract import numbers_of, promises
 
 
 class Collector:
@@ -44,6 +43,7 @@ def main() -> int:
 
     collector = Collector()
     root = Path(__file__).parents[1]
+    os.chdir(root)  # pytest's testpaths are relative to where it is called
     with Path("/dev/null").open("w") as nowhere:
         out, sys.stdout = sys.stdout, nowhere
         try:
