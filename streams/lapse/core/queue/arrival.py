@@ -1,0 +1,91 @@
+"""Arrival: from the records of an underlying topic to messages with deadlines (L1 to L12, C6, C29)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from lapse.core import lifetime
+from lapse.core.lifetime import NEVER, Expiration, InvalidLifetime
+from lapse.core.record import Record
+
+REDRIVE_QUEUE: Final = "lapse-redrive-queue"
+_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE}
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """What became of a batch of records of one source.
+
+    Attributes:
+        offsets: messages that entered, ascending.
+        deadlines_ms: their deadlines.
+        scheduled: (offset, instant, deadline) of messages that are not visible yet.
+        invalid: (offset, fault) of messages whose lifetime cannot be read.
+        expired: (offset, deadline) of messages that were past their deadline on arrival.
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    deadlines_ms: list[int] = field(default_factory=list)
+    scheduled: list[tuple[int, int, int]] = field(default_factory=list)
+    invalid: list[tuple[int, str]] = field(default_factory=list)
+    expired: list[tuple[int, int]] = field(default_factory=list)
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Slices (first, stop) of `offsets` that are consecutive."""
+        if not self.offsets:
+            return []
+        if self.offsets[-1] - self.offsets[0] == len(self.offsets) - 1:
+            return [(0, len(self.offsets))]
+        breaks = (np.flatnonzero(np.diff(np.array(self.offsets, np.int64)) != 1) + 1).tolist()
+        edges = [0, *breaks, len(self.offsets)]
+        return list(zip(edges, edges[1:], strict=False))
+
+
+def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> Arrivals:
+    """Read each record's lifetime and decide what it becomes.
+
+    Args:
+        records: ascending offsets of one source.
+        queue: this queue; a record that was redriven for another one is skipped (C29).
+        expiration: what holds for the records' topic.
+    """
+    arrivals = Arrivals()
+    add_offset, add_deadline = arrivals.offsets.append, arrivals.deadlines_ms.append
+    default_ms = expiration.default_ms
+    for record in records:
+        headers = record.headers
+        if headers and not _TELLING.isdisjoint([name for name, _ in headers]):
+            _sort_out_one(record, queue, expiration, arrivals)
+            continue
+        if default_ms is None:
+            add_deadline(NEVER)
+        elif record.timestamp == lifetime.NO_TIMESTAMP or record.timestamp + default_ms >= NEVER:
+            _sort_out_one(record, queue, expiration, arrivals)
+            continue
+        else:
+            add_deadline(record.timestamp + default_ms)
+        add_offset(record.offset)
+    return arrivals
+
+
+def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:
+    for name, value in record.headers:
+        if name == REDRIVE_QUEUE and value != queue.encode():
+            return
+    try:
+        stated = lifetime.read(record.headers, record.timestamp)
+        deadline_ms = lifetime.deadline_ms(stated, record.timestamp, expiration)
+    except InvalidLifetime as fault:
+        arrivals.invalid.append((record.offset, str(fault)))
+        return
+    if expiration.enabled and deadline_ms <= record.timestamp:
+        arrivals.expired.append((record.offset, deadline_ms))
+    elif stated.enqueue_at_ms is not None and stated.enqueue_at_ms > record.timestamp:
+        arrivals.scheduled.append((record.offset, stated.enqueue_at_ms, deadline_ms))
+    else:
+        arrivals.offsets.append(record.offset)
+        arrivals.deadlines_ms.append(deadline_ms)

@@ -1,0 +1,83 @@
+"""Changes: the only thing that mutates a queue shard, and what its journal holds.
+
+A change is kept small: a verb, the places it is about as ranges, and the few values that the verb needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Places = list[tuple[int, int]]
+"""Ranges of places: (first, count), ascending and disjoint."""
+
+
+class Verb(IntEnum):
+    """What a change does. The numbers are persisted."""
+
+    ARRIVED = 1
+    LEASED = 2
+    SENT = 3
+    RETURNED = 4
+    CANCELLED = 5
+    RENEWED = 6
+    SETTLED = 7
+    EXPIRED = 8
+    SCHEDULED = 9
+    UNSCHEDULED = 10
+    SUBSCRIBED = 11
+    UNSUBSCRIBED = 12
+    PAUSED = 13
+    RESUMED = 14
+
+
+@dataclass(slots=True)
+class Change:
+    """One mutation.
+
+    Attributes:
+        verb: what happens.
+        places: to which places.
+        source: ARRIVED, SCHEDULED, UNSCHEDULED: number of the source.
+        offset: ARRIVED, SCHEDULED, UNSCHEDULED: offset of the first message.
+        holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription.
+        until_ms: LEASED, RENEWED: end of the lease; CANCELLED: end of the delay, 0 without one;
+            SCHEDULED: the instant at which it materialises. ms since the epoch.
+        deadlines_ms: ARRIVED, SCHEDULED: deadline of each message; None = all never expire.
+        facts: SUBSCRIBED: the subscription's own values.
+    """
+
+    verb: Verb
+    places: Places = field(default_factory=list)
+    source: int = 0
+    offset: int = 0
+    holder: int = -1
+    until_ms: int = 0
+    deadlines_ms: NDArray[np.int64] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def joined(places: Iterable[int]) -> Places:
+    """Join ascending places into ranges."""
+    ranges: Places = []
+    first = count = 0
+    for place in places:
+        if count and place == first + count:
+            count += 1
+        else:
+            if count:
+                ranges.append((first, count))
+            first, count = place, 1
+    if count:
+        ranges.append((first, count))
+    return ranges
+
+
+def total(places: Places) -> int:
+    """How many places the ranges hold."""
+    return sum(count for _, count in places)

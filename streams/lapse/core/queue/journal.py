@@ -1,0 +1,276 @@
+"""The journal of a queue shard: what is written for a step, and how the state comes back from it.
+
+The changelog topic keeps the latest record of every key, so the journal is laid out in keys:
+
+- `d` epoch slot: the changes of one step. Slots are a ring of `RING`; before one is used again, every segment that
+  its changes touched has been written whole.
+- `g` epoch segment: a segment, whole, with the sequence of the last step that it contains; no value once it is gone.
+- `c` epoch number: a subscription. `s` epoch source offset: a scheduled message.
+
+The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
+what the new owner writes. Which epochs count is decided by `restore`'s caller, by where they stand in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.segment import Segment
+from lapse.core.queue.source import Source
+from lapse.core.queue.state import QueueState, Scheduled
+from lapse.core.queue.step import Step
+
+RING: Final = 256
+Items = list[tuple[bytes, bytes | None]]
+_AHEAD: Final = 16
+"""So many segments are written whole ahead of need between two steps."""
+
+_KEY: Final = struct.Struct(">cqq")
+_SCHEDULED_KEY: Final = struct.Struct(">cqiq")
+_HEAD: Final = struct.Struct("<BqqqBHI")
+_SOURCE: Final = struct.Struct("<Hiq")
+_CHANGE: Final = struct.Struct("<BIIqiqB")
+_AS_OF: Final = struct.Struct("<q")
+_SCHEDULED: Final = struct.Struct("<qq")
+_FORMAT: Final = 1
+_KEPT_APART: Final = frozenset({Verb.SUBSCRIBED, Verb.UNSUBSCRIBED, Verb.SCHEDULED, Verb.UNSCHEDULED})
+
+
+@dataclass(slots=True)
+class Restored:
+    """What the changelog held at take-over.
+
+    Attributes:
+        state: the shard's state.
+        whole_at: under which key each whole segment stands.
+        obsolete: keys that can go once the new epoch has begun.
+    """
+
+    state: QueueState
+    whole_at: dict[int, bytes] = field(default_factory=dict)
+    obsolete: list[bytes] = field(default_factory=list)
+
+
+class QueueJournal:
+    """Writes the steps of one reign over a shard.
+
+    Args:
+        state: the shard's.
+        epoch: the reign's number.
+        restored: what the changelog held at take-over; None for a new shard.
+    """
+
+    def __init__(self, state: QueueState, epoch: int, restored: Restored | None = None) -> None:
+        self._state = state
+        self._epoch = epoch
+        self._whole_at: dict[int, bytes] = dict(restored.whole_at) if restored else {}
+        self._obsolete: list[bytes] = list(restored.obsolete) if restored else []
+
+    def begin(self) -> Items:
+        """What the first step of an epoch writes: everything that is not a whole segment yet, then what can go.
+
+        May be larger than one batch; nothing else is written before all of it is durable.
+        """
+        state = self._state
+        items: Items = []
+        for index in list(state.dirty):
+            items += self._whole(index)
+        for subscription in state.subscriptions.values():
+            key = _KEY.pack(b"c", self._epoch, subscription.number)
+            items.append((key, json.dumps(subscription.facts()).encode()))
+        for (source, offset), scheduled in state.scheduled.items():
+            items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), _SCHEDULED.pack(*scheduled)))
+        items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, [])))
+        items += [(key, None) for key in self._obsolete]
+        self._obsolete.clear()
+        items += self._dropped()
+        state.sequence += 1
+        return items
+
+    def maintain(self) -> Items:
+        """Segments to be written whole before the next step, so that the ring's oldest slot becomes free.
+
+        To be called between steps: a segment is written as the last durable step left it. May be larger than a batch.
+        """
+        state = self._state
+        if not state.dirty:
+            return []
+        soon, now = state.sequence - RING // 2, state.sequence - RING + 1
+        items: Items = []
+        for index, since in list(state.dirty.items()):
+            if since <= now or (since <= soon and len(items) < _AHEAD):
+                items += self._whole(index)
+        return items
+
+    def encode(self, step: Step) -> Items:
+        """What has to be durable for a step, all of it in one batch."""
+        state = self._state
+        items: Items = [self._apart(change) for change in step.changes if change.verb in _KEPT_APART]
+        items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, step.changes)))
+        items += self._dropped()
+        state.sequence += 1
+        return items
+
+    def _dropped(self) -> Items:
+        state = self._state
+        items: Items = []
+        for index in state.dropped:
+            key = self._whole_at.pop(index, None)
+            if key is not None:
+                items.append((key, None))
+        state.dropped.clear()
+        return items
+
+    def _apart(self, change: Change) -> tuple[bytes, bytes | None]:
+        if change.verb is Verb.SUBSCRIBED:
+            return _KEY.pack(b"c", self._epoch, change.holder), json.dumps(change.facts).encode()
+        if change.verb is Verb.UNSUBSCRIBED:
+            return _KEY.pack(b"c", self._epoch, change.holder), None
+        key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
+        if change.verb is Verb.UNSCHEDULED or change.deadlines_ms is None:
+            return key, None
+        return key, _SCHEDULED.pack(change.until_ms, int(change.deadlines_ms[0]))
+
+    def _whole(self, index: int) -> Items:
+        state = self._state
+        state.dirty.pop(index, None)
+        key = _KEY.pack(b"g", self._epoch, index)
+        items: Items = [(key, _AS_OF.pack(state.sequence - 1) + state.segments[index].encode())]
+        before = self._whole_at.get(index)
+        if before is not None and before != key:
+            items.append((before, None))
+        self._whole_at[index] = key
+        return items
+
+
+def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
+    """Rebuild the state from the latest record of every key.
+
+    Raises:
+        ValueError: a record of another format than this version writes.
+    """
+    state = QueueState()
+    restored = Restored(state)
+    steps: dict[int, bytes] = {}
+    segments: dict[int, tuple[int, bytes, bytes]] = {}
+    for key, value in sorted(items, key=_epoch_of):
+        kind = key[:1]
+        if kind == b"g":
+            as_of, index = _AS_OF.unpack_from(value)[0], _KEY.unpack(key)[2]
+            older = segments.get(index)
+            if older is not None:
+                restored.obsolete.append(older[1])
+            segments[index] = (as_of, key, value)
+            continue
+        restored.obsolete.append(key)
+        if kind == b"d":
+            steps[_HEAD.unpack_from(value)[1]] = value
+        elif kind == b"c":
+            facts = json.loads(value)
+            state.apply(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts))
+        elif kind == b"s":
+            _, _, source, offset = _SCHEDULED_KEY.unpack(key)
+            state.scheduled[source, offset] = Scheduled(*_SCHEDULED.unpack(value))
+    if not steps:
+        return restored
+    sequences = sorted(steps)
+    last = steps[sequences[-1]]
+    _restore_sources(state, last)
+    for index, (as_of, key, value) in sorted(segments.items()):
+        state.adopt(Segment.decode(value[_AS_OF.size :]))
+        state.as_of[index] = as_of
+        restored.whole_at[index] = key
+    for sequence in sequences:
+        state.sequence = sequence
+        for change in _decode(steps[sequence]):
+            state.apply(change)
+    _restore_head(state, last)
+    state.sequence = sequences[-1] + 1
+    state.settle_indexes()
+    return restored
+
+
+def _epoch_of(item: tuple[bytes, bytes]) -> bytes:
+    return item[0][1:9]
+
+
+def _encode(state: QueueState, changes: list[Change]) -> bytes:
+    told = [change for change in changes if change.verb not in _KEPT_APART]
+    parts = [
+        _HEAD.pack(
+            _FORMAT, state.sequence, state.next_place, state.next_number, state.paused, len(state.sources), len(told)
+        )
+    ]
+    for source in state.sources:
+        name = source.topic.encode()
+        parts += [_SOURCE.pack(len(name), source.partition, source.next_offset), name]
+    for change in told:
+        places = np.array(change.places, "<i8").tobytes()
+        deadlines = b"" if change.deadlines_ms is None else change.deadlines_ms.astype("<i8").tobytes()
+        parts += [
+            _CHANGE.pack(
+                change.verb,
+                len(places),
+                len(deadlines),
+                change.offset,
+                change.holder,
+                change.until_ms,
+                change.source,
+            ),
+            places,
+            deadlines,
+        ]
+    return b"".join(parts)
+
+
+def _after_sources(value: bytes) -> tuple[list[Source], int]:
+    source_count = _HEAD.unpack_from(value)[5]
+    at = _HEAD.size
+    sources: list[Source] = []
+    for _ in range(source_count):
+        length, partition, next_offset = _SOURCE.unpack_from(value, at)
+        at += _SOURCE.size
+        sources.append(Source(value[at : at + length].decode(), partition, next_offset))
+        at += length
+    return sources, at
+
+
+def _restore_sources(state: QueueState, value: bytes) -> None:
+    for source in _after_sources(value)[0]:
+        state.add_source(source)
+
+
+def _restore_head(state: QueueState, value: bytes) -> None:
+    form, _, next_place, next_number, paused, _, _ = _HEAD.unpack_from(value)
+    if form != _FORMAT:
+        raise ValueError(f"journal step of format {form}; this version of lapse reads format {_FORMAT}")
+    state.next_place, state.next_number, state.paused = next_place, next_number, bool(paused)
+
+
+def _decode(value: bytes) -> Iterable[Change]:
+    _, at = _after_sources(value)
+    for _ in range(_HEAD.unpack_from(value)[6]):
+        verb, places_length, deadlines_length, offset, holder, until_ms, source = _CHANGE.unpack_from(value, at)
+        at += _CHANGE.size
+        places = np.frombuffer(value, "<i8", places_length // 8, at).reshape(-1, 2).tolist()
+        at += places_length
+        deadlines_ms = None
+        if deadlines_length:
+            deadlines_ms = np.frombuffer(value, "<i8", deadlines_length // 8, at).astype(np.int64)
+        at += deadlines_length
+        yield Change(
+            Verb(verb),
+            [(first, count) for first, count in places],
+            source=source,
+            offset=offset,
+            holder=holder,
+            until_ms=until_ms,
+            deadlines_ms=deadlines_ms,
+        )

@@ -1,0 +1,227 @@
+"""A segment: 4,096 consecutive places of a queue shard, packed in columns.
+
+A column exists only where it says something: no deadlines while nothing expires, no leases while nothing is leased.
+A message without options of its own costs 1 byte of state and 2 bytes of counts; a deadline costs 8 more.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+
+SIZE: Final = 4096
+NOBODY: Final = -1
+
+
+class State(IntEnum):
+    """What a place holds. The numbers are persisted."""
+
+    GONE = 0
+    AVAILABLE = 1
+    LEASED = 2
+    DELAYED = 3
+    SENT = 4
+    EXPIRED = 5
+
+
+LIVE: Final = (State.AVAILABLE, State.LEASED, State.DELAYED)
+"""States that count in the depth (C12)."""
+
+
+class Run(NamedTuple):
+    """Messages of one source that stand at consecutive places with consecutive offsets."""
+
+    slot: int
+    source: int
+    offset: int
+    count: int
+
+
+_HEAD: Final = struct.Struct("<BqHHq")
+_RUN: Final = struct.Struct("<HHqH")
+_FORMAT: Final = 1
+
+
+class Segment:
+    """Columns of up to `SIZE` places that begin at `base`.
+
+    Attributes:
+        index: `base // SIZE`.
+        used: how many places are taken, from the first on.
+        held: how many of them are not GONE or EXPIRED; the segment can be dropped when it is full and this is 0.
+        available: how many are AVAILABLE.
+        state: a `State` per place.
+        deadline_ms: instant of expiry per place; None while all are `NEVER`.
+        deliveries: deliveries so far per place.
+        cancels: cancels so far per place; None while all are 0.
+        holder: number of the subscription that holds a LEASED or SENT place; None while there is none.
+        until_ms: end of the lease or delay per place; None while there is none.
+        runs: which messages stand here, in the order of places.
+        min_deadline_ms: no unleased place expires before this instant.
+        min_until_ms: no lease or delay ends before this instant.
+    """
+
+    __slots__ = (
+        "available",
+        "cancels",
+        "deadline_ms",
+        "deliveries",
+        "held",
+        "holder",
+        "index",
+        "min_deadline_ms",
+        "min_until_ms",
+        "runs",
+        "state",
+        "until_ms",
+        "used",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.used = 0
+        self.held = 0
+        self.available = 0
+        self.state: NDArray[np.uint8] = np.zeros(SIZE, np.uint8)
+        self.deadline_ms: NDArray[np.int64] | None = None
+        self.deliveries: NDArray[np.uint16] = np.zeros(SIZE, np.uint16)
+        self.cancels: NDArray[np.uint16] | None = None
+        self.holder: NDArray[np.int32] | None = None
+        self.until_ms: NDArray[np.int64] | None = None
+        self.runs: list[Run] = []
+        self.min_deadline_ms = NEVER
+        self.min_until_ms = NEVER
+
+    @property
+    def base(self) -> int:
+        """The first place."""
+        return self.index * SIZE
+
+    @property
+    def droppable(self) -> bool:
+        """Whether every place was taken and all of them are gone."""
+        return self.held == 0 and self.used == SIZE
+
+    def deadlines(self) -> NDArray[np.int64]:
+        """The deadline column, made if it does not exist."""
+        if self.deadline_ms is None:
+            self.deadline_ms = np.full(SIZE, NEVER, np.int64)
+        return self.deadline_ms
+
+    def leases(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The holder and until columns, made if they do not exist."""
+        if self.holder is None or self.until_ms is None:
+            self.holder = np.full(SIZE, NOBODY, np.int32)
+            self.until_ms = np.zeros(SIZE, np.int64)
+        return self.holder, self.until_ms
+
+    def cancel_counts(self) -> NDArray[np.uint16]:
+        """The cancel column, made if it does not exist."""
+        if self.cancels is None:
+            self.cancels = np.zeros(SIZE, np.uint16)
+        return self.cancels
+
+    def deadline_of(self, slot: int) -> int:
+        """Deadline of one place, ms since the epoch; `NEVER` without one."""
+        return NEVER if self.deadline_ms is None else int(self.deadline_ms[slot])
+
+    def cancels_of(self, slot: int) -> int:
+        """Cancels so far of one place."""
+        return 0 if self.cancels is None else int(self.cancels[slot])
+
+    def recount(self) -> None:
+        """Derive `held`, `available` and the earliest instants from the columns."""
+        state = self.state[: self.used]
+        self.available = int(np.count_nonzero(state == State.AVAILABLE))
+        self.held = int(np.count_nonzero((state != State.GONE) & (state != State.EXPIRED)))
+        self.find_min_deadline()
+        self.find_min_until()
+
+    def find_min_deadline(self) -> None:
+        """Derive `min_deadline_ms`: the earliest deadline of a place that is not leased."""
+        self.min_deadline_ms = NEVER
+        if self.deadline_ms is not None:
+            state = self.state[: self.used]
+            waiting = (state == State.AVAILABLE) | (state == State.DELAYED)
+            if waiting.any():
+                self.min_deadline_ms = int(self.deadline_ms[: self.used][waiting].min())
+
+    def find_min_until(self) -> None:
+        """Derive `min_until_ms`: the earliest end of a lease or delay."""
+        self.min_until_ms = NEVER
+        if self.until_ms is not None:
+            state = self.state[: self.used]
+            bound = (state == State.LEASED) | (state == State.DELAYED)
+            if bound.any():
+                self.min_until_ms = int(self.until_ms[: self.used][bound].min())
+
+    def run_at(self, slot: int) -> Run:
+        """The run in which a place stands."""
+        return self.runs[bisect_right(self.runs, slot, key=_slot_of) - 1]
+
+    def encode(self) -> bytes:
+        """Pack the segment for the journal."""
+        used = self.used
+        columns = (
+            (1 if self.deadline_ms is not None else 0)
+            | (2 if self.cancels is not None and self.cancels[:used].any() else 0)
+            | (4 if self.holder is not None and bool((self.holder[:used] != NOBODY).any()) else 0)
+        )
+        parts = [
+            _HEAD.pack(_FORMAT, self.index, used, len(self.runs), columns),
+            b"".join(_RUN.pack(*run) for run in self.runs),
+            self.state[:used].tobytes(),
+            self.deliveries[:used].astype("<u2").tobytes(),
+        ]
+        if columns & 1 and self.deadline_ms is not None:
+            parts.append(self.deadline_ms[:used].astype("<i8").tobytes())
+        if columns & 2 and self.cancels is not None:
+            parts.append(self.cancels[:used].astype("<u2").tobytes())
+        if columns & 4 and self.holder is not None and self.until_ms is not None:
+            parts.append(self.holder[:used].astype("<i4").tobytes())
+            parts.append(self.until_ms[:used].astype("<i8").tobytes())
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Segment:
+        """Unpack a segment from the journal.
+
+        Raises:
+            ValueError: another format than this version writes.
+        """
+        form, index, used, run_count, columns = _HEAD.unpack_from(data)
+        if form != _FORMAT:
+            raise ValueError(f"journal segment of format {form}; this version of lapse reads format {_FORMAT}")
+        segment = cls(index)
+        segment.used = used
+        at = _HEAD.size
+        segment.runs = [Run(*_RUN.unpack_from(data, at + number * _RUN.size)) for number in range(run_count)]
+        at += run_count * _RUN.size
+        segment.state[:used] = np.frombuffer(data, np.uint8, used, at)
+        at += used
+        segment.deliveries[:used] = np.frombuffer(data, "<u2", used, at)
+        at += 2 * used
+        if columns & 1:
+            segment.deadlines()[:used] = np.frombuffer(data, "<i8", used, at)
+            at += 8 * used
+        if columns & 2:
+            segment.cancel_counts()[:used] = np.frombuffer(data, "<u2", used, at)
+            at += 2 * used
+        if columns & 4:
+            holder, until_ms = segment.leases()
+            holder[:used] = np.frombuffer(data, "<i4", used, at)
+            at += 4 * used
+            until_ms[:used] = np.frombuffer(data, "<i8", used, at)
+        segment.recount()
+        return segment
+
+
+def _slot_of(run: Run) -> int:
+    return run.slot

@@ -1,0 +1,79 @@
+"""What a queue shard is told about its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from lapse.core.lifetime import Expiration
+from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, Reason
+
+
+class Semantics(StrEnum):
+    """What a crash may do to a delivery (Q4 to Q6)."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+
+
+class Fairness(StrEnum):
+    """Which subscription gets the next message (Q7)."""
+
+    FAST = "fast"
+    ROUND_ROBIN = "round-robin"
+    PROPORTIONAL = "proportional"
+
+
+class Leasing(StrEnum):
+    """Who may settle a leased message: its holder only, or anyone (Q8)."""
+
+    STRICT = "strict"
+    SUBLET = "sublet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """Settings of a queue as its shards use them.
+
+    Attributes:
+        name: the queue.
+        partition: which shard of it.
+        semantics: at-least-once or at-most-once.
+        fairness: which subscription gets the next message.
+        leasing: who may settle a leased message.
+        expiration: what the queue does about lifetimes (L6, L7).
+        topic_expirations_ms: duration of its own that an underlying topic has, ms (L8).
+        lease_ms: how long a lease lasts, ms (Q5).
+        max_lease_ms: longest lease that a renewal may ask for, ms (C17).
+        max_backlog: most that any subscription may have outstanding; None = no cap (Q3).
+        max_deliveries: a message leaves when so many deliveries ended unsettled; 0 = no limit (Q9).
+        max_cancels: a message leaves when it was cancelled more often; 0 = no limit (Q9).
+        heartbeat_timeout_ms: silence after which a subscription is lost, ms (Q5).
+        dead_letter_topic: where letters go; empty = removed messages are dropped (D1).
+        dead_letter_reasons: reasons that cause a letter (C22, C25).
+    """
+
+    name: str
+    partition: int = 0
+    semantics: Semantics = Semantics.AT_LEAST_ONCE
+    fairness: Fairness = Fairness.PROPORTIONAL
+    leasing: Leasing = Leasing.SUBLET
+    expiration: Expiration = Expiration()
+    topic_expirations_ms: Mapping[str, int] = field(default_factory=dict)
+    lease_ms: int = 30_000
+    max_lease_ms: int = 30_000
+    max_backlog: int | None = None
+    max_deliveries: int = 0
+    max_cancels: int = 0
+    heartbeat_timeout_ms: int = 10_000
+    dead_letter_topic: str = ""
+    dead_letter_reasons: frozenset[Reason] = QUEUE_DEAD_LETTER_REASONS
+
+    def expiration_of(self, topic: str) -> Expiration:
+        """Return the expiration that holds for messages of an underlying topic (L8)."""
+        return self.expiration.shortened_by(self.topic_expirations_ms.get(topic))
+
+    def writes_letter(self, reasons: tuple[Reason, ...]) -> bool:
+        """Whether a message that leaves for these reasons gets a dead letter (D1, C22)."""
+        return bool(self.dead_letter_topic) and not self.dead_letter_reasons.isdisjoint(reasons)

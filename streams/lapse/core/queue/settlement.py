@@ -1,0 +1,127 @@
+"""Settlement: what becomes of each bookmark that a subscription settles (Q8, C13 to C18)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.settings import Leasing
+
+
+class Verb(StrEnum):
+    """What a settlement asks for."""
+
+    ACKNOWLEDGE = "acknowledge"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    RENEW = "renew"
+
+
+class Result(StrEnum):
+    """What a settlement did to a message (C16)."""
+
+    SETTLED = "settled"
+    ALREADY_SETTLED = "already_settled"
+    NOT_LEASED = "not_leased"
+    NOT_HOLDER = "not_holder"
+    STALE = "stale"
+    TIME_LIMIT = "time_limit"
+    SCHEDULED = "scheduled"
+    UNKNOWN = "unknown"
+
+
+class Claim(NamedTuple):
+    """Messages that a settlement names: offsets of one source, both ends included, with the fencing token if sent."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    delivery_count: int | None = None
+
+
+class Outcome(NamedTuple):
+    """Messages that share a result."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    result: Result
+
+
+RESULTS: Final = tuple(Result)
+_CODE: Final = {result: code for code, result in enumerate(RESULTS)}
+SETTLED: Final = _CODE[Result.SETTLED]
+
+
+def judge(
+    verb: Verb,
+    segment: Segment,
+    first: int,
+    stop: int,
+    holder: int,
+    token: int | None,
+    leasing: Leasing,
+    now_ms: int,
+) -> NDArray[np.uint8]:
+    """Decide about the places `first` to `stop - 1` of a segment; the codes are indexes into `RESULTS`.
+
+    Args:
+        verb: what is asked for.
+        segment: where the messages stand.
+        first: first slot.
+        stop: slot behind the last.
+        holder: number of the subscription that asks, or one that nobody has.
+        token: delivery count that the client knows of; None if it did not say.
+        leasing: who may settle.
+        now_ms: the command's instant; negative while expiration is off.
+    """
+    state = segment.state[first:stop]
+    codes = np.full(stop - first, _CODE[Result.ALREADY_SETTLED], np.uint8)
+    stale = np.zeros(len(codes), bool) if token is None else segment.deliveries[first:stop] != token
+    leased = state == State.LEASED
+    idle = (state == State.AVAILABLE) | (state == State.DELAYED)
+    strict = leasing is Leasing.STRICT
+    if segment.holder is None:
+        mine = np.zeros(len(codes), bool)
+    else:
+        mine = segment.holder[first:stop] == holder
+    codes[state == State.EXPIRED] = _CODE[Result.TIME_LIMIT]
+    codes[state == State.SENT] = SETTLED if verb is not Verb.RENEW else _CODE[Result.NOT_LEASED]
+    settled = leased.copy()
+    if strict or verb is Verb.RENEW:
+        codes[leased & ~mine] = _CODE[Result.NOT_HOLDER]
+        settled &= mine
+    if strict or verb is not Verb.ACKNOWLEDGE:
+        codes[settled & stale] = _CODE[Result.STALE]
+        settled &= ~stale
+    if idle.any():
+        unleased = idle
+        if strict or verb in (Verb.CANCEL, Verb.RENEW):
+            codes[unleased] = _CODE[Result.NOT_LEASED]
+        else:
+            if verb is Verb.EXPIRE:
+                codes[unleased & stale] = _CODE[Result.STALE]
+                unleased = unleased & ~stale
+            settled |= unleased
+        if now_ms >= 0 and segment.deadline_ms is not None:
+            late = idle & (segment.deadline_ms[first:stop] <= now_ms)
+            codes[late] = _CODE[Result.TIME_LIMIT]
+            settled &= ~late
+    codes[settled] = SETTLED
+    return codes
+
+
+def outcomes(topic: str, partition: int, offset: int, codes: NDArray[np.uint8]) -> list[Outcome]:
+    """Join neighbours that share a result; `offset` is the first message's."""
+    breaks = (np.flatnonzero(np.diff(codes)) + 1).tolist()
+    edges = [0, *breaks, len(codes)]
+    return [
+        Outcome(topic, partition, offset + first, offset + stop - 1, RESULTS[codes[first]])
+        for first, stop in zip(edges, edges[1:], strict=False)
+    ]

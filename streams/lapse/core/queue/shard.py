@@ -1,0 +1,548 @@
+"""One shard of a queue: arrivals, subscriptions, deliveries and settlements, as pure decisions.
+
+Every method takes the instant at which it counts and a `Step` that it fills. It decides from the state, and each
+decision is a `Change` that is applied at once, so that what follows in the same step sees it. Nothing else mutates.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue import settlement
+from lapse.core.queue.arrival import Arrivals, sort_out
+from lapse.core.queue.change import Change, Places, Verb, joined
+from lapse.core.queue.fairness import allot
+from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.settings import QueueSettings, Semantics
+from lapse.core.queue.settlement import Claim, Outcome, Result
+from lapse.core.queue.state import QueueState
+from lapse.core.queue.step import Delivery, Happening, Messages, Removal, Step
+from lapse.core.queue.subscription import Subscription
+from lapse.core.reason import Reason, in_order
+from lapse.core.record import Record
+
+Slots = list[tuple[Segment, NDArray[np.intp]]]
+"""Some places, by segment: ascending slots of each."""
+
+
+class QueueShard:
+    """The state machine of one shard."""
+
+    def __init__(self, settings: QueueSettings, state: QueueState | None = None) -> None:
+        self.settings = settings
+        self.state = QueueState() if state is None else state
+        self._turn = -1
+        self._schedule: list[tuple[int, str, int, int, int]] = []
+        for (source, offset), scheduled in self.state.scheduled.items():
+            self._plan(scheduled.due_ms, source, offset)
+
+    # What comes in
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step) -> None:
+        """Take in records of an underlying topic, in the order of their offsets (L1 to L8, L12).
+
+        Records that were seen before are skipped, so that reading again after a crash changes nothing.
+        """
+        number = self.state.source_number(topic, partition)
+        source = self.state.sources[number]
+        if not records or records[-1].offset < source.next_offset:
+            return
+        if records[0].offset < source.next_offset:
+            records = [record for record in records if record.offset >= source.next_offset]
+        arrivals = sort_out(records, self.settings.name, self.settings.expiration_of(topic))
+        deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
+        for first, stop in arrivals.runs():
+            self._enter(number, arrivals.offsets[first], stop - first, deadlines_ms[first:stop], step)
+        for offset, at_ms, deadline_ms in arrivals.scheduled:
+            self._do(
+                Change(
+                    Verb.SCHEDULED,
+                    source=number,
+                    offset=offset,
+                    until_ms=at_ms,
+                    deadlines_ms=np.array([deadline_ms], np.int64),
+                ),
+                step,
+            )
+            self._plan(min(at_ms, deadline_ms), number, offset)
+        self._refuse(number, records, arrivals, step)
+        source.next_offset = records[-1].offset + 1
+
+    def subscribe(
+        self,
+        subscription: str,
+        client: str,
+        max_backlog: int,
+        heartbeat_timeout_ms: int,
+        filter_text: str,
+        now_ms: int,
+        step: Step,
+    ) -> Subscription:
+        """Begin a subscription, or replace its options and keep its leases (Q3, C20)."""
+        known = self.state.subscriptions.get(subscription)
+        if self.settings.max_backlog is not None:
+            max_backlog = min(max_backlog, self.settings.max_backlog)
+        facts = Subscription(
+            id=subscription,
+            number=self.state.next_number if known is None else known.number,
+            client=client,
+            max_backlog=max_backlog,
+            heartbeat_timeout_ms=heartbeat_timeout_ms,
+            filter=filter_text,
+            last_seen_ms=now_ms,
+        ).facts()
+        self._do(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts), step)
+        if known is None:
+            step.happenings.append(Happening("subscribed", now_ms, subscription=subscription, detail=client))
+        return self.state.subscriptions[subscription]
+
+    def heard(self, subscription: str, now_ms: int) -> bool:
+        """Note that a subscription lives; False if the shard does not know it (Q5)."""
+        known = self.state.subscriptions.get(subscription)
+        if known is None:
+            return False
+        known.last_seen_ms = max(known.last_seen_ms, now_ms)
+        return True
+
+    def unsubscribe(self, subscription: str, now_ms: int, step: Step, detail: str = "") -> bool:
+        """End a subscription and return its leases at once (Q5); False if the shard does not know it."""
+        known = self.state.subscriptions.get(subscription)
+        if known is None:
+            return False
+        leased, sent = self._held_by(known.number)
+        self._return(leased, now_ms, step)
+        if sent:
+            self._do(Change(Verb.SETTLED, _places(sent)), step)
+        self._do(Change(Verb.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
+        step.happenings.append(Happening("unsubscribed", now_ms, subscription=subscription, detail=detail))
+        return True
+
+    def pause(self, now_ms: int, step: Step) -> None:
+        """Hold deliveries back; everything else goes on (C21)."""
+        self._do(Change(Verb.PAUSED), step)
+        step.happenings.append(Happening("paused", now_ms))
+
+    def resume(self, now_ms: int, step: Step) -> None:
+        """Deliver again (C21)."""
+        self._do(Change(Verb.RESUMED), step)
+        step.happenings.append(Happening("resumed", now_ms))
+
+    def settle(
+        self,
+        verb: settlement.Verb,
+        subscription: str,
+        claims: Iterable[Claim],
+        now_ms: int,
+        step: Step,
+        delay_ms: int = 0,
+    ) -> list[Outcome]:
+        """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
+
+        Args:
+            verb: what is asked for; not RENEW.
+            subscription: who asks; need not be known under sublet leasing.
+            claims: which messages; of one named twice the first counts (C16).
+            now_ms: the command's instant.
+            step: filled with what it causes.
+            delay_ms: CANCEL: so long the messages stay undeliverable (C19).
+
+        Returns:
+            What happened to each message, in the order of the claims.
+        """
+        outcomes: list[Outcome] = []
+        for claim in claims:
+            for segment, first, stop, offset, code in self._located(claim, outcomes):
+                codes = self._judge(verb, segment, first, stop, subscription, claim.delivery_count, now_ms)
+                outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
+                slots = np.flatnonzero(codes == code) + first
+                if len(slots):
+                    self._carry_out(verb, segment, slots, subscription, now_ms, delay_ms, step)
+        return outcomes
+
+    def renew(
+        self, subscription: str, claims: Iterable[Claim], now_ms: int, step: Step, lease_ms: int | None = None
+    ) -> tuple[list[Outcome], int]:
+        """Extend leases from now; by their holder only, any number of times (C17).
+
+        Returns:
+            What happened to each message, and when the renewed leases end, ms since the epoch.
+        """
+        until_ms = now_ms + (self.settings.lease_ms if lease_ms is None else lease_ms)
+        outcomes: list[Outcome] = []
+        for claim in claims:
+            for segment, first, stop, offset, code in self._located(claim, outcomes):
+                codes = self._judge(
+                    settlement.Verb.RENEW, segment, first, stop, subscription, claim.delivery_count, now_ms
+                )
+                outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
+                slots = np.flatnonzero(codes == code) + first
+                if len(slots):
+                    self._do(Change(Verb.RENEWED, _places([(segment, slots)]), until_ms=until_ms), step)
+                    self._tell("renewed", [(segment, slots)], now_ms, step, subscription)
+        return outcomes, until_ms
+
+    def purge(self, now_ms: int, step: Step, leased: bool = False) -> tuple[int, int]:
+        """Take out all but leased messages, scheduled ones too; with `leased` those as well (C37).
+
+        Returns:
+            How many were removed, and how many leased ones were left.
+        """
+        wanted = (State.AVAILABLE, State.DELAYED, *((State.LEASED,) if leased else ()))
+        removed = skipped = 0
+        for segment in list(self.state.segments.values()):
+            state = segment.state[: segment.used]
+            slots = np.flatnonzero(np.isin(state, wanted))
+            skipped += int(np.count_nonzero(state == State.LEASED)) if not leased else 0
+            if len(slots):
+                removed += len(slots)
+                self._remove([(segment, slots)], (Reason.PURGED,), now_ms, step)
+        for source, offset in list(self.state.scheduled):
+            self._remove_scheduled(source, offset, (Reason.PURGED,), now_ms, step)
+            removed += 1
+        return removed, skipped
+
+    # What time brings
+
+    def advance(self, now_ms: int, step: Step) -> None:
+        """Do what is due at `now_ms`, in the order of C2."""
+        if self.settings.expiration.enabled:
+            self._expire_due(now_ms, step)
+        self._end_leases(now_ms, step)
+        for lost in [one for one in self.state.subscriptions.values() if one.lost_at_ms <= now_ms]:
+            self.unsubscribe(lost.id, now_ms, step, f"not heard of for {now_ms - lost.last_seen_ms} ms")
+        self._materialise(now_ms, step)
+
+    def next_due_ms(self) -> int:
+        """The next instant at which `advance` has something to do; `NEVER` if there is none."""
+        due_ms = self.state.untils.next_ms()
+        if self.settings.expiration.enabled:
+            due_ms = min(due_ms, self.state.deadlines.next_ms())
+        if self._schedule:
+            due_ms = min(due_ms, self._schedule[0][0])
+        return min(due_ms, min((one.lost_at_ms for one in self.state.subscriptions.values()), default=NEVER))
+
+    def take_over(self, now_ms: int) -> None:
+        """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5)."""
+        for subscription in self.state.subscriptions.values():
+            subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
+
+    # What goes out
+
+    def deliver(self, now_ms: int, step: Step) -> None:
+        """Hand deliverable messages to the subscriptions that have space, in order (Q3, Q5 to Q7)."""
+        if self.state.paused:
+            return
+        subscriptions = list(self.state.subscriptions.values())
+        space = sum(subscription.space for subscription in subscriptions)
+        if not space:
+            return
+        places = self.state.available(space, now_ms if self.settings.expiration.enabled else -1)
+        if not places:
+            return
+        shares, self._turn = allot(self.settings.fairness, len(places), subscriptions, self._turn)
+        once = self.settings.semantics is Semantics.AT_MOST_ONCE
+        until_ms = 0 if once else now_ms + self.settings.lease_ms
+        for subscription, share in shares:
+            if share[-1] - share[0] == len(share) - 1:
+                got = joined(places[share[0] : share[-1] + 1])
+            else:
+                got = joined([places[position] for position in share])
+            change = Change(Verb.SENT if once else Verb.LEASED, got, holder=subscription.number, until_ms=until_ms)
+            self._do(change, step)
+            for messages in self._messages(self._slots(got)):
+                step.deliveries.append(Delivery(subscription.id, messages, until_ms))
+                if once:
+                    step.happenings.append(
+                        Happening("delivered_at_most_once", now_ms, messages, subscription=subscription.id)
+                    )
+
+    # Decisions
+
+    def _do(self, change: Change, step: Step) -> None:
+        self.state.apply(change)
+        step.changes.append(change)
+
+    def _enter(self, source: int, offset: int, count: int, deadlines_ms: NDArray[np.int64], step: Step) -> None:
+        self._do(
+            Change(
+                Verb.ARRIVED,
+                [(self.state.next_place, count)],
+                source=source,
+                offset=offset,
+                deadlines_ms=None if bool((deadlines_ms == NEVER).all()) else deadlines_ms,
+            ),
+            step,
+        )
+
+    def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step) -> None:
+        """Tell of the messages that did not enter."""
+        if not arrivals.invalid and not arrivals.expired:
+            return
+        arrived_ms = {record.offset: record.timestamp for record in records}
+        for offset, fault in arrivals.invalid:
+            self._refuse_one(number, offset, NEVER, (Reason.INVALID_LIFETIME,), arrived_ms[offset], step, fault)
+        for offset, deadline_ms in arrivals.expired:
+            self._refuse_one(number, offset, deadline_ms, (Reason.TIME_LIMIT,), arrived_ms[offset], step)
+
+    def _refuse_one(
+        self,
+        number: int,
+        offset: int,
+        deadline_ms: int,
+        reasons: tuple[Reason, ...],
+        at_ms: int,
+        step: Step,
+        detail: str = "",
+    ) -> None:
+        source = self.state.sources[number]
+        messages = Messages(
+            source.topic,
+            source.partition,
+            np.array([offset], np.int64),
+            None if deadline_ms == NEVER else np.array([deadline_ms], np.int64),
+            np.zeros(1, np.uint16),
+            None,
+        )
+        step.removals.append(Removal(messages, reasons, at_ms, self.settings.writes_letter(reasons), detail))
+
+    def _plan(self, due_ms: int, source: int, offset: int) -> None:
+        of = self.state.sources[source]
+        heapq.heappush(self._schedule, (due_ms, of.topic, of.partition, offset, source))
+
+    def _located(self, claim: Claim, outcomes: list[Outcome]) -> Iterable[tuple[Segment, int, int, int, int]]:
+        """Find the places that a claim names; what has none is answered into `outcomes` on the way, in order.
+
+        Yields:
+            Segment, first slot, slot behind the last, offset of the first, and the code of `settled`.
+        """
+        topic, partition, first, last, _ = claim
+        number = self.state.find_source(topic, partition)
+        if number is None:
+            outcomes.append(Outcome(topic, partition, first, last, Result.UNKNOWN))
+            return
+        source = self.state.sources[number]
+        for piece in source.find(first, min(last, source.next_offset - 1)):
+            if piece.place < 0:
+                outcomes.extend(self._missing(number, piece.first, piece.last))
+                continue
+            done = piece.first
+            for segment, slot, stop in list(self.state.spans([(piece.place, piece.last - piece.first + 1)])):
+                yield segment, slot, stop, done, settlement.SETTLED
+                done += stop - slot
+        if last >= source.next_offset:
+            outcomes.append(Outcome(topic, partition, max(first, source.next_offset), last, Result.UNKNOWN))
+
+    def _missing(self, number: int, first: int, last: int) -> Iterable[Outcome]:
+        """Answer for offsets that stand nowhere: scheduled, expired, or settled before."""
+        source = self.state.sources[number]
+        marks: list[tuple[int, int, Result]] = [
+            (offset, offset, Result.SCHEDULED)
+            for of, offset in self.state.scheduled
+            if of == number and first <= offset <= last
+        ]
+        marks += [
+            (max(first, low), min(last, high), Result.TIME_LIMIT)
+            for of, low, high in self.state.expired
+            if of == number and low <= last and high >= first
+        ]
+        at = first
+        for low, high, result in sorted(marks):
+            if low > at:
+                yield Outcome(source.topic, source.partition, at, low - 1, Result.ALREADY_SETTLED)
+            if high >= at:
+                yield Outcome(source.topic, source.partition, max(at, low), high, result)
+                at = high + 1
+        if at <= last:
+            yield Outcome(source.topic, source.partition, at, last, Result.ALREADY_SETTLED)
+
+    def _judge(
+        self,
+        verb: settlement.Verb,
+        segment: Segment,
+        first: int,
+        stop: int,
+        subscription: str,
+        token: int | None,
+        now_ms: int,
+    ) -> NDArray[np.uint8]:
+        known = self.state.subscriptions.get(subscription)
+        return settlement.judge(
+            verb,
+            segment,
+            first,
+            stop,
+            -2 if known is None else known.number,
+            token,
+            self.settings.leasing,
+            now_ms if self.settings.expiration.enabled else -1,
+        )
+
+    def _carry_out(
+        self,
+        verb: settlement.Verb,
+        segment: Segment,
+        slots: NDArray[np.intp],
+        subscription: str,
+        now_ms: int,
+        delay_ms: int,
+        step: Step,
+    ) -> None:
+        sent = segment.state[slots] == State.SENT
+        if sent.any():
+            # At-most-once: the message left when it was sent; any settlement only frees backlog (Q6, C18).
+            self._do(Change(Verb.SETTLED, _places([(segment, slots[sent])])), step)
+            slots = slots[~sent]
+            if not len(slots):
+                return
+        some: Slots = [(segment, slots)]
+        if verb is settlement.Verb.ACKNOWLEDGE:
+            self._tell("acknowledged", some, now_ms, step, subscription)
+            self._do(Change(Verb.SETTLED, _places(some)), step)
+        elif verb is settlement.Verb.EXPIRE:
+            self._remove_by_reasons(segment, slots, now_ms, step, (Reason.FORCED_EXPIRE,), subscription)
+        else:
+            until_ms = now_ms + delay_ms if delay_ms else 0
+            self._do(Change(Verb.CANCELLED, _places(some), until_ms=until_ms), step)
+            self._tell("cancelled", some, now_ms, step, subscription)
+            self._remove_what_must_go(some, now_ms, step, cancelled=True)
+
+    def _return(self, slots: Slots, now_ms: int, step: Step) -> None:
+        """Return leased messages; what may not stay leaves at once (Q5, Q9, Q10)."""
+        if not slots:
+            return
+        self._tell("lease_returned", slots, now_ms, step)
+        self._do(Change(Verb.RETURNED, _places(slots)), step)
+        self._remove_what_must_go(slots, now_ms, step)
+
+    def _remove_what_must_go(self, slots: Slots, now_ms: int, step: Step, cancelled: bool = False) -> None:
+        """Remove messages that came back and are expired, or were delivered or cancelled too often (Q9, Q10)."""
+        for segment, some in slots:
+            self._remove_by_reasons(segment, some, now_ms, step, (), "", cancelled=cancelled, returned=True)
+
+    def _remove_by_reasons(
+        self,
+        segment: Segment,
+        slots: NDArray[np.intp],
+        now_ms: int,
+        step: Step,
+        always: tuple[Reason, ...],
+        subscription: str,
+        cancelled: bool = False,
+        returned: bool = False,
+    ) -> None:
+        """Remove each message for all reasons that hold (C22); none holds = it stays."""
+        settings = self.settings
+        holds = np.zeros(len(slots), np.uint8)
+        if settings.expiration.enabled and segment.deadline_ms is not None:
+            holds |= (segment.deadline_ms[slots] <= now_ms).astype(np.uint8)
+        if returned and settings.max_deliveries:
+            holds |= (segment.deliveries[slots] >= settings.max_deliveries).astype(np.uint8) << 1
+        if cancelled and settings.max_cancels and segment.cancels is not None:
+            holds |= (segment.cancels[slots] > settings.max_cancels).astype(np.uint8) << 2
+        for bits in np.unique(holds).tolist():
+            reasons = in_order((*always, *(reason for bit, reason in _REASON_BITS if bits & bit)))
+            if reasons:
+                self._remove([(segment, slots[holds == bits])], reasons, now_ms, step, subscription)
+
+    def _remove(
+        self, slots: Slots, reasons: tuple[Reason, ...], now_ms: int, step: Step, subscription: str = ""
+    ) -> None:
+        letter = self.settings.writes_letter(reasons)
+        for messages in self._messages(slots):
+            step.removals.append(Removal(messages, reasons, now_ms, letter, subscription=subscription))
+        expired = Reason.TIME_LIMIT in reasons
+        self._do(Change(Verb.EXPIRED if expired else Verb.SETTLED, _places(slots)), step)
+
+    def _expire_due(self, now_ms: int, step: Step) -> None:
+        state = self.state
+        while (index := state.deadlines.pop_due(now_ms)) is not None:
+            segment = state.segments[index]
+            column = segment.state[: segment.used]
+            waiting = (column == State.AVAILABLE) | (column == State.DELAYED)
+            if segment.deadline_ms is not None:
+                slots = np.flatnonzero(waiting & (segment.deadline_ms[: segment.used] <= now_ms))
+                if len(slots):
+                    self._remove([(segment, slots)], (Reason.TIME_LIMIT,), now_ms, step)
+            segment.find_min_deadline()
+            state.deadlines.note(segment.min_deadline_ms, index)
+
+    def _end_leases(self, now_ms: int, step: Step) -> None:
+        state = self.state
+        while (index := state.untils.pop_due(now_ms)) is not None:
+            segment = state.segments[index]
+            if segment.until_ms is not None:
+                column = segment.state[: segment.used]
+                over = segment.until_ms[: segment.used] <= now_ms
+                leased = np.flatnonzero((column == State.LEASED) & over)
+                delayed = np.flatnonzero((column == State.DELAYED) & over)
+                if len(leased):
+                    self._return([(segment, leased)], now_ms, step)
+                if len(delayed):
+                    self._do(Change(Verb.RETURNED, _places([(segment, delayed)])), step)
+            segment.find_min_until()
+            state.untils.note(segment.min_until_ms, index)
+
+    def _materialise(self, now_ms: int, step: Step) -> None:
+        while self._schedule and self._schedule[0][0] <= now_ms:
+            _, _, _, offset, number = heapq.heappop(self._schedule)
+            scheduled = self.state.scheduled.get((number, offset))
+            if scheduled is None:
+                continue
+            if scheduled.deadline_ms <= now_ms and self.settings.expiration.enabled:
+                self._remove_scheduled(number, offset, (Reason.TIME_LIMIT,), now_ms, step)
+            elif scheduled.at_ms > now_ms:
+                self._plan(scheduled.at_ms, number, offset)
+            else:
+                self._do(Change(Verb.UNSCHEDULED, source=number, offset=offset), step)
+                self._enter(number, offset, 1, np.array([scheduled.deadline_ms], np.int64), step)
+
+    def _remove_scheduled(self, number: int, offset: int, reasons: tuple[Reason, ...], now_ms: int, step: Step) -> None:
+        deadline_ms = self.state.scheduled[number, offset].deadline_ms
+        self._do(Change(Verb.UNSCHEDULED, source=number, offset=offset), step)
+        self._refuse_one(number, offset, deadline_ms, reasons, now_ms, step)
+
+    # Looking
+
+    def _held_by(self, number: int) -> tuple[Slots, Slots]:
+        """Places that a subscription holds: leased, and sent at most once."""
+        leased: Slots = []
+        sent: Slots = []
+        for segment in self.state.segments.values():
+            if segment.holder is None:
+                continue
+            column, mine = segment.state[: segment.used], segment.holder[: segment.used] == number
+            for state, found in ((State.LEASED, leased), (State.SENT, sent)):
+                slots = np.flatnonzero(mine & (column == state))
+                if len(slots):
+                    found.append((segment, slots))
+        return leased, sent
+
+    def _slots(self, places: Places) -> Slots:
+        return [(segment, np.arange(first, stop)) for segment, first, stop in self.state.spans(places)]
+
+    def _messages(self, slots: Slots) -> Iterable[Messages]:
+        for segment, some in slots:
+            yield from self.state.messages(segment, some)
+
+    def _tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "") -> None:
+        for messages in self._messages(slots):
+            step.happenings.append(Happening(kind, now_ms, messages, subscription))
+
+
+_REASON_BITS = ((1, Reason.TIME_LIMIT), (2, Reason.MAX_DELIVERIES), (4, Reason.MAX_CANCELS))
+
+
+def _places(slots: Slots) -> Places:
+    places: Places = []
+    for segment, some in slots:
+        base = segment.base
+        if len(some) and int(some[-1]) - int(some[0]) == len(some) - 1:
+            places.append((base + int(some[0]), len(some)))
+        else:
+            places.extend((first + base, count) for first, count in joined(some.tolist()))
+    return places
