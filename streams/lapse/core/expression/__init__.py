@@ -1,0 +1,23 @@
+"""The expression language: filters, priorities and barriers over messages (docs/expressions.md is its reference)."""
+
+from lapse.core.expression.compiled import Equality, Expression, Filter, Value, compile_filter, compile_value
+from lapse.core.expression.error import ExpressionError
+from lapse.core.expression.message import Message, Scalar
+from lapse.core.expression.parser import parse
+from lapse.core.expression.printer import to_text
+from lapse.core.expression.priority import priority_of
+
+__all__ = [
+    "Equality",
+    "Expression",
+    "ExpressionError",
+    "Filter",
+    "Message",
+    "Scalar",
+    "Value",
+    "compile_filter",
+    "compile_value",
+    "parse",
+    "priority_of",
+    "to_text",
+]

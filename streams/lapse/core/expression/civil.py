@@ -1,0 +1,95 @@
+"""Dates without a clock: RFC 3339 texts and civil fields to and from milliseconds since the epoch, in UTC."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_RFC_3339: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?([Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+_DAY_MS: Final = 86_400_000
+_EARLIEST_MS: Final = -62_135_596_800_000  # 0001-01-01
+_LATEST_MS: Final = 253_402_300_799_999  # 9999-12-31
+_MONTH_DAYS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+class Civil(NamedTuple):
+    """An instant as fields, in UTC; `weekday` is 1 for Monday to 7 for Sunday (ISO 8601)."""
+
+    year: int
+    month: int
+    day: int
+    hour: int
+    minute: int
+    second: int
+    millisecond: int
+    weekday: int
+
+
+def days_of(year: int, month: int, day: int) -> int:
+    """Days from 1970-01-01 to a date of the proleptic Gregorian calendar."""
+    year -= month <= 2
+    era, year_of_era = divmod(year, 400)
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
+
+
+def parse_instant(text: str) -> int | None:
+    """Milliseconds since the epoch of an RFC 3339 text, or None.
+
+    A date alone is its midnight; without a zone it is UTC; digits beyond the millisecond are cut.
+    """
+    match = _RFC_3339.fullmatch(text) if len(text) <= 40 else None
+    if match is None:
+        return None
+    year, month, day = int(match[1]), int(match[2]), int(match[3])
+    hour, minute, second = int(match[4] or 0), int(match[5] or 0), int(match[6] or 0)
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    if year < 1 or not 1 <= month <= 12 or not 1 <= day <= _MONTH_DAYS[month - 1] or (month == 2 and day > 28 + leap):
+        return None
+    if hour > 23 or minute > 59 or second > 60:
+        return None
+    offset = 0
+    if match[8] and match[8] not in "Zz":
+        digits = match[8].replace(":", "")
+        if int(digits[1:3]) > 23 or int(digits[3:5]) > 59:
+            return None
+        offset = (int(digits[1:3]) * 60 + int(digits[3:5])) * (-1 if digits[0] == "-" else 1)
+    seconds = (hour * 60 + minute - offset) * 60 + second
+    instant = days_of(year, month, day) * _DAY_MS + seconds * 1000 + int((match[7] or "0").ljust(3, "0")[:3])
+    return instant if _EARLIEST_MS <= instant <= _LATEST_MS else None
+
+
+def civil_of(instant_ms: int) -> Civil | None:
+    """The fields of an instant, or None outside the years 1 to 9999."""
+    if not _EARLIEST_MS <= instant_ms <= _LATEST_MS:
+        return None
+    days, milliseconds = divmod(instant_ms, _DAY_MS)
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_from_march = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
+    month = (month_from_march + 2) % 12 + 1
+    seconds, millisecond = divmod(milliseconds, 1000)
+    return Civil(
+        year_of_era + era * 400 + (month <= 2),
+        month,
+        day,
+        seconds // 3600,
+        seconds // 60 % 60,
+        seconds % 60,
+        millisecond,
+        (days + 3) % 7 + 1,
+    )
+
+
+def format_instant(instant_ms: int) -> str | None:
+    """An instant as RFC 3339 text with milliseconds, such as `2026-01-01T00:00:00.000Z`."""
+    civil = civil_of(instant_ms)
+    if civil is None:
+        return None
+    date = f"{civil.year:04d}-{civil.month:02d}-{civil.day:02d}"
+    return f"{date}T{civil.hour:02d}:{civil.minute:02d}:{civil.second:02d}.{civil.millisecond:03d}Z"

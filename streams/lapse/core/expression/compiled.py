@@ -1,0 +1,112 @@
+"""Compiled expressions: filters and values, cached by their text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from lapse.core.expression.compiler import compile_condition, compile_result
+from lapse.core.expression.message import Message, Scalar
+from lapse.core.expression.parser import parse
+from lapse.core.expression.printer import path_text
+from lapse.core.expression.rewriting import equalities_of, simplified
+from lapse.core.expression.syntax import Node, Path, walk
+
+_CACHE: Final = 1_024
+
+Equality: TypeAlias = tuple[str, bool | int | float | str]
+"""The text of a path and the constant that it must be equal to."""
+
+
+class Expression:
+    """What filters and values have in common.
+
+    Attributes:
+        text: the text as it was given.
+        tree: the syntax tree as it was written.
+        paths: the payload paths used, as canonical texts such as `/a/b[0]`.
+        uses_payload: whether the payload is looked at; if not, it need not be parsed.
+        equalities: pairs of a path and a constant: only a payload in which every one of them is equal can make the
+            expression true. Constants equal in Python (1, 1.0 and True) are equal in the language too, so a dictionary
+            can be the index.
+    """
+
+    __slots__ = ("equalities", "paths", "text", "tree", "uses_payload")
+
+    def __init__(self, text: str, tree: Node, simple: Node) -> None:
+        """Describe an expression; use `compile_filter` or `compile_value`."""
+        self.text: Final = text
+        self.tree: Final = tree
+        self.paths: Final = frozenset(path_text(node) for node, _ in walk(simple) if isinstance(node, Path))
+        self.uses_payload: Final = bool(self.paths)
+        self.equalities: Final[tuple[Equality, ...]] = tuple(
+            (path_text(path), literal.value) for path, literal in equalities_of(simple) if literal.value is not None
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
+        return (compile_filter if isinstance(self, Filter) else compile_value), (self.text,)
+
+
+class Filter(Expression):
+    """A condition on messages.
+
+    Attributes:
+        match: the generated function itself, `match(payload, message=None) -> bool`: the fast way when the parsed
+            payload is at hand. Without a message its attributes are NULL.
+    """
+
+    __slots__ = ("match",)
+
+    def __init__(self, text: str, tree: Node, simple: Node) -> None:
+        """Compile a condition; use `compile_filter`."""
+        super().__init__(text, tree, simple)
+        self.match: Final = compile_condition(simple)
+
+    def __call__(self, message: Message) -> bool:
+        """Whether the condition is true (not false, not NULL) for a message."""
+        return self.match(message.payload if self.uses_payload else None, message)
+
+
+class Value(Expression):
+    """A value computed from messages.
+
+    Attributes:
+        evaluate: the generated function itself, `evaluate(payload, message=None)`.
+    """
+
+    __slots__ = ("evaluate",)
+
+    def __init__(self, text: str, tree: Node, simple: Node) -> None:
+        """Compile a value; use `compile_value`."""
+        super().__init__(text, tree, simple)
+        self.evaluate: Final[Callable[..., Scalar]] = compile_result(simple)
+
+    def __call__(self, message: Message) -> Scalar:
+        """The value for a message: a number, string, boolean or None; objects and arrays are None."""
+        return self.evaluate(message.payload if self.uses_payload else None, message)
+
+
+@lru_cache(maxsize=_CACHE)
+def compile_filter(text: str) -> Filter:
+    """Compile a condition; the same text yields the same object while it is in the cache.
+
+    Raises:
+        ExpressionError: the text is not an expression, or exceeds a limit.
+    """
+    tree = parse(text)
+    return Filter(text, tree, simplified(tree))
+
+
+@lru_cache(maxsize=_CACHE)
+def compile_value(text: str) -> Value:
+    """Compile a value, such as a priority; the same text yields the same object while it is in the cache.
+
+    Raises:
+        ExpressionError: the text is not an expression, or exceeds a limit.
+    """
+    tree = parse(text)
+    return Value(text, tree, simplified(tree))

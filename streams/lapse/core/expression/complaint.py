@@ -1,0 +1,113 @@
+"""Syntax errors of the parser turned into errors that say what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from lapse.core.expression.error import ExpressionError
+
+_WORD: Final = re.compile(r"[A-Za-z_][\w.]*")
+_LAST_WORD: Final = re.compile(r"(/?)\b([A-Za-z_][A-Za-z0-9_]*)$")
+_VALUE: Final = "a value: a path such as /price, a number, a text in quotes or a function"
+_AFTER: Final = tuple(
+    (re.compile(f"(?:{pattern})$", re.IGNORECASE), expected, hint)
+    for pattern, expected, hint in (
+        (r"\bLIKE", "a pattern in quotes", "the pattern of LIKE is a literal, such as LIKE '^A'"),
+        (r"\b(?:BEGINS|ENDS)\s+WITH\s*\(?", "a text in quotes", "write BEGINS WITH ('a', 'b')"),
+        (r"\b(?:BEGINS|ENDS)", "WITH", "write BEGINS WITH ('a', 'b')"),
+        (r"\bIN", "a list in parentheses", "write IN (1, 2, 3)"),
+        (r"\bIS(?:\s+NOT)?", "NULL or NAN", "write IS NULL, IS NOT NULL or IS NAN"),
+        (r"\bCASE", "WHEN", "write CASE WHEN condition THEN value ELSE value END"),
+    )
+)
+_OPTIONS: Final = (
+    ("COMPARE", "", "an operator"),
+    ("_AND", "", "an operator"),
+    ("_IN", "", "IN, BETWEEN, LIKE, BEGINS WITH or ENDS WITH"),
+    ("_THEN", "CASE", "THEN"),
+    ("_END", "CASE", "END"),
+    ("COMMA", "(", "a comma"),
+    ("RPAR", "(", "a closing parenthesis"),
+    ("$END", "", "the end"),
+)
+"""What the parser accepts, a text without which that is not plausible, and its name."""
+
+
+def complain(error: UnexpectedInput, text: str) -> ExpressionError:
+    """The error that explains why the parser stopped."""
+    position, found = _spot(error, text)
+    before = text[:position].rstrip()
+    accepted = _accepted(error)
+    word = _LAST_WORD.search(before) if "LPAR" in accepted and "PATH" not in accepted else None
+    if word and not _after(before):
+        return _stray_word(word, text)
+    expected, hint = _after(before) or (_expected(accepted, before), "")
+    message = f"unexpected {_shown(found)}" if found else "the expression ends too early"
+    hint = _hint(found, text, position) or hint
+    return ExpressionError(f"{message}; expected {expected}", text, position, length=len(found), hint=hint)
+
+
+def _spot(error: UnexpectedInput, text: str) -> tuple[int, str]:
+    """Where the parser stopped, and what it found there; nothing at the end."""
+    if isinstance(error, UnexpectedCharacters):
+        position = int(error.pos_in_stream or 0)
+        word = _WORD.match(text, position)
+        return position, word[0] if word else text[position : position + 1]
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        return error.token.start_pos or 0, str(error.token)
+    return len(text), ""
+
+
+def _accepted(error: UnexpectedInput) -> set[str]:
+    """The terminals that the parser would have accepted."""
+    if isinstance(error, UnexpectedToken):
+        return set(error.accepts or error.expected)
+    return set(error.allowed or ()) if isinstance(error, UnexpectedCharacters) else set()
+
+
+def _stray_word(word: re.Match[str], text: str) -> ExpressionError:
+    """A name that is neither a keyword, nor a path, nor followed by the parenthesis of a function."""
+    slash, name = word.groups()
+    hint = f"a field is written with a slash: /{name}; a text is written in quotes: '{name}'"
+    if slash:
+        hint = f"to divide by the field {name} write two slashes: / /{name}"
+    message = f"{_shown(name)} is neither a field nor a text nor a function"
+    return ExpressionError(message, text, word.start(2), length=len(name), hint=hint)
+
+
+def _shown(found: str) -> str:
+    return found if len(found) <= 30 else found[:30] + "…"
+
+
+def _after(before: str) -> tuple[str, str] | None:
+    """What must follow what stands before the spot, and a hint."""
+    for pattern, expected, hint in _AFTER:
+        if pattern.search(before[-200:]):
+            return expected, hint
+    return None
+
+
+def _expected(accepted: set[str], before: str) -> str:
+    """What the parser would have accepted, in words."""
+    if "PATH" in accepted:
+        return _VALUE
+    upper = before.upper()
+    options = [name for terminal, needs, name in _OPTIONS if terminal in accepted and needs in upper]
+    if "an operator" in options:
+        options = [option for option in options if not option.startswith("IN,")]
+    return " or ".join(dict.fromkeys(options)) or "something else"
+
+
+def _hint(found: str, text: str, position: int) -> str:
+    """A hint from what was found."""
+    first = found[:1]
+    if first in ("'", '"') and text.count(first, position) % 2:
+        return f"this text has no closing {first}; a quote inside a text is doubled"
+    if first == "[" and re.match(r"\[\s*[*-]", text[position:]):
+        return "an index is a number from 0, such as /a[0]; to look at all elements use ARRAY_CONTAINS(/a, value)"
+    if first in ("&", "|"):
+        return "write AND and OR, or && and ||"
+    return "quote strange names in a path, such as /'order-id'" if first in tuple("@#$:.`\\") else ""

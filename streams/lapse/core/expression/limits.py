@@ -1,0 +1,51 @@
+"""The limits that keep a hostile or mistaken expression harmless.
+
+An expression that exceeds one is refused when it is compiled; the limits on lengths of texts at evaluation make the
+result NULL instead, because evaluation never raises.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_TEXT: Final = 16_384
+"""Characters in the text of an expression."""
+
+MAX_HEIGHT: Final = 100
+"""Levels of nesting; a chain of `+` counts one level per operand, a chain of `AND` or of `OR` one in all."""
+
+MAX_NODES: Final = 2_000
+"""Literals, paths, operators and calls in one expression."""
+
+MAX_ITEMS: Final = 1_000
+"""Entries of one `IN (…)`, `BEGINS WITH (…)` or `ENDS WITH (…)` list."""
+
+MAX_ARGUMENTS: Final = 64
+"""Arguments of one function call."""
+
+MAX_BRANCHES: Final = 64
+"""`WHEN` branches of one `CASE`."""
+
+MAX_PRODUCTS: Final = 64
+"""Multiplications in one expression: integers are exact, so products of huge integers grow."""
+
+MAX_NUMBER: Final = 64
+"""Characters of one number literal."""
+
+MAX_PATTERN: Final = 256
+"""Characters of a `LIKE` pattern."""
+
+MAX_CHOICES: Final = 1_000
+"""Product of the alternatives (`a|b`, `x?`, `x{1,3}`) that a `LIKE` pattern offers its matcher."""
+
+MAX_REPEATS: Final = 3
+"""Unbounded repeats (`*`, `+`, `{n,}`) in a `LIKE` pattern."""
+
+MAX_SUBJECT: Final = (65_536, 8_192, 1_024, 256)
+"""Longest text a `LIKE` pattern is tried on, by its number of unbounded repeats (one less when it starts with `^`).
+
+A longer text yields NULL. Patterns that are plain text tests (`^abc`, `abc$`, `^(a|b)$`, `abc`) have no such limit.
+"""
+
+MAX_STRING: Final = 1_048_576
+"""Longest text that a function builds; a longer one is NULL."""

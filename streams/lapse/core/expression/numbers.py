@@ -1,0 +1,133 @@
+"""Numeric functions: NaN for anything that is not a number, NULL for NULL."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any, Final
+
+from lapse.core.expression.operations import NUMBERS
+
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_PRECISE: Final = Context(prec=50)
+_LONGEST: Final = 400
+_WHOLE: Final = 2.0**53
+"""Floats from here on have no fraction."""
+
+
+def _refused(value: Any) -> float | None:
+    """What a numeric function yields for something that is not a number."""
+    return None if value is None else math.nan
+
+
+def number(value: Any) -> int | float | None:
+    """A decimal text, number or boolean as number."""
+    if type(value) is bool:
+        return int(value)
+    if type(value) in NUMBERS:
+        result: int | float = value
+        return result
+    digits = value.strip() if type(value) is str and len(value) <= _LONGEST else ""
+    if not _DECIMAL.fullmatch(digits):
+        return _refused(value)
+    return int(digits) if _INTEGER.fullmatch(digits) else float(digits)
+
+
+def absolute(value: Any) -> int | float | None:
+    """Absolute value."""
+    if type(value) not in NUMBERS:
+        return _refused(value)
+    result: int | float = abs(value)
+    return result
+
+
+def sign(value: Any) -> int | float | None:
+    """-1, 0 or 1."""
+    if type(value) not in NUMBERS or value != value:
+        return _refused(value)
+    return int(value > 0) - int(value < 0)
+
+
+def _finite(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _other(value: Any) -> float | None:
+    """Infinities and NaN stay what they are."""
+    return value if isinstance(value, float) else _refused(value)
+
+
+def floor(value: Any) -> int | float | None:
+    """Greatest integer not above."""
+    return math.floor(value) if _finite(value) else _other(value)
+
+
+def ceiling(value: Any) -> int | float | None:
+    """Least integer not below."""
+    return math.ceil(value) if _finite(value) else _other(value)
+
+
+def truncate(value: Any) -> int | float | None:
+    """Without the fraction."""
+    return math.trunc(value) if _finite(value) else _other(value)
+
+
+def square_root(value: Any) -> float | None:
+    """Square root."""
+    if type(value) not in NUMBERS:
+        return _refused(value)
+    try:
+        return math.sqrt(value) if value >= 0 else math.nan
+    except OverflowError:
+        return math.inf
+
+
+def round_half_up(value: Any, digits: Any = 0) -> int | float | None:
+    """Rounded in decimal, halves away from zero; an integer unless decimals are asked for."""
+    if value is None or digits is None:
+        return None
+    if type(value) not in NUMBERS or type(digits) is not int or not -15 <= digits <= 15:
+        return math.nan
+    if not _finite(value):
+        return _other(value)
+    if type(value) is float:
+        if digits > 0:
+            return value if abs(value) >= _WHOLE else float(_quantized(value, digits))
+        value = int(_quantized(value, 0)) if digits == 0 and abs(value) < _WHOLE else _tenfold(value, digits)
+        return int(value)
+    return int(_tenfold(value, digits))
+
+
+def _quantized(value: float, digits: int) -> Decimal:
+    """The shortest decimal that stands for a float, rounded."""
+    return Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, _PRECISE)
+
+
+def _tenfold(value: int | float, digits: int) -> int:
+    """A number rounded to a power of ten."""
+    if digits >= 0:
+        return int(value)
+    unit = int(10**-digits)
+    rounded = (abs(int(value)) + unit // 2) // unit * unit
+    return rounded if value >= 0 else -rounded
+
+
+def least(*values: Any) -> int | float | None:
+    """The least argument: NULL if one is NULL, NaN if one is not a number."""
+    return _extreme(values, min)
+
+
+def greatest(*values: Any) -> int | float | None:
+    """The greatest argument: NULL if one is NULL, NaN if one is not a number."""
+    return _extreme(values, max)
+
+
+def _extreme(values: tuple[Any, ...], choose: Any) -> int | float | None:
+    if None in values:
+        return None
+    if any(type(value) not in NUMBERS or value != value for value in values):
+        return math.nan
+    result: int | float = choose(values)
+    return result

@@ -1,0 +1,103 @@
+"""Regular expressions of `LIKE`: checked, and reduced to plain text tests where those mean the same.
+
+Python's `re` has no time limit, so patterns that could make it slow are refused (see `repetition`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from lapse.core.expression.limits import MAX_PATTERN
+from lapse.core.expression.repetition import PatternFault, longest_subject
+
+_SPECIAL: Final = frozenset(".^$*+?{}[]\\|()")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """An accepted pattern and the cheapest test that means the same.
+
+    Attributes:
+        test: `regex`, or the plain text test that replaces it: the subject contains the text, starts or ends with one
+            of the texts, or is one of them.
+        texts: the texts of a plain test.
+        search: the compiled regular expression's `search`.
+        longest: the longest subject that the regular expression is tried on.
+    """
+
+    test: Literal["regex", "contains", "prefix", "suffix", "member"]
+    texts: tuple[str, ...]
+    search: Callable[[str], object]
+    longest: int
+
+
+@lru_cache(maxsize=4096)
+def read_pattern(text: str) -> Pattern:
+    """Check a pattern and choose its test; raises `PatternFault`."""
+    if len(text) > MAX_PATTERN:
+        raise PatternFault(f"a pattern of more than {MAX_PATTERN} characters", 0, "use IN or BEGINS WITH for lists")
+    try:
+        compiled = re.compile(text)
+    except re.error as error:
+        raise PatternFault(f"this is not a regular expression: {error.msg}", error.pos or 0, _ESCAPE_HINT) from None
+    except (RecursionError, OverflowError, Warning):
+        raise PatternFault("this regular expression is too complex", 0, "write a simpler pattern") from None
+    longest = longest_subject(text)
+    plain = _plain_test(text)
+    if plain is None:
+        return Pattern("regex", (), compiled.search, longest)
+    return Pattern(plain[0], plain[1], compiled.search, longest)
+
+
+_ESCAPE_HINT: Final = r"put a backslash before a special character that is meant literally, such as \. or \("
+
+
+def _plain_test(text: str) -> tuple[Literal["contains", "prefix", "suffix", "member"], tuple[str, ...]] | None:
+    """The plain test that a pattern amounts to, or None. `$` also matches before a final line feed, as in PCRE."""
+    at_start = text.startswith("^")
+    at_end = text.endswith("$") and (len(text) - len(text[:-1].rstrip("\\"))) % 2 == 1
+    body = text[at_start : len(text) - at_end]
+    texts = _alternatives(body)
+    if texts is None:
+        return None
+    with_line_feed = texts + tuple(one + "\n" for one in texts)
+    if at_start and at_end:
+        return "member", with_line_feed
+    if at_start:
+        return "prefix", texts
+    if at_end:
+        return "suffix", with_line_feed
+    return ("contains", texts) if len(texts) == 1 else None
+
+
+def _alternatives(body: str) -> tuple[str, ...] | None:
+    """The texts that `text` or `(a|b|c)` stands for, or None if anything in it is special."""
+    if body.startswith("(") and body.endswith(")"):
+        inner = body[3:-1] if body.startswith("(?:") else body[1:-1]
+        parts = [_plain(part) for part in inner.split("|")]
+    else:
+        parts = [_plain(body)]
+    texts = tuple(part for part in parts if part is not None)
+    return texts if len(texts) == len(parts) else None
+
+
+def _plain(text: str) -> str | None:
+    """The text that a pattern without special characters stands for, escaped punctuation resolved; else None."""
+    result = []
+    index = 0
+    while index < len(text):
+        character = text[index]
+        if character == "\\":
+            index += 1
+            if index >= len(text) or text[index].isalnum() or not text[index].isascii():
+                return None
+            character = text[index]
+        elif character in _SPECIAL:
+            return None
+        result.append(character)
+        index += 1
+    return "".join(result)

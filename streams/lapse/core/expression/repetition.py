@@ -1,0 +1,153 @@
+"""How long a regular expression may take: what could be exponential is refused, what is polynomial bounds the subject.
+
+A repeat of a group that itself varies (`(a+)+`, `(a|b)*`) is exponential in the subject; optional parts and
+alternatives multiply; the number of unbounded repeats is the degree of the polynomial.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from lapse.core.expression.limits import MAX_CHOICES, MAX_REPEATS, MAX_SUBJECT
+
+_QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{(?=[0-9,])([0-9]*)(,?)([0-9]*)\})[?+]?")
+_CLASS: Final = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
+_REFERENCE: Final = re.compile(r"\(\?P=\w+\)")
+_COMMENT: Final = re.compile(r"\(\?#[^)]*\)")
+_FLAGS: Final = re.compile(r"\(\?([a-zA-Z]+)\)")
+_OPENING: Final = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|P<\w+>|(?P<flags>[a-zA-Z]*(?:-[a-zA-Z]+)?):))?")
+_MANY: Final = 16
+"""A bounded repeat with more room than this counts as unbounded."""
+
+
+class PatternFault(Exception):
+    """A pattern that is not accepted, with the index of the spot in the pattern."""
+
+    def __init__(self, message: str, position: int, hint: str) -> None:
+        """Describe the fault."""
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.hint = hint
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is known so far about a group."""
+
+    alternatives: int = 1
+    contains_variation: bool = False
+
+    @property
+    def varies(self) -> bool:
+        """Whether the group can match one text in several ways, or texts of several lengths."""
+        return self.contains_variation or self.alternatives > 1
+
+
+def longest_subject(pattern: str) -> int:
+    """The length of text that a valid pattern may be tried on; raises `PatternFault` when it may not at all."""
+    scan = _Scan(pattern)
+    scan.run()
+    if scan.choices * scan.groups[0].alternatives > MAX_CHOICES:
+        raise PatternFault("this pattern has too many optional parts and alternatives", 0, "split it, or use IN")
+    anchored = pattern.startswith(("^", r"\A")) and scan.groups[0].alternatives == 1
+    return MAX_SUBJECT[max(0, scan.repeats - anchored)]
+
+
+class _Scan:
+    """One pass over a pattern that Python's `re` has accepted."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.index = 0
+        self.groups = [_Group()]
+        self.repeats = 0
+        self.choices = 1
+
+    def run(self) -> None:
+        """Look at every atom and at what is repeated."""
+        while self.index < len(self.pattern):
+            match self.pattern[self.index]:
+                case "(" if not self.skipped(_REFERENCE):
+                    self.opening()
+                case "|":
+                    self.groups[-1].alternatives += 1
+                    self.index += 1
+                case ")":
+                    self.index += 1
+                    closed = self.groups.pop()
+                    self.choices *= closed.alternatives
+                    self.groups[-1].contains_variation |= closed.varies
+                    self.quantifier(varies=closed.varies)
+                case "(":
+                    self.quantifier(varies=False)
+                case _:
+                    if not self.skipped(_CLASS) and not self.skipped(_ESCAPE):
+                        self.index += 1
+                    self.quantifier(varies=False)
+
+    def skipped(self, what: re.Pattern[str]) -> bool:
+        """Whether something stands here; if so, go behind it."""
+        match = what.match(self.pattern, self.index)
+        if match is not None:
+            self.index = match.end()
+        return match is not None
+
+    def opening(self) -> None:
+        """The start of a group, a comment, or flags."""
+        if self.skipped(_COMMENT):
+            return
+        start = self.index
+        if flags := _FLAGS.match(self.pattern, start):
+            _check_flags(flags[1], start)
+            self.index = flags.end()
+            return
+        match = _OPENING.match(self.pattern, start)
+        assert match is not None
+        self.index = match.end()
+        if self.pattern.startswith("?", self.index) and match[0] == "(":
+            raise PatternFault("this kind of group is not supported", start, "use (…), (?:…), (?=…) or (?i)")
+        _check_flags(match["flags"] or "", start)
+        self.groups.append(_Group())
+
+    def quantifier(self, *, varies: bool) -> None:
+        """What may follow an atom; `varies` tells whether the atom is a group that varies."""
+        match = _QUANTIFIER.match(self.pattern, self.index)
+        if match is None:
+            return
+        low, high = _range(match)
+        if varies and (high is None or high > 1):
+            raise PatternFault(
+                "this repeats a group that itself varies, which can take forever",
+                self.index,
+                "repeat a single character or class instead, such as [ab]* for (a|b)*, or drop one repeat",
+            )
+        if high is None or high - low > _MANY:
+            self.repeats += 1
+        else:
+            self.choices *= high - low + 1
+        if self.repeats > MAX_REPEATS:
+            raise PatternFault(
+                f"more than {MAX_REPEATS} unbounded repeats", self.index, "split it into several LIKE joined by AND"
+            )
+        self.groups[-1].contains_variation |= low != high
+        self.index = match.end()
+
+
+def _check_flags(flags: str, position: int) -> None:
+    if set(flags) - set("is-"):
+        raise PatternFault("only the flags i and s are supported", position, "write (?i) to ignore case")
+
+
+def _range(quantifier: re.Match[str]) -> tuple[int, int | None]:
+    """The least and the greatest number of repeats."""
+    simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(quantifier[0][0])
+    if simple is not None:
+        return simple
+    low = int(quantifier[1] or 0)
+    if not quantifier[2]:
+        return low, low
+    return low, int(quantifier[3]) if quantifier[3] else None
