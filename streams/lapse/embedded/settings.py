@@ -112,5 +112,12 @@ def write_files(data: Path, properties: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def _escape(value: str) -> str:
-    """Write a value so that Java's properties reader gives it back unchanged."""
-    return value.replace("\\", "\\\\").replace("\n", "\\\n")
+    """Write a value so that Java's properties reader, which takes bytes for Latin-1, gives it back unchanged."""
+    value = value.replace("\\", "\\\\").replace("\n", "\\n")
+    return "".join(letter if letter.isascii() else _utf16(letter) for letter in value)
+
+
+def _utf16(letter: str) -> str:
+    """Write a letter as Java's escapes of its UTF-16 units."""
+    units = letter.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
