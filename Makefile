@@ -18,6 +18,7 @@ help: ## Show the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Install everything into .venv and fetch Kafka and Spark jars (instant and offline afterwards)
+	@:
 
 demo: setup ## Show queues, lifetimes and dead letters at work, on a broker of its own
 	@$(BIN)/lapse demo $(ARGS)
