@@ -306,10 +306,12 @@ class _Generator:
         self.may_overflow = True
         (first, left_again), (second, right_again) = self.held(left, depth), self.held(right, depth)
         checks = []
-        for kind, evaluated in zip(kinds, (first, second), strict=True):
-            if kind in _NULL_OR_NUMBER and Kind.NULL in kind:
+        for node, kind, evaluated in zip((left, right), kinds, (first, second), strict=True):
+            if isinstance(node, Literal):
+                continue
+            if kind in _NULL_OR_NUMBER:
                 checks.append(f"({evaluated} is not None)")
-            elif kind != Kind.NUMBER:
+            else:
                 checks.append(f"(type({evaluated}) in numbers)")
         condition = " & ".join(checks) or "True"
         if operator == "/":
