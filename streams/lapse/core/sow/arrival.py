@@ -1,0 +1,129 @@
+"""What an arriving record says: its key, what it does, and how long that lives (S1 to S3, L2 to L5, C29)."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from lapse.core import lifetime
+from lapse.core.reason import Reason
+from lapse.core.record import Record
+from lapse.core.sow import key
+from lapse.core.sow.record import pack_headers
+from lapse.core.sow.settings import SowSettings
+
+COMMAND: Final = "lapse-command"
+REDRIVE_QUEUE: Final = "lapse-redrive-queue"
+
+MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE}
+"""Headers that change what a record does; without any of them it is a plain publish or delete."""
+
+
+class Refused(Exception):
+    """A record that becomes a dead letter.
+
+    Attributes:
+        reason: why.
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Update(NamedTuple):
+    """One update of one key.
+
+    Attributes:
+        key: the record's key.
+        at_ms: the instant as of which it counts, ms since the epoch.
+        timestamp_ms: the stamp by which it is ordered among updates of its key, ms since the epoch.
+        enqueue_at_ms: when it takes effect, ms since the epoch; None = now.
+        deadline_ms: when it expires, ms since the epoch.
+        offset: where it stands in its source.
+        source: number of the underlying partition.
+        delta: whether it merges.
+        headers: its header block.
+        payload: its payload; None = it deletes.
+    """
+
+    key: bytes
+    at_ms: int
+    timestamp_ms: int
+    enqueue_at_ms: int | None
+    deadline_ms: int
+    offset: int
+    source: int
+    delta: bool
+    headers: bytes
+    payload: bytes | None
+
+
+def is_redriven_elsewhere(record: Record, entity: str) -> bool:
+    """Whether a record was redriven to another entity, so that this one skips it (C29)."""
+    return any(name == REDRIVE_QUEUE and value != entity.encode() for name, value in record.headers)
+
+
+def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Update:
+    """Read a record.
+
+    Args:
+        record: the record.
+        source: number of its underlying partition.
+        now_ms: as of when it counts if it has no timestamp, ms since the epoch.
+        settings: the entity's.
+
+    Raises:
+        Refused: its key, its command, its lifetime or its schedule cannot be read.
+    """
+    timestamp_ms = record.timestamp
+    try:
+        stated = lifetime.read(record.headers, timestamp_ms)
+        # A delete does not live; yet what it states is read, so that a fault in it shows.
+        deadline_ms = (
+            lifetime.NEVER if record.value is None else lifetime.deadline_ms(stated, timestamp_ms, settings.expiration)
+        )
+    except lifetime.InvalidLifetime as error:
+        raise Refused(Reason.INVALID_LIFETIME, str(error)) from error
+    delta = False
+    for name, value in record.headers:
+        if name == COMMAND:
+            if value not in (b"delta", b"publish"):
+                raise Refused(Reason.UNDECODABLE, f"{COMMAND} = {value!r}: expected publish or delta")
+            delta = value == b"delta"
+    at_ms = now_ms if timestamp_ms == lifetime.NO_TIMESTAMP else timestamp_ms
+    enqueue_at_ms = stated.enqueue_at_ms
+    return Update(
+        key_of(record, settings),
+        at_ms,
+        timestamp_ms,
+        enqueue_at_ms if enqueue_at_ms is not None and enqueue_at_ms > at_ms else None,
+        deadline_ms,
+        record.offset,
+        source,
+        delta and record.value is not None,
+        pack_headers(record.headers) if record.headers else b"",
+        record.value,
+    )
+
+
+def key_of(record: Record, settings: SowSettings) -> bytes:
+    """Return a record's key: fields of its payload if so configured, else the Kafka record key (S1).
+
+    A delete has no payload: it names what it deletes by the Kafka record key in either case.
+
+    Raises:
+        Refused: it has no key.
+    """
+    if not settings.key or record.value is None:
+        if record.key is None:
+            what = "a null value deletes by its record key, and" if record.value is None else "the record has no key:"
+            raise Refused(Reason.UNDECODABLE, f"{what} its record key is null")
+        return record.key
+    try:
+        payload = settings.parse(record.value)
+    except (ValueError, RecursionError) as error:
+        raise Refused(Reason.UNDECODABLE, f"its key is in its payload, which cannot be read: {error}") from error
+    try:
+        return key.of_payload(payload, settings.key)
+    except key.NoKey as error:
+        raise Refused(Reason.UNDECODABLE, str(error)) from error

@@ -1,0 +1,347 @@
+"""Commands to a SOW topic: what each does to the shard, and what is answered (S3, S5, S6, L5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from lapse.core.sow import journal
+from lapse.core.sow.life import Life
+from lapse.core.sow.output import Departure, Happening, Reply, Step
+from lapse.core.sow.query import Inquiry, Order, Query
+from lapse.core.sow.record import facts_of
+from lapse.core.sow.state import SowState
+from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
+from lapse.core.sow.version import journal_key as version_name
+
+_BOOKMARK: Final = re.compile(
+    r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<first>\d{1,19})(?:-(?P<last>\d{1,19}))?\Z", re.ASCII
+)
+
+
+class Command(Protocol):
+    """What the shard reads of a command; `lapse.protocol.command.Command` is one."""
+
+    @property
+    def command(self) -> str:
+        """Its name."""
+
+    @property
+    def id(self) -> str:
+        """Chosen by the client; every answer repeats it."""
+
+    @property
+    def answer(self) -> str:
+        """Which answers are wanted: `all`, `errors` or `none`."""
+
+    @property
+    def subscription(self) -> str:
+        """Who speaks."""
+
+    @property
+    def client(self) -> str:
+        """A name for people."""
+
+    @property
+    def bookmarks(self) -> Sequence[str]:
+        """Bookmarks, or ranges of them."""
+
+    @property
+    def filter(self) -> str | None:
+        """Selects records."""
+
+    @property
+    def heartbeat_timeout_ms(self) -> int | None:
+        """Silence after which the subscription counts as lost, in ms."""
+
+    @property
+    def keys(self) -> Sequence[bytes]:
+        """Keys of records."""
+
+    @property
+    def order_by(self) -> str | None:
+        """An expression, with ASC or DESC behind it."""
+
+    @property
+    def top_n(self) -> int | None:
+        """At most so many records."""
+
+    @property
+    def skip(self) -> int | None:
+        """So many records are left out first."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Records in one batch of the answer."""
+
+
+class CommandRefused(ValueError):
+    """A command that is not done; the text says what to change."""
+
+
+class Commands:
+    """The commands of one shard.
+
+    Args:
+        state: the shard's memory.
+        life: what happens to its records.
+    """
+
+    __slots__ = ("_life", "_settings", "_state")
+
+    def __init__(self, state: SowState, life: Life) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._life = life
+
+    def handle(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:
+        """Do what a command asks, as of an instant; a refused one does nothing.
+
+        Args:
+            command: the command.
+            at_ms: the instant as of which it counts, ms since the epoch.
+            step: gets changes and outputs.
+            restriction: what its user may see and touch at most, an expression; None = all (X4).
+        """
+        try:
+            counts = self._do(command, at_ms, step, restriction)
+        except ValueError as error:
+            if command.answer != "none":
+                reply = Reply(command.id, command.command, command.subscription, at_ms, str(error))
+                step.replies.append(reply)
+            return
+        if counts is not None and command.answer == "all":
+            reply = Reply(command.id, command.command, command.subscription, at_ms, counts=tuple(counts.items()))
+            step.replies.append(reply)
+
+    def resume(self, now_ms: int, step: Step) -> None:
+        """After a take-over: every subscription is granted a timeout, and an unfinished query begins again (C5)."""
+        for subscriber in list(self._state.subscribers.values()):
+            if subscriber.fault:
+                self._end(subscriber.subscription.id, now_ms, step, subscriber.fault)
+                continue
+            subscriber.heard_ms = max(subscriber.heard_ms, now_ms)
+            if subscriber.subscription.querying:
+                self._begin_query(subscriber, now_ms, step)
+
+    def lose(self, subscription_id: str, now_ms: int, step: Step) -> None:
+        """End a subscription that was silent for too long."""
+        subscriber = self._state.subscribers[subscription_id]
+        silence_ms = now_ms - subscriber.heard_ms
+        self._end(subscription_id, now_ms, step, f"silent for {silence_ms} ms")
+
+    def finished(self, query: Query, step: Step) -> None:
+        """Note that a query reached its end; a subscription's is not begun again."""
+        subscriber = self._state.subscribers.get(query.subscription)
+        if subscriber is not None and subscriber.query is query:
+            subscriber.query = None
+            self._put(replace(subscriber.subscription, querying=False), step)
+
+    # --- each command ----------------------------------------------------------------------------------------
+
+    def _do(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> dict[str, int] | None:
+        """Do it; return the figures of its answer, or None if the answer comes later."""
+        match command.command:
+            case "sow":
+                self._sow(command, at_ms, step, restriction)
+                return None
+            case "sow_delete":
+                return self._sow_delete(command, at_ms, step, restriction)
+            case "subscribe" | "sow_and_subscribe" | "delta_subscribe":
+                self._subscribe(command, at_ms, step, restriction)
+                return None if command.command == "sow_and_subscribe" else {}
+            case "unsubscribe":
+                self._subscriber(command)
+                self._end(command.subscription, at_ms, step, "")
+                return {}
+            case "heartbeat":
+                subscriber = self._subscriber(command)
+                subscriber.heard_ms = max(subscriber.heard_ms, at_ms)
+                return {}
+            case "depth":
+                return {
+                    "records": len(self._state.entries),
+                    "scheduled": len(self._state.schedule),
+                    "subscriptions": len(self._state.subscribers),
+                }
+            case _:
+                raise CommandRefused(
+                    f"{command.command!r} is no command of a SOW topic; there are sow, sow_delete, subscribe, "
+                    "sow_and_subscribe, delta_subscribe, unsubscribe, heartbeat, depth"
+                )
+
+    def _sow(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:
+        if command.bookmarks:
+            raise CommandRefused("sow takes keys or a filter, not bookmarks")
+        compiled = predicates(command.filter, restriction, self._settings.compile_filter)
+        order = None if command.order_by is None else Order.parse(command.order_by, self._settings.compile_value)
+        inquiry = Inquiry(
+            command_id=command.id,
+            command=command.command,
+            subscription=command.subscription,
+            candidates=_names(command.keys) if command.keys else self._indexed(compiled),
+            predicates=compiled,
+            order=order,
+            skip=command.skip or 0,
+            top_n=command.top_n,
+            batch_size=command.batch_size or self._settings.batch_size,
+            at_ms=at_ms,
+            answered=command.answer == "all",
+        )
+        step.queries.append(Query(self._state, inquiry))
+
+    def _sow_delete(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> dict[str, int]:
+        given = [bool(command.keys), command.filter is not None, bool(command.bookmarks)]
+        if sum(given) != 1:
+            raise CommandRefused(
+                f"sow_delete takes exactly one of keys, filter and bookmarks; {sum(given)} are given "
+                "(to delete everything, send the filter TRUE)"
+            )
+        compiled = predicates(command.filter, restriction, self._settings.compile_filter)
+        withdrawn = 0
+        names: Iterable[bytes]
+        if command.bookmarks:
+            ranges = self._ranges(command.bookmarks)
+            # With a restriction, a scheduled version is out of reach: nobody has seen what it will be.
+            withdrawn = 0 if restriction else self._withdraw(ranges, at_ms, step)
+            names = self._at(ranges)
+        else:
+            indexed = self._indexed(compiled)
+            names = (
+                _names(command.keys) if command.keys else indexed if indexed is not None else list(self._state.entries)
+            )
+        removed = skipped = 0
+        for name in names:
+            entry = self._state.entries.get(name)
+            if entry is None:
+                skipped += bool(command.keys)
+            elif facts_of(entry).timestamp_ms > at_ms or not _select(compiled, self._state, name, entry):
+                skipped += 1
+            else:
+                self._life.delete(name, entry, at_ms, step)
+                removed += 1
+        return {"removed": removed + withdrawn, "skipped": skipped}
+
+    def _subscribe(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:
+        if not command.subscription:
+            raise CommandRefused("a subscription needs a name: set the field subscription")
+        if command.keys or command.bookmarks:
+            raise CommandRefused(f"{command.command} takes a filter, neither keys nor bookmarks")
+        if command.order_by is not None or command.top_n is not None or command.skip is not None:
+            raise CommandRefused(f"{command.command} takes no order_by, top_n or skip; use sow for a part")
+        compiled = predicates(command.filter, restriction, self._settings.compile_filter)
+        queried = command.command == "sow_and_subscribe"
+        subscription = Subscription(
+            id=command.subscription,
+            client=command.client,
+            command_id=command.id,
+            filter=command.filter,
+            restriction=restriction,
+            deltas=command.command == "delta_subscribe",
+            since=-1 if queried else self._state.sequence,
+            heartbeat_timeout_ms=command.heartbeat_timeout_ms or self._settings.heartbeat_timeout_ms,
+            querying=queried,
+            batch_size=command.batch_size or self._settings.batch_size,
+        )
+        self._put(subscription, step)
+        subscriber = self._state.subscribers[command.subscription]
+        subscriber.predicates = compiled
+        subscriber.heard_ms = at_ms
+        subscriber.query = None
+        step.departures.append(
+            Departure(Happening.SUBSCRIBED, at_ms, subscription=command.subscription, detail=command.client)
+        )
+        if queried:
+            self._begin_query(subscriber, at_ms, step, command)
+
+    # --- parts -----------------------------------------------------------------------------------------------
+
+    def _begin_query(self, subscriber: Subscriber, at_ms: int, step: Step, command: Command | None = None) -> None:
+        subscription = subscriber.subscription
+        inquiry = Inquiry(
+            command_id=subscription.command_id,
+            command="sow_and_subscribe",
+            subscription=subscription.id,
+            candidates=self._indexed(subscriber.predicates),
+            predicates=subscriber.predicates,
+            batch_size=subscription.batch_size,
+            at_ms=at_ms,
+            answered=command is None or command.answer == "all",
+        )
+        subscriber.query = Query(self._state, inquiry)
+        step.queries.append(subscriber.query)
+
+    def _put(self, subscription: Subscription, step: Step) -> None:
+        name = journal.SUBSCRIPTION + subscription.id.encode("utf-8", "surrogatepass")
+        self._state.change(step, name, subscription.pack())
+
+    def _end(self, subscription_id: str, at_ms: int, step: Step, detail: str) -> None:
+        name = journal.SUBSCRIPTION + subscription_id.encode("utf-8", "surrogatepass")
+        query = self._state.subscribers[subscription_id].query
+        if query is not None:
+            query.abandon()
+        self._state.change(step, name, None)
+        step.departures.append(Departure(Happening.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
+
+    def _subscriber(self, command: Command) -> Subscriber:
+        subscriber = self._state.subscribers.get(command.subscription)
+        if subscriber is None:
+            raise CommandRefused(f"there is no subscription {command.subscription!r} here; subscribe again")
+        return subscriber
+
+    def _indexed(self, compiled: tuple[Predicate, ...]) -> list[bytes] | None:
+        """Journal keys that a hash index yields for the filters' equalities; None if no index applies (S11)."""
+        if not self._state.hash_index:
+            return None
+        equalities = [pair for predicate in compiled for pair in getattr(predicate, "equalities", ())]
+        found = self._state.hash_index.find(equalities)
+        return None if found is None else list(found)
+
+    def _ranges(self, bookmarks: Sequence[str]) -> dict[int, list[range]]:
+        """Offsets by source; those of partitions that this shard never read are left out."""
+        ranges: dict[int, list[range]] = {}
+        for text in bookmarks:
+            match = _BOOKMARK.match(text)
+            if match is None:
+                raise CommandRefused(
+                    f"bookmark {text!r}: expected topic:partition:offset or topic:partition:first-last"
+                )
+            source = self._state.known_source(match["topic"], int(match["partition"]))
+            if source is not None:
+                first = int(match["first"])
+                ranges.setdefault(source, []).append(range(first, int(match["last"] or first) + 1))
+        return ranges
+
+    def _withdraw(self, ranges: dict[int, list[range]], at_ms: int, step: Step) -> int:
+        names = [
+            version_name(version.source, version.offset)
+            for _, version in self._state.schedule
+            if any(version.offset in offsets for offsets in ranges.get(version.source, ()))
+        ]
+        for name in names:
+            self._life.withdraw(name, at_ms, step)
+        return len(names)
+
+    def _at(self, ranges: dict[int, list[range]]) -> list[bytes]:
+        """Journal keys of the records whose last update stands at one of the bookmarks: a look at every record."""
+        if not ranges:
+            return []
+        found = []
+        for name, entry in self._state.entries.items():
+            facts = facts_of(entry)
+            if any(facts.offset in offsets for offsets in ranges.get(facts.source, ())):
+                found.append(name)
+        return found
+
+
+def _names(keys: Sequence[bytes]) -> list[bytes]:
+    return [journal.RECORD + key for key in dict.fromkeys(keys)]
+
+
+def _select(compiled: tuple[Predicate, ...], state: SowState, name: bytes, entry: bytes) -> bool:
+    if not compiled:
+        return True
+    view = state.view(name, entry)
+    return all(predicate(view) is True for predicate in compiled)

@@ -1,0 +1,73 @@
+"""Merging a delta into a stored record, and finding the delta between two (S2, S6, C44)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DeltaError(ValueError):
+    """A delta that does not fit the stored record; the text says where."""
+
+
+def merge(stored: object, delta: object, where: str = "") -> dict[str, Any]:
+    """Return the stored object with the delta merged in; neither argument is changed.
+
+    Objects merge field by field, at every depth; arrays and scalars replace; an explicit null sets null.
+
+    Args:
+        stored: the parsed stored record.
+        delta: the parsed delta.
+        where: path of the two, for the error's text.
+
+    Raises:
+        DeltaError: one of the two is no object, or an array meets an object.
+    """
+    if not isinstance(stored, dict) or not isinstance(delta, dict):
+        which, value = ("stored record", stored) if not isinstance(stored, dict) else ("delta", delta)
+        raise DeltaError(f"a delta merges objects, and the {which} is {_kind(value)}")
+    merged: dict[str, Any] = dict(stored)
+    for name, value in delta.items():
+        before = merged.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            merged[name] = merge(before, value, f"{where}/{name}")
+        elif isinstance(value, (dict, list)) and isinstance(before, (dict, list)) and type(value) is not type(before):
+            raise DeltaError(
+                f"{where}/{name}: the delta has {_kind(value)} where the stored record has {_kind(before)}"
+            )
+        else:
+            merged[name] = value
+    return merged
+
+
+def difference(before: object, after: object) -> dict[str, Any] | None:
+    """Return the delta that `merge` would turn `before` into `after` with; None where there is none.
+
+    There is none if a field is gone, since a null would set null, or if an array meets an object.
+    """
+    if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() - after.keys():
+        return None
+    changed: dict[str, Any] = {}
+    for name, value in after.items():
+        if name not in before:
+            changed[name] = value
+            continue
+        old = before[name]
+        if isinstance(old, dict) and isinstance(value, dict):
+            inner = difference(old, value)
+            if inner is None:
+                return None
+            if inner:
+                changed[name] = inner
+        elif isinstance(old, (dict, list)) and isinstance(value, (dict, list)) and type(old) is not type(value):
+            return None
+        elif type(old) is not type(value) or old != value:
+            changed[name] = value
+    return changed
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    return "null" if value is None else f"a {type(value).__name__}"

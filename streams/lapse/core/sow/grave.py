@@ -1,0 +1,37 @@
+"""Graves: what is remembered of a deleted record, so that an older update that comes late does not revive it (C46).
+
+Only two logs can come out of order. So a shard keeps graves for records deleted by a command, and for all where keys
+are taken from payloads; and only for a while.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+_LAYOUT: Final = struct.Struct(">qqqI")
+
+
+class Grave(NamedTuple):
+    """The last thing that happened to a key.
+
+    Attributes:
+        until_ms: when it is forgotten, ms since the epoch.
+        timestamp_ms: updates that count as of an earlier instant are ignored, ms since the epoch.
+        offset: of the delete or of the expired record; orders equal instants.
+        source: of the same; orders equal instants.
+    """
+
+    until_ms: int
+    timestamp_ms: int
+    offset: int
+    source: int
+
+    def pack(self) -> bytes:
+        """Write it as it stands in the journal."""
+        return _LAYOUT.pack(*self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Grave:
+        """Read what `pack` wrote."""
+        return cls._make(_LAYOUT.unpack(data))

@@ -1,0 +1,69 @@
+"""Hash indexes on fields of the payload, for equality filters (S11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lapse.core.sow import key
+
+
+class HashIndex:
+    """Which records have a value in a field; one index per configured path.
+
+    A value that is no string, number or boolean is not indexed: equality with it is never true. Numbers and booleans
+    of one value share an entry, as they share a hash; the filter itself decides afterwards.
+
+    Args:
+        paths: the fields, like `/order/symbol`.
+    """
+
+    __slots__ = ("_indexes", "_paths", "_values")
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._indexes: dict[str, dict[object, set[bytes]]] = {path: {} for path in paths}
+        self._paths = tuple(key.path(path) for path in self._indexes)
+        self._values: dict[bytes, tuple[object, ...]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._indexes)
+
+    def put(self, name: bytes, payload: object) -> None:
+        """Add a record that is not in the index."""
+        values = tuple(_value(payload, names) for names in self._paths)
+        self._values[name] = values
+        for index, value in zip(self._indexes.values(), values, strict=True):
+            if value is not None:
+                index.setdefault(value, set()).add(name)
+
+    def discard(self, name: bytes) -> None:
+        """Take a record out, if it is there."""
+        values = self._values.pop(name, None)
+        if values is None:
+            return
+        for index, value in zip(self._indexes.values(), values, strict=True):
+            if value is not None:
+                names = index[value]
+                names.discard(name)
+                if not names:
+                    del index[value]
+
+    def find(self, equalities: Sequence[tuple[str, object]]) -> set[bytes] | None:
+        """Return the smallest set that holds every record with these field values; None if no index applies."""
+        none: set[bytes] = set()
+        best: set[bytes] | None = None
+        for path, value in equalities:
+            index = self._indexes.get(path)
+            if index is not None and isinstance(value, (str, int, float)):
+                found = index.get(value, none)
+                if best is None or len(found) < len(best):
+                    best = found
+        return best
+
+
+def _value(payload: object, names: tuple[str, ...]) -> object:
+    value = payload
+    for name in names:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value if isinstance(value, (str, int, float)) else None

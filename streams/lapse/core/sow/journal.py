@@ -1,0 +1,26 @@
+r"""The journal of a SOW shard: one changelog record per thing that the shard remembers, latest per key (S9, L9).
+
+The first byte of a journal key says what its value is:
+
+| first byte | rest of the key | value | tombstone when |
+|---|---|---|---|
+| `r` | the record's key | the record, packed as in `record` | it is removed |
+| `s` | source (uint32), offset (int64) | a scheduled version, packed as in `version` | it took effect or left |
+| `c` | the subscription's id | the subscription, as JSON | it ended |
+| `t` | source (uint32) | topic, a zero byte, partition in decimal | never |
+| `g` | the record's key | a grave, packed as in `grave` | it is old enough |
+| `\x00` | | the runtime's own | |
+
+Kafka's compaction keeps the latest value of every key, and that is all that a shard is restored from.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RUNTIME: Final = b"\x00"
+RECORD: Final = b"r"
+SCHEDULED: Final = b"s"
+SUBSCRIPTION: Final = b"c"
+SOURCE: Final = b"t"
+GRAVE: Final = b"g"

@@ -1,0 +1,204 @@
+"""What a step of a SOW shard yields: changes for the journal, and outputs for topics."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from lapse.core.lifetime import NEVER
+from lapse.core.reason import Reason
+
+if TYPE_CHECKING:
+    from lapse.core.sow.query import Query
+
+
+class Place(NamedTuple):
+    """A bookmark: where a record stands in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+
+class Happening(StrEnum):
+    """What an event of a SOW topic tells: a part of the protocol's event kinds (D4)."""
+
+    EXPIRED = "expired"
+    DEAD_LETTERED = "dead_lettered"
+    DELETED = "deleted"
+    SCHEDULED = "scheduled"
+    SUBSCRIBED = "subscribed"
+    UNSUBSCRIBED = "unsubscribed"
+
+
+class Departure(NamedTuple):
+    """One event (S4, D4): what happened to one record, or to a subscription.
+
+    Attributes:
+        happening: what happened.
+        at_ms: the instant at which it counts, ms since the epoch.
+        place: the record's bookmark; None of a subscription.
+        key: the record's key, as far as it has one.
+        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
+        reasons: why it left.
+        subscription: which one.
+        detail: a sentence for people.
+    """
+
+    happening: Happening
+    at_ms: int
+    place: Place | None = None
+    key: bytes | None = None
+    deadline_ms: int = NEVER
+    reasons: tuple[Reason, ...] = ()
+    subscription: str = ""
+    detail: str = ""
+
+
+class Letter(NamedTuple):
+    """A dead letter: the record's bytes, and the facts of its death.
+
+    Attributes:
+        place: its bookmark.
+        key: the original key.
+        value: the original value.
+        headers: the original headers.
+        timestamp_ms: its timestamp, ms since the epoch.
+        reasons: why it left, in L14's order.
+        at_ms: the instant of the decision, ms since the epoch.
+        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
+        detail: the text of the fault.
+    """
+
+    place: Place
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    reasons: tuple[Reason, ...]
+    at_ms: int
+    deadline_ms: int = NEVER
+    detail: str = ""
+
+
+class Kind(StrEnum):
+    """Kinds of message for a subscriber or an asker (S5 to S7)."""
+
+    GROUP_BEGIN = "group-begin"
+    SOW = "sow"
+    GROUP_END = "group-end"
+    PUBLISH = "publish"
+    DELTA = "delta"
+    OUT_OF_FOCUS = "oof"
+
+
+class OutOfFocus(StrEnum):
+    """Why a record that a subscriber has seen is out of its focus (S7)."""
+
+    DELETED = "deleted"
+    EXPIRED = "expired"
+    MATCH = "match"
+
+
+class Message(NamedTuple):
+    """A message for one subscriber or asker.
+
+    Attributes:
+        kind: what it is.
+        subscription: for which subscription; empty for a plain query.
+        command_id: id of the query, for what belongs to a query.
+        key: the record's key; None for the ends of a group.
+        payload: the record; of a delta the changed fields; of an `oof` what the subscriber last saw.
+        headers: the record's own headers.
+        place: bookmark of its last update; of an `oof` because of no match, that of the update.
+        timestamp_ms: as of when it counts, ms since the epoch.
+        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
+        reason: of an `oof`.
+    """
+
+    kind: Kind
+    subscription: str
+    command_id: str = ""
+    key: bytes | None = None
+    payload: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    place: Place | None = None
+    timestamp_ms: int = -1
+    deadline_ms: int = NEVER
+    reason: OutOfFocus | None = None
+
+
+class Reply(NamedTuple):
+    """The answer to one command (X2).
+
+    Attributes:
+        id: the command's id.
+        command: its name.
+        subscription: the subscription that spoke.
+        at_ms: the instant at which it counted, ms since the epoch.
+        error: what is wrong and what to do; empty = done.
+        counts: figures.
+    """
+
+    id: str
+    command: str
+    subscription: str
+    at_ms: int
+    error: str = ""
+    counts: tuple[tuple[str, int], ...] = ()
+
+
+class StateRecord(NamedTuple):
+    """A record for the compacted topic with the current state (S8).
+
+    Attributes:
+        key: the record's key.
+        payload: its latest payload; None = a tombstone.
+        headers: the record's own headers.
+        place: bookmark of its last update; None of a tombstone.
+        timestamp_ms: as of when it counts, ms since the epoch.
+        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
+    """
+
+    key: bytes
+    payload: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    place: Place | None = None
+    timestamp_ms: int = -1
+    deadline_ms: int = NEVER
+
+
+class Step:
+    """Changes and outputs, collected while a batch, a command or a timer is handled.
+
+    Attributes:
+        changes: journal records, the latest per key; None = a tombstone. Already applied to the shard.
+        departures: events.
+        letters: dead letters, in the order of removal.
+        messages: for subscribers, in order.
+        replies: answers to commands.
+        queries: queries that began; each is pulled batch by batch until it is finished.
+        bytes: size of the changes so far, about.
+    """
+
+    __slots__ = ("bytes", "changes", "departures", "letters", "messages", "queries", "replies")
+
+    def __init__(self) -> None:
+        self.changes: dict[bytes, bytes | None] = {}
+        self.departures: list[Departure] = []
+        self.letters: list[Letter] = []
+        self.messages: list[Message] = []
+        self.replies: list[Reply] = []
+        self.queries: list[Query] = []
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.changes or self.departures or self.letters or self.messages or self.replies or self.queries)
+
+
+def encode_changes(step: Step) -> list[tuple[bytes, bytes | None]]:
+    """Return the step's journal records, one per key; None = a tombstone."""
+    return list(step.changes.items())

@@ -1,0 +1,95 @@
+"""One record of a SOW topic, packed: the bytes in memory are the bytes in the journal.
+
+Layout, big-endian: deadline (ms), timestamp (ms), sequence, offset (all int64), source (uint32), length of the header
+block (uint32), header block, payload. 40 bytes before headers and payload.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+HEAD: Final = struct.Struct(">qqqqII")
+HEAD_BYTES: Final = HEAD.size
+
+_LENGTHS: Final = struct.Struct(">Ii")
+_DEADLINE: Final = struct.Struct(">q")
+
+
+class Facts(NamedTuple):
+    """What is known of a record besides key, headers and payload.
+
+    Attributes:
+        deadline_ms: when it expires, ms since the epoch; `lifetime.NEVER` if it does not.
+        timestamp_ms: the instant as of which it counts, ms since the epoch: its arrival, or its scheduled instant.
+        sequence: number of the update in its shard, for telling what a subscription has seen.
+        offset: where its last update stands in its source.
+        source: number of the underlying partition that the last update came from.
+        headers_bytes: length of the header block.
+    """
+
+    deadline_ms: int
+    timestamp_ms: int
+    sequence: int
+    offset: int
+    source: int
+    headers_bytes: int
+
+
+def pack(facts: Facts, headers: bytes, payload: bytes) -> bytes:
+    """Pack a record; `headers` is a block of `pack_headers`."""
+    return HEAD.pack(*facts) + headers + payload
+
+
+def facts_of(entry: bytes) -> Facts:
+    """Read a packed record's facts."""
+    return Facts._make(HEAD.unpack_from(entry))
+
+
+def deadline_of(entry: bytes) -> int:
+    """Read a packed record's deadline, ms since the epoch."""
+    deadline_ms: int = _DEADLINE.unpack_from(entry)[0]
+    return deadline_ms
+
+
+def payload_of(entry: bytes) -> bytes:
+    """Read a packed record's payload."""
+    return entry[HEAD_BYTES + HEAD.unpack_from(entry)[5] :]
+
+
+def headers_of(entry: bytes) -> list[tuple[str, bytes | None]]:
+    """Read a packed record's headers, in their order."""
+    size = HEAD.unpack_from(entry)[5]
+    return unpack_headers(entry[HEAD_BYTES : HEAD_BYTES + size]) if size else []
+
+
+def pack_headers(headers: Headers) -> bytes:
+    """Pack headers: per header the lengths of name and value (-1 = null), name, value."""
+    block = bytearray()
+    for name, value in headers:
+        encoded = name.encode("utf-8", "surrogateescape")
+        block += _LENGTHS.pack(len(encoded), -1 if value is None else len(value))
+        block += encoded
+        if value is not None:
+            block += value
+    return bytes(block)
+
+
+def unpack_headers(block: bytes) -> list[tuple[str, bytes | None]]:
+    """Read what `pack_headers` wrote."""
+    headers: list[tuple[str, bytes | None]] = []
+    at = 0
+    while at < len(block):
+        name_bytes, value_bytes = _LENGTHS.unpack_from(block, at)
+        at += _LENGTHS.size
+        name = block[at : at + name_bytes].decode("utf-8", "surrogateescape")
+        at += name_bytes
+        if value_bytes < 0:
+            headers.append((name, None))
+        else:
+            headers.append((name, block[at : at + value_bytes]))
+            at += value_bytes
+    return headers

@@ -1,0 +1,57 @@
+"""What a SOW shard is configured with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lapse.core.expression import compile_filter, compile_value
+from lapse.core.lifetime import Expiration
+from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
+
+Parse = Callable[[bytes], object]
+Serialize = Callable[[object], bytes]
+Compile = Callable[[str], Callable[[Any], Any]]
+
+
+def _serialize(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SowSettings:
+    """Settings of one SOW topic; durations in ms.
+
+    Attributes:
+        name: the entity's name.
+        expiration: what is done about lifetimes (L6 to L9).
+        key: paths of the payload that make the key; empty = the Kafka record key (S1).
+        hash_index: paths like `/symbol` of further fields that equality filters look up (S11).
+        dead_letter_reasons: reasons for which a letter is written; empty = none (C25).
+        heartbeat_timeout_ms: silence after which a subscription that does not say otherwise counts as lost.
+        grave_ms: how long a deleted key is remembered against older updates that come late.
+        batch_size: records in one batch of a query's answer, unless the query says.
+        max_scan: records that a query looks at before it lets others go on.
+        max_step_bytes: an arrival batch is cut where its changes exceed this.
+        parse: reads a payload; raises ValueError if it cannot.
+        serialize: writes a payload.
+        compile_filter: makes a predicate of a filter's text; raises ValueError with the place of a fault.
+        compile_value: makes a function of an expression's text; the same.
+    """
+
+    name: str
+    expiration: Expiration = field(default_factory=Expiration)
+    key: tuple[tuple[str, ...], ...] = ()
+    hash_index: tuple[str, ...] = ()
+    dead_letter_reasons: frozenset[Reason] = SOW_DEAD_LETTER_REASONS
+    heartbeat_timeout_ms: int = 30_000
+    grave_ms: int = 60_000
+    batch_size: int = 500
+    max_scan: int = 10_000
+    max_step_bytes: int = 1 << 22
+    parse: Parse = json.loads
+    serialize: Serialize = _serialize
+    compile_filter: Compile = compile_filter
+    compile_value: Compile = compile_value

@@ -1,0 +1,226 @@
+"""One partition of a SOW topic: the way in for records, commands and time (S1 to S11).
+
+Everything that is remembered changes by `apply` alone, live and in recovery alike: a step's changes are journal
+records, and a shard restored from the latest of every key is the shard that wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from lapse.core.lifetime import NEVER, NO_TIMESTAMP
+from lapse.core.record import Record
+from lapse.core.sow import journal
+from lapse.core.sow.arrival import MEANT, Refused, is_redriven_elsewhere, read
+from lapse.core.sow.command import Command, Commands
+from lapse.core.sow.life import Life
+from lapse.core.sow.output import StateRecord, Step
+from lapse.core.sow.query import Query
+from lapse.core.sow.record import HEAD, deadline_of, facts_of, headers_of, payload_of
+from lapse.core.sow.settings import SowSettings
+from lapse.core.sow.state import SowState
+
+
+class SowShard:
+    """One shard of a SOW topic.
+
+    Args:
+        settings: the entity's.
+
+    Attributes:
+        settings: the same.
+        state: what the shard remembers; read only.
+    """
+
+    __slots__ = ("_commands", "_life", "settings", "state")
+
+    def __init__(self, settings: SowSettings) -> None:
+        self.settings = settings
+        self.state = SowState(settings)
+        self._life = Life(self.state)
+        self._commands = Commands(self.state, self._life)
+
+    # --- in --------------------------------------------------------------------------------------------------
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step) -> int:
+        """Take records of one underlying partition, in their order, each as of its own timestamp (C1).
+
+        Returns:
+            how many were taken. Fewer than given where the step's changes exceed `max_step_bytes`: write that step, and
+            come again with the rest and a new one.
+        """
+        state = self.state
+        settings = self.settings
+        source = state.source(topic, partition, step)
+        default_ms = settings.expiration.default_ms
+        acted_on = settings.expiration.enabled
+        plain = not settings.key
+        max_bytes = settings.max_step_bytes
+        # Beyond it, timestamp and default lifetime exceed 64 bits: not plain.
+        last_ms = NEVER - 1 - (default_ms or 0)
+        entries = state.entries
+        pack = HEAD.pack
+        for taken, record in enumerate(records, 1):
+            value = record.value
+            key = record.key
+            timestamp_ms = record.timestamp
+            if timestamp_ms > state.now_ms:
+                state.now_ms = timestamp_ms
+            if (
+                plain
+                and value is not None
+                and key is not None
+                and 0 <= timestamp_ms <= last_ms
+                and not record.headers
+                and not state.subscribers
+                and not state.schedule
+                and not state.graves
+            ):
+                # The plain way, for speed: the same as `Life.take` does where nobody is to be told of anything.
+                name = journal.RECORD + key
+                old = entries.get(name)
+                if old is None or (
+                    (not acted_on or deadline_of(old) > timestamp_ms) and facts_of(old).source == source
+                ):
+                    deadline_ms = NEVER if default_ms is None else timestamp_ms + default_ms
+                    head = pack(deadline_ms, timestamp_ms, state.sequence + 1, record.offset, source, 0)
+                    state.change(step, name, head + value)
+                    if step.bytes >= max_bytes:
+                        return taken
+                    continue
+            self._take(topic, partition, source, record, step)
+            if step.bytes >= max_bytes:
+                return taken
+        return len(records)
+
+    def _take(self, topic: str, partition: int, source: int, record: Record, step: Step) -> None:
+        if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self.settings.name):
+            return
+        at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
+        try:
+            self._life.take(read(record, source, at_ms, self.settings), step)
+        except Refused as refused:
+            self._life.refuse(record, topic, partition, refused, at_ms, step)
+
+    def command(self, command: Command, at_ms: int, step: Step, restriction: str | None = None) -> None:
+        """Do a command as of an instant: what is due by then happens first (C2, L11).
+
+        Where much may be due, call `advance` before and write its steps, so that this one does not grow with it.
+
+        Args:
+            command: the command; a `tick` only lets happen what is due.
+            at_ms: its instant, ms since the epoch.
+            step: gets changes and outputs, among them the answer, or a query to pull.
+            restriction: what its user may see and touch at most, an expression; None = all (X4).
+        """
+        while self.advance(at_ms, step):
+            pass
+        if command.command != "tick":
+            self._commands.handle(command, at_ms, step, restriction)
+
+    def advance(self, now_ms: int, step: Step, limit: int = 10_000) -> bool:
+        """Let happen what is due: expiry and scheduled versions by their instants, then lost subscriptions (C2).
+
+        Args:
+            now_ms: the instant, ms since the epoch.
+            step: gets changes and outputs.
+            limit: about how many records may leave or take effect.
+
+        Returns:
+            whether there is more to do at this instant.
+        """
+        state = self.state
+        state.now_ms = max(state.now_ms, now_ms)
+        while True:
+            version = state.schedule.next_due() if state.schedule else None
+            version_ms = NEVER if version is None else version[0]
+            if self.settings.expiration.enabled:
+                names, more = state.deadlines.due(min(now_ms, version_ms), limit)
+                for name in names:
+                    self._life.expire(name, state.entries[name], now_ms, step)
+                limit -= len(names)
+                if more:
+                    return True
+            if version is None or version_ms > now_ms:
+                break
+            if limit <= 0:
+                return True
+            self._life.materialise(version[1], now_ms, step)
+            limit -= 1
+        if state.graves:
+            self._forget_graves(now_ms, step)
+        for lost in [name for name, subscriber in state.subscribers.items() if subscriber.lost_at_ms <= now_ms]:
+            self._commands.lose(lost, now_ms, step)
+        return False
+
+    def pull(self, query: Query, now_ms: int, step: Step) -> None:
+        """Put a query's next batch into the step; go on until `query.finished` (C45).
+
+        Args:
+            query: one of a step's `queries`.
+            now_ms: the instant at which the batch is sent, ms since the epoch.
+            step: gets the messages, at the end the answer.
+        """
+        if query.finished:
+            return
+        query.pull(now_ms, step)
+        if query.finished:
+            self._commands.finished(query, step)
+
+    def next_due_ms(self) -> int | None:
+        """Return when `advance` is next needed, ms since the epoch (at most a second early); None = never."""
+        state = self.state
+        instants = [subscriber.lost_at_ms for subscriber in state.subscribers.values()]
+        if self.settings.expiration.enabled and (expiry_ms := state.deadlines.next_due_ms()) is not None:
+            instants.append(expiry_ms)
+        if (version := state.schedule.next_due()) is not None:
+            instants.append(version[0])
+        if state.graves:
+            instants.append(next(iter(state.graves.values())).until_ms)
+        return min(instants, default=None)
+
+    def _forget_graves(self, now_ms: int, step: Step) -> None:
+        # In the order in which they were dug, which is about that of their instants.
+        due = [name for name, grave in islice(self.state.graves.items(), 10_000) if grave.until_ms <= now_ms]
+        for name in due:
+            self.state.change(step, journal.GRAVE + name[1:], None)
+
+    # --- recovery --------------------------------------------------------------------------------------------
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Apply one journal record; the only thing that changes the shard, live and in recovery alike."""
+        self.state.apply(key, value)
+
+    def restore(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Take over from the journal's latest value per key; the shard must be new. Keys of the runtime are skipped."""
+        self.state.restore(items)
+
+    def take_over(self, now_ms: int, step: Step) -> None:
+        """Begin after `restore`: subscriptions get a full timeout, and unfinished queries begin again (C5).
+
+        Args:
+            now_ms: the instant, ms since the epoch.
+            step: gets the queries.
+        """
+        self.state.now_ms = max(self.state.now_ms, now_ms)
+        self._commands.resume(now_ms, step)
+
+    # --- out -------------------------------------------------------------------------------------------------
+
+    def state_records(self, step: Step) -> Iterator[StateRecord]:
+        """Yield what the compacted topic gets of a step: one record per key, the last (S8)."""
+        for name, entry in step.changes.items():
+            if name[:1] == journal.RECORD:
+                yield StateRecord(name[1:], None) if entry is None else self._state_record(name, entry)
+
+    def _state_record(self, name: bytes, entry: bytes) -> StateRecord:
+        facts = facts_of(entry)
+        return StateRecord(
+            name[1:],
+            payload_of(entry),
+            tuple(headers_of(entry)) if facts.headers_bytes else (),
+            self.state.place(facts.source, facts.offset),
+            facts.timestamp_ms,
+            facts.deadline_ms,
+        )

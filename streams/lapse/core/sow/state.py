@@ -1,0 +1,182 @@
+"""Everything that a SOW shard remembers, and `apply`: the only thing that changes it, live and in recovery alike."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from itertools import chain
+
+from lapse.core.lifetime import NEVER
+from lapse.core.sow import journal
+from lapse.core.sow.expiry import DeadlineIndex
+from lapse.core.sow.grave import Grave
+from lapse.core.sow.hash_index import HashIndex
+from lapse.core.sow.output import Place, Step
+from lapse.core.sow.record import HEAD, deadline_of
+from lapse.core.sow.settings import SowSettings
+from lapse.core.sow.subscription import Subscriber, Subscription, predicates
+from lapse.core.sow.version import Schedule, Version
+from lapse.core.sow.view import View
+
+_RECORD_BYTES = 16
+"""What a journal record takes besides key and value, about."""
+
+_SOURCE = struct.Struct(">I")
+
+
+class SowState:
+    """The memory of one shard.
+
+    Attributes:
+        entries: packed records by journal key.
+        deadlines: their index; empty while expiration is disabled, which keeps deadlines and acts on none.
+        schedule: scheduled versions.
+        graves: what is remembered of deleted records, by the record's journal key.
+        subscribers: by the subscription's id.
+        sources: topic and partition by the source's number.
+        sequence: number of the last update.
+        now_ms: the latest instant that the shard was told, ms since the epoch; not journaled.
+    """
+
+    __slots__ = (
+        "_source_numbers",
+        "deadlines",
+        "entries",
+        "graves",
+        "hash_index",
+        "now_ms",
+        "schedule",
+        "sequence",
+        "settings",
+        "sources",
+        "subscribers",
+    )
+
+    def __init__(self, settings: SowSettings) -> None:
+        self.settings = settings
+        self.entries: dict[bytes, bytes] = {}
+        self.deadlines = DeadlineIndex(self.entries)
+        self.schedule = Schedule(settings.expiration.enabled)
+        self.graves: dict[bytes, Grave] = {}
+        self.subscribers: dict[str, Subscriber] = {}
+        self.sources: list[tuple[str, int]] = []
+        self._source_numbers: dict[tuple[str, int], int] = {}
+        self.hash_index = HashIndex(settings.hash_index)
+        self.sequence = 0
+        self.now_ms = -1
+
+    def change(self, step: Step, name: bytes, value: bytes | None) -> None:
+        """Put one change into the step, and apply it."""
+        step.changes[name] = value
+        step.bytes += len(name) + _RECORD_BYTES if value is None else len(name) + len(value) + _RECORD_BYTES
+        self.apply(name, value)
+
+    def apply(self, name: bytes, value: bytes | None) -> None:
+        """Apply one change: a journal key, and its value or None for a tombstone."""
+        prefix = name[:1]
+        if prefix == journal.RECORD:
+            self._apply_record(name, value)
+        elif prefix == journal.SCHEDULED:
+            self.schedule.discard(name)
+            if value is not None:
+                self.schedule.put(name, Version.unpack(value))
+        elif prefix == journal.SUBSCRIPTION:
+            self._apply_subscription(name[1:].decode("utf-8", "surrogatepass"), value)
+        elif prefix == journal.SOURCE:
+            self._apply_source(_SOURCE.unpack_from(name, 1)[0], value)
+        elif prefix == journal.GRAVE:
+            if value is None:
+                self.graves.pop(journal.RECORD + name[1:], None)
+            else:
+                self.graves[journal.RECORD + name[1:]] = Grave.unpack(value)
+        elif prefix != journal.RUNTIME:
+            raise ValueError(f"a journal record of a kind that this version does not know: {prefix!r}")
+
+    def restore(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Take over from the journal's latest value per key; the state must be new.
+
+        The same as `apply` for each, only that the indexes over the records are built once at the end.
+        """
+        entries = self.entries
+        sequence = 0
+        unpack_from = HEAD.unpack_from
+        for name, value in items:
+            if name[:1] == journal.RECORD and value is not None:
+                entries[name] = value
+                number = unpack_from(value)[2]
+                if number > sequence:
+                    sequence = number
+            else:
+                self.apply(name, value)
+        since = (subscriber.subscription.since for subscriber in self.subscribers.values())
+        self.sequence = max(chain((sequence,), since))
+        if self.settings.expiration.enabled:
+            self.deadlines.rebuild()
+        if self.hash_index:
+            for name, entry in entries.items():
+                self.hash_index.put(name, self.view(name, entry).payload)
+
+    def _apply_record(self, name: bytes, entry: bytes | None) -> None:
+        if self.hash_index:
+            self.hash_index.discard(name)
+            if entry is not None:
+                self.hash_index.put(name, self.view(name, entry).payload)
+        if entry is None:
+            self.entries.pop(name, None)
+            return
+        self.entries[name] = entry
+        facts = HEAD.unpack_from(entry)
+        self.sequence = max(self.sequence, facts[2])
+        if facts[0] != NEVER and self.settings.expiration.enabled:
+            self.deadlines.add(name, facts[0])
+
+    def _apply_subscription(self, subscription_id: str, value: bytes | None) -> None:
+        if value is None:
+            self.subscribers.pop(subscription_id, None)
+            return
+        subscription = Subscription.unpack(value)
+        known = self.subscribers.get(subscription_id)
+        if known is not None and (known.subscription.filter, known.subscription.restriction) == (
+            subscription.filter,
+            subscription.restriction,
+        ):
+            known.subscription = subscription
+            return
+        fault = ""
+        try:
+            compiled = predicates(subscription.filter, subscription.restriction, self.settings.compile_filter)
+        except ValueError as error:  # compiled once: only another version of the language can refuse it
+            compiled, fault = (), str(error)
+        self.subscribers[subscription_id] = Subscriber(subscription, compiled, self.now_ms, fault=fault)
+
+    def _apply_source(self, number: int, value: bytes | None) -> None:
+        assert value is not None, "sources are never forgotten"
+        topic, _, partition = value.decode().partition("\0")
+        # A compacted journal may hand them over in any order.
+        self.sources.extend([("", -1)] * (number + 1 - len(self.sources)))
+        self.sources[number] = (topic, int(partition))
+        self._source_numbers[self.sources[number]] = number
+
+    def source(self, topic: str, partition: int, step: Step) -> int:
+        """Return the number of an underlying partition; a new one is journaled."""
+        number = self._source_numbers.get((topic, partition))
+        if number is None:
+            number = len(self.sources)
+            self.change(step, journal.SOURCE + _SOURCE.pack(number), f"{topic}\0{partition}".encode())
+        return number
+
+    def known_source(self, topic: str, partition: int) -> int | None:
+        """Return the number of an underlying partition that this shard has read; None of another."""
+        return self._source_numbers.get((topic, partition))
+
+    def place(self, source: int, offset: int) -> Place:
+        """Return the bookmark of an offset of a source."""
+        return Place(*self.sources[source], offset)
+
+    def view(self, name: bytes, entry: bytes) -> View:
+        """Return what filters and subscribers see of a packed record."""
+        return View(name, entry, self.sources, self.settings.parse)
+
+    def is_due(self, entry: bytes, at_ms: int) -> bool:
+        """Whether a record has expired at an instant, ms since the epoch, and that is acted on (L10)."""
+        return self.settings.expiration.enabled and deadline_of(entry) <= at_ms

@@ -1,0 +1,101 @@
+"""Subscriptions: who sees the updates of a SOW topic, and which (S6, S7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lapse.core.sow.settings import Compile
+from lapse.core.sow.view import View
+
+if TYPE_CHECKING:
+    from lapse.core.sow.query import Query
+
+Predicate = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """A client's standing request, as the journal has it.
+
+    Attributes:
+        id: chosen by the client.
+        client: a name for people.
+        command_id: id of the command that made it.
+        filter: selects records; None = all.
+        restriction: what its user may see at most, an expression; None = all (X4).
+        deltas: whether it gets changed fields only.
+        since: what it has seen: updates with a higher sequence, if they match; -1 = also all that were there before.
+        heartbeat_timeout_ms: silence after which it counts as lost.
+        querying: whether its query has not reached its end; begun again after a take-over.
+        batch_size: records in one batch of its query.
+    """
+
+    id: str
+    client: str = ""
+    command_id: str = ""
+    filter: str | None = None
+    restriction: str | None = None
+    deltas: bool = False
+    since: int = -1
+    heartbeat_timeout_ms: int = 30_000
+    querying: bool = False
+    batch_size: int = 500
+
+    def pack(self) -> bytes:
+        """Write it as it stands in the journal."""
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Subscription:
+        """Read what `pack` wrote."""
+        return cls(**json.loads(data))
+
+
+@dataclass(slots=True)
+class Subscriber:
+    """A subscription at work: with its compiled filters, its heartbeat and its query.
+
+    Attributes:
+        subscription: what the journal has.
+        predicates: its filters, compiled.
+        heard_ms: when it was last heard, ms since the epoch; not journaled (C5).
+        query: its query while that is unfinished.
+        fault: what is wrong with its filters, found when it was restored; it sees nothing and is ended.
+    """
+
+    subscription: Subscription
+    predicates: tuple[Predicate, ...]
+    heard_ms: int
+    query: Query | None = field(default=None)
+    fault: str = ""
+
+    @property
+    def lost_at_ms(self) -> int:
+        """When it counts as lost unless it is heard before, ms since the epoch."""
+        return self.heard_ms + self.subscription.heartbeat_timeout_ms
+
+    def selects(self, view: View) -> bool:
+        """Whether it is to see this record."""
+        return not self.fault and all(predicate(view) is True for predicate in self.predicates)
+
+    def has_seen(self, before: View) -> bool:
+        """Whether it was shown this state of a record."""
+        return (
+            before.facts.sequence > self.subscription.since
+            and not (self.query is not None and self.query.withholds(before.name))
+            and self.selects(before)
+        )
+
+
+def predicates(
+    subscription_filter: str | None, restriction: str | None, compile_filter: Compile
+) -> tuple[Predicate, ...]:
+    """Compile the filters that are there.
+
+    Raises:
+        ValueError: a fault in one of them; the text shows the place.
+    """
+    return tuple(compile_filter(text) for text in (subscription_filter, restriction) if text)

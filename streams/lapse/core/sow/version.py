@@ -1,0 +1,140 @@
+"""Scheduled versions: updates that take effect at an instant of their own (L5, C47)."""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from lapse.core.sow import journal
+
+_HEAD: Final = struct.Struct(">qqqqIBII")
+_DELTA: Final = 1
+_DELETE: Final = 2
+
+
+class Version(NamedTuple):
+    """One update of one key that waits for its instant.
+
+    Attributes:
+        enqueue_at_ms: when it takes effect, ms since the epoch.
+        deadline_ms: when it expires, ms since the epoch; before `enqueue_at_ms` it leaves without ever taking effect.
+        timestamp_ms: its arrival, ms since the epoch.
+        offset: where it stands in its source.
+        source: number of the underlying partition.
+        delta: whether it merges into what is there then.
+        key: the record's key.
+        headers: its header block.
+        payload: its payload; None = it deletes.
+    """
+
+    enqueue_at_ms: int
+    deadline_ms: int
+    timestamp_ms: int
+    offset: int
+    source: int
+    delta: bool
+    key: bytes
+    headers: bytes
+    payload: bytes | None
+
+    def pack(self) -> bytes:
+        """Write it as it stands in the journal."""
+        flags = _DELTA * self.delta | _DELETE * (self.payload is None)
+        head = _HEAD.pack(
+            self.enqueue_at_ms,
+            self.deadline_ms,
+            self.timestamp_ms,
+            self.offset,
+            self.source,
+            flags,
+            len(self.key),
+            len(self.headers),
+        )
+        return head + self.key + self.headers + (self.payload or b"")
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Version:
+        """Read what `pack` wrote."""
+        enqueue_at_ms, deadline_ms, timestamp_ms, offset, source, flags, key_bytes, headers_bytes = _HEAD.unpack_from(
+            data
+        )
+        key_end = _HEAD.size + key_bytes
+        headers_end = key_end + headers_bytes
+        return cls(
+            enqueue_at_ms,
+            deadline_ms,
+            timestamp_ms,
+            offset,
+            source,
+            bool(flags & _DELTA),
+            data[_HEAD.size : key_end],
+            data[key_end:headers_end],
+            None if flags & _DELETE else data[headers_end:],
+        )
+
+
+class Schedule:
+    """The scheduled versions of a shard, in the order of C11: instant, then bookmark."""
+
+    __slots__ = ("_by_key", "_due", "_versions", "acts_on_deadlines")
+
+    def __init__(self, acts_on_deadlines: bool) -> None:
+        self.acts_on_deadlines = acts_on_deadlines
+        self._versions: dict[bytes, Version] = {}
+        self._by_key: dict[bytes, set[bytes]] = {}
+        self._due: list[tuple[int, int, int, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __iter__(self) -> Iterator[tuple[bytes, Version]]:
+        return iter(self._versions.items())
+
+    def put(self, journal_key: bytes, version: Version) -> None:
+        """Add a version under its journal key."""
+        self._versions[journal_key] = version
+        self._by_key.setdefault(version.key, set()).add(journal_key)
+        heapq.heappush(self._due, (self._due_ms(version), version.source, version.offset, journal_key))
+
+    def discard(self, journal_key: bytes) -> None:
+        """Take a version out, if it is there."""
+        version = self._versions.pop(journal_key, None)
+        if version is not None:
+            siblings = self._by_key[version.key]
+            siblings.discard(journal_key)
+            if not siblings:
+                del self._by_key[version.key]
+
+    def get(self, journal_key: bytes) -> Version | None:
+        """Return a version, or None."""
+        return self._versions.get(journal_key)
+
+    def next_due(self) -> tuple[int, bytes] | None:
+        """Return when the next version is due (ms since the epoch), and its journal key."""
+        while self._due:
+            due_ms, _, _, journal_key = self._due[0]
+            if journal_key in self._versions:
+                return due_ms, journal_key
+            heapq.heappop(self._due)
+        return None
+
+    def next_due_of(self, key: bytes) -> tuple[int, bytes] | None:
+        """Return the same for the versions of one key."""
+        siblings = self._by_key.get(key)
+        if not siblings:
+            return None
+        best = min(
+            (self._due_ms(version), version.source, version.offset, name)
+            for name, version in ((name, self._versions[name]) for name in siblings)
+        )
+        return best[0], best[3]
+
+    def _due_ms(self, version: Version) -> int:
+        return min(version.enqueue_at_ms, version.deadline_ms) if self.acts_on_deadlines else version.enqueue_at_ms
+
+
+def journal_key(source: int, offset: int) -> bytes:
+    """The journal key of the version that stands at an offset of a source."""
+    return journal.SCHEDULED + struct.pack(">Iq", source, offset)

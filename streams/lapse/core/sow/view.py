@@ -1,0 +1,110 @@
+"""A stored record as filters and subscribers see it; parsed when first asked for its payload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lapse.core.sow.output import Kind, Message, OutOfFocus, Place
+from lapse.core.sow.record import facts_of, headers_of, payload_of
+from lapse.core.sow.settings import Parse
+
+UNREADABLE: Final = None
+"""The payload that a filter sees of a record that cannot be parsed: NULL, like a missing one."""
+
+_UNPARSED: Final = object()
+
+
+class View:
+    """One state of one record.
+
+    Args:
+        name: the journal key of the record: `r` and its key.
+        entry: the packed record.
+        sources: topic and partition of every source, by its number.
+        parse: reads a payload.
+    """
+
+    __slots__ = ("_parse", "_payload", "_sources", "entry", "facts", "name")
+
+    def __init__(self, name: bytes, entry: bytes, sources: Sequence[tuple[str, int]], parse: Parse) -> None:
+        self.name = name
+        self.entry = entry
+        self.facts = facts_of(entry)
+        self._sources = sources
+        self._parse = parse
+        self._payload: object = _UNPARSED
+
+    @property
+    def payload(self) -> object:
+        """The parsed payload; None if it cannot be parsed."""
+        if self._payload is _UNPARSED:
+            try:
+                self._payload = self._parse(self.raw)
+            except (ValueError, RecursionError):
+                self._payload = UNREADABLE
+        return self._payload
+
+    @property
+    def raw(self) -> bytes:
+        """The payload's bytes."""
+        return payload_of(self.entry)
+
+    @property
+    def headers(self) -> dict[str, bytes | None]:
+        """The record's headers by name; of a repeated name the last."""
+        return dict(headers_of(self.entry)) if self.facts.headers_bytes else {}
+
+    @property
+    def key(self) -> bytes:
+        """The record's key."""
+        return self.name[1:]
+
+    @property
+    def topic(self) -> str:
+        """The underlying topic that its last update came from."""
+        return self._sources[self.facts.source][0]
+
+    @property
+    def partition(self) -> int:
+        """The partition of that topic."""
+        return self._sources[self.facts.source][1]
+
+    @property
+    def offset(self) -> int:
+        """The offset of its last update."""
+        return self.facts.offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        """As of when it counts, ms since the epoch."""
+        return self.facts.timestamp_ms
+
+    @property
+    def place(self) -> Place:
+        """The bookmark of its last update."""
+        return Place(*self._sources[self.facts.source], self.facts.offset)
+
+    def message(
+        self,
+        kind: Kind,
+        subscription: str,
+        *,
+        command_id: str = "",
+        payload: bytes | None = None,
+        place: Place | None = None,
+        reason: OutOfFocus | None = None,
+    ) -> Message:
+        """Build a message about this record; with its own payload and bookmark unless others are given."""
+        return Message(
+            kind,
+            subscription,
+            command_id,
+            self.key,
+            self.raw if payload is None else payload,
+            tuple(headers_of(self.entry)) if self.facts.headers_bytes else (),
+            self.place if place is None else place,
+            self.facts.timestamp_ms,
+            self.facts.deadline_ms,
+            reason,
+        )
