@@ -6,6 +6,7 @@ from lapse.core.expression.message import Message, Scalar
 from lapse.core.expression.parser import parse
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.priority import priority_of
+from lapse.core.expression.sql import SparkColumn, SparkColumns, to_spark_sql, to_spark_sql_value
 
 __all__ = [
     "Equality",
@@ -14,10 +15,14 @@ __all__ = [
     "Filter",
     "Message",
     "Scalar",
+    "SparkColumn",
+    "SparkColumns",
     "Value",
     "compile_filter",
     "compile_value",
     "parse",
     "priority_of",
+    "to_spark_sql",
+    "to_spark_sql_value",
     "to_text",
 ]

@@ -53,7 +53,7 @@ def complain(error: UnexpectedInput, text: str) -> ExpressionError:
 def _spot(error: UnexpectedInput, text: str) -> tuple[int, str]:
     """Where the parser stopped, and what it found there; nothing at the end."""
     if isinstance(error, UnexpectedCharacters):
-        position = cast(int, error.pos_in_stream)
+        position = cast("int", error.pos_in_stream)
         word = _WORD.match(text, position)
         return position, word[0] if word else text[position : position + 1]
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
