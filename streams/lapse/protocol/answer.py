@@ -49,6 +49,7 @@ class Answer(BaseModel):
     lease_until_ms: int | None = None
     counts: dict[str, int] = {}
     messages: tuple[QueuedMessage, ...] = ()
+    publish_target: str = ""
 
 
 def encode(answer: Answer, encoding: Encoding) -> bytes:
