@@ -1,0 +1,90 @@
+"""How Spark reaches Kafka: addresses and client options, TLS and SASL included, without showing a secret (X5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_CONTINUED = re.compile(r"\\\r?\n[ \t]*")
+_PROPERTY = re.compile(r"\s*(?P<name>[^\s=:#!][^\s=:]*)\s*[=:\s]\s*(?P<value>.*?)\s*\Z", re.ASCII)
+_REFUSED = {
+    "auto.offset.reset": "startingOffsets",
+    "enable.auto.commit": "",
+    "key.deserializer": "",
+    "value.deserializer": "",
+    "key.serializer": "",
+    "value.serializer": "",
+    "bootstrap.servers": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A Kafka cluster as Spark is to use it.
+
+    Attributes:
+        bootstrap: addresses, `host:port,host:port`.
+        client: options of Kafka's Java client under their own names (`security.protocol`, `sasl.mechanism`,
+            `sasl.jaas.config`, `ssl.truststore.location`, …). They are passed through as they are.
+    """
+
+    bootstrap: str
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what Spark's Kafka source refuses too, with the way out.
+
+        Raises:
+            ValueError: no address, or an option that Spark sets itself.
+        """
+        if not self.bootstrap.strip():
+            raise ValueError("no address of a Kafka cluster: give --bootstrap, or set KAFKA_BOOTSTRAP_SERVERS")
+        for name in self.client:
+            if name in _REFUSED:
+                instead = f"; use the source's option {_REFUSED[name]}" if _REFUSED[name] else ""
+                raise ValueError(f"client option {name}: Spark sets it itself, leave it out{instead}")
+
+    def reading(self) -> dict[str, str]:
+        """Options for `spark.read` and `spark.readStream`: committed records only (C41), headers included."""
+        return {
+            "kafka.isolation.level": "read_committed",
+            **self._given(),
+            "includeHeaders": "true",
+        }
+
+    def writing(self) -> dict[str, str]:
+        """Options for `DataFrame.write`: acknowledged by all replicas, retried without duplicates by the client."""
+        return {"kafka.acks": "all", "kafka.enable.idempotence": "true", **self._given(), "includeHeaders": "true"}
+
+    def _given(self) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self.bootstrap,
+            **{f"kafka.{name.removeprefix('kafka.')}": value for name, value in self.client.items()},
+        }
+
+    @classmethod
+    def from_file(cls, bootstrap: str, properties: Path) -> Connection:
+        """Take the client options from a Java properties file, such as Kafka's own tools read with `--command-config`.
+
+        A secret belongs in that file, readable by its owner only: on a command line every user of the machine sees it.
+
+        Raises:
+            ValueError: a line of it has no `name=value`, or an option is refused.
+            OSError: the file cannot be read.
+        """
+        found: dict[str, str] = {}
+        # As Java does: a line that ends in \ goes on in the next.
+        text = _CONTINUED.sub("", properties.read_text("utf-8"))
+        for number, line in enumerate(text.splitlines(), start=1):
+            if not line.strip() or line.lstrip()[0] in "#!":
+                continue
+            match = _PROPERTY.match(line)
+            if match is None:
+                raise ValueError(
+                    f"{properties}, line {number}: expected name=value"
+                )  # never the line: it may be secret
+            found[match["name"]] = match["value"]
+        given = found.pop("bootstrap.servers", "")
+        return cls(bootstrap or given, found)

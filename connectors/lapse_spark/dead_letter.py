@@ -1,0 +1,104 @@
+"""Dead letters as a DataFrame: from Kafka records to `schema.DEAD_LETTER`, whoever wrote them (D2, D3)."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.protocol import header as names
+from lapse.protocol import topic as topics
+from lapse_spark import header, schema
+from lapse_spark.family import FAMILIES, LAPSE
+
+
+def parse(raw: DataFrame) -> DataFrame:
+    """Read the headers of dead letters.
+
+    Args:
+        raw: records as Spark's Kafka source gives them with `includeHeaders` (`schema.RAW`), batch or stream.
+
+    Returns:
+        `schema.DEAD_LETTER`, one row per record; what is no dead letter has a `fault`.
+    """
+    found = raw.select(*schema.RAW.names, header.newest_first(F.col("headers")).alias("_headers"))
+    headers = F.col("_headers")
+    told = found.select("*", _first_family(headers).alias("_told"))
+    facts = F.col("_told")
+    read = told.select(
+        *(F.col(name).alias(alias) for name, alias in _LETTER.items()),
+        "key",
+        "value",
+        "headers",
+        facts["family"].alias("family"),
+        F.coalesce(facts["entity"], _without_prefix(F.col("topic"))).alias("entity"),
+        facts["topic"].alias("topic"),
+        facts["partition"].alias("partition"),
+        facts["offset"].alias("offset"),
+        facts["reasons"].alias("reasons"),
+        facts["message"].alias("message"),
+        header.text(headers, names.LAPSE_ID).alias("_lapse_id"),
+        header.count(headers, names.DLQ_DELIVERY_COUNT).alias("delivery_count"),
+        header.count(headers, names.CANCEL_COUNT).alias("cancel_count"),
+        F.coalesce(header.count(headers, names.REDRIVEN_COUNT), F.lit(0)).alias("redriven_count"),
+        header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
+        # On a letter of another family this header is the lifetime of a record that never met lapse: the deadline too.
+        header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
+        _fault(facts).alias("fault"),
+    )
+    return schema.conform(
+        read.withColumn("id", _id()).withColumn(
+            "died_at", F.coalesce(F.timestamp_millis(F.col("expired_at_ms")), F.col("letter_at"))
+        ),
+        schema.DEAD_LETTER,
+    )
+
+
+def reasons_text(reasons: Column) -> Column:
+    """Reasons as one text, `time_limit,max_deliveries`; `unstated` where the family tells none."""
+    joined = F.array_join(reasons, ",")
+    return F.when(F.coalesce(joined, F.lit("")) == "", "unstated").otherwise(joined)
+
+
+def distinct(letters: DataFrame) -> DataFrame:
+    """Keep one copy of every letter, the first in the log: a crash may have written it twice (D3). Batch only."""
+    place = F.struct("letter_topic", "letter_partition", "letter_offset")
+    columns = F.struct(*letters.columns)
+    return letters.groupBy("id").agg(F.min_by(columns, place).alias("_first")).select("_first.*")
+
+
+_LETTER = {
+    "topic": "letter_topic",
+    "partition": "letter_partition",
+    "offset": "letter_offset",
+    "timestamp": "letter_at",
+}
+
+
+def _first_family(headers: Column) -> Column:
+    """Facts from the first family whose marker is there; null of a record that is no dead letter."""
+    return F.coalesce(
+        *(F.when(header.present(headers, family.marker), family.facts(headers)) for family in FAMILIES),
+    )
+
+
+def _fault(facts: Column) -> Column:
+    markers = ", ".join(family.marker for family in FAMILIES)
+    text = F.when(facts.isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
+    for family in FAMILIES:
+        text = text.when(facts["family"] == family.name, family.fault(facts))
+    return F.nullif(text, F.lit(""))
+
+
+def _id() -> Column:
+    bookmark = F.concat_ws(":", "topic", "partition", "offset")
+    letter = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
+    return (
+        F.when(F.col("fault").isNotNull(), F.concat(F.lit("foreign/"), letter))
+        .when(F.col("family") == LAPSE.name, F.col("_lapse_id"))
+        .otherwise(F.concat_ws("/", "family", "entity", bookmark))
+    )
+
+
+def _without_prefix(letter_topic: Column) -> Column:
+    return F.regexp_replace(letter_topic, f"^{topics.DEAD_LETTER_PREFIX.replace('.', '[.]')}", "")

@@ -1,0 +1,52 @@
+"""Columns out of record headers, without Python on the executors.
+
+The last header of a name counts, as in Kafka's own `lastHeader`. What cannot be read becomes null, never an error.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+
+def newest_first(headers: Column) -> Column:
+    """Reverse the headers, so that the functions below find the last one of a name."""
+    return F.reverse(headers)
+
+
+def present(headers: Column, name: str) -> Column:
+    """Whether a header of the name is there; false for a record without headers."""
+    return F.coalesce(F.array_contains(headers["key"], name), F.lit(False))
+
+
+def value(headers: Column, name: str) -> Column:
+    """Its bytes; null where the header is missing.
+
+    Args:
+        headers: as `newest_first` returns them.
+        name: of the header.
+    """
+    place = F.nullif(F.array_position(headers["key"], name), F.lit(0)).cast("int")
+    return F.try_element_at(headers, place)["value"]
+
+
+def text(headers: Column, name: str) -> Column:
+    """Its bytes as UTF-8 text; what is not UTF-8 becomes U+FFFD."""
+    return F.make_valid_utf8(value(headers, name).cast("string"))
+
+
+def number(headers: Column, name: str) -> Column:
+    """Its decimal text as a 64-bit number; null where it has anything but 1 to 19 ASCII digits, or does not fit."""
+    written = text(headers, name)
+    return F.when(written.rlike("^[0-9]{1,19}$"), written.try_cast("bigint"))
+
+
+def count(headers: Column, name: str) -> Column:
+    """Its decimal text as a 32-bit number; null where it cannot be read or does not fit."""
+    return number(headers, name).try_cast("int")
+
+
+def big_endian(headers: Column, name: str, width: int) -> Column:
+    """Its binary number, not negative, as Spring writes them; null where it has another width than `width` bytes."""
+    found = value(headers, name)
+    return F.when(F.length(found) == width, F.conv(F.hex(found), 16, 10).try_cast("bigint"))

@@ -1,0 +1,241 @@
+"""The ledger of a queue: published = acknowledged + dead-lettered by each reason + … + still queued, exactly.
+
+It is reckoned from the topics alone, so it also holds the queue's own state to account. On a queue at work give
+`until_ms` some seconds in the past, since an event may be on its way while its letter is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lapse.protocol import topic as topics
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.event import EventKind
+from lapse_spark import account, quarantine, read
+from lapse_spark.connection import Connection
+from lapse_spark.read import Span
+
+SHOWN: Final = 20
+"""How many differences are listed unless asked otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What became of every message that was published to a queue.
+
+    Attributes:
+        queue: its name.
+        published: messages in the underlying topics that are for this queue.
+        fates: how many ended how; every kind is named, also with 0.
+        dead_lettered: of those dead-lettered, how many for which reasons; the sum is `fates["dead_lettered"]`.
+        expired: of those that left without a letter, how many for which reasons.
+        still_queued: published and without a fate: available, leased, delayed, scheduled, dying, or not yet active.
+        expected_depth: how many the queue itself says it has; None where nobody asked.
+        contradictory: published messages about which the topics disagree; listed in `differences`.
+        difference_counts: how many messages differ in which way.
+        differences: the first of them, bookmark (or range), difference, fates, reasons.
+        before_log_start: messages with a fate that the log has no more, by their events.
+        elsewhere: records of the underlying topics that were redriven to another queue.
+        quarantined: records on the event and dead-letter topics that cannot be read.
+        strict: whether records in quarantine spoil the balance.
+    """
+
+    queue: str
+    published: int
+    fates: dict[str, int]
+    dead_lettered: dict[str, int]
+    expired: dict[str, int]
+    still_queued: int
+    expected_depth: int | None = None
+    contradictory: int = 0
+    difference_counts: dict[str, int] = field(default_factory=dict)
+    differences: list[dict[str, str]] = field(default_factory=list)
+    before_log_start: int = 0
+    elsewhere: int = 0
+    quarantined: int = 0
+    strict: bool = False
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every published message has exactly one fate that all topics agree on, or is still queued."""
+        adds_up = self.published == sum(self.fates.values()) + self.still_queued + self.contradictory
+        agreed = not self.difference_counts and not self.contradictory
+        depth_agrees = self.expected_depth is None or self.expected_depth == self.still_queued
+        return adds_up and agreed and depth_agrees and not (self.strict and self.quarantined)
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures, with `balanced`, for `orjson.dumps`."""
+        return {"balanced": self.balanced, **asdict(self)}
+
+
+def reckon(
+    queue: str,
+    messages: DataFrame,
+    fates: DataFrame,
+    letters: DataFrame,
+    *,
+    until_ms: int | None = None,
+    shown: int = SHOWN,
+) -> tuple[Ledger, DataFrame]:
+    """Reckon the ledger from `account.published`, `account.told` and `account.lettered`.
+
+    The inputs are read more than once: persist them. Only counts, and as many differences as are shown, come to the
+    driver.
+
+    Returns:
+        The ledger, and all differences: topic, partition, first, last, difference, fates, reasons.
+    """
+    logs = account.reach(messages)
+    each = account.accounts(messages, account.within(fates, logs), account.within(letters, logs), until_ms)
+    outside = account.beyond(
+        fates.select("topic", "partition", "first", "last").unionByName(
+            letters.select("topic", "partition", "first", "last")
+        ),
+        logs,
+    )
+    told_outside = account.beyond(fates, logs)
+    state: dict[str, int] = {}
+    by_reasons: dict[str, dict[str, int]] = {EventKind.DEAD_LETTERED: {}, EventKind.EXPIRED: {}}
+    differ: dict[str, int] = {}
+    published = 0
+    for row in each.groupBy("state", "reasons", "difference", F.col("place").alias("place")).count().collect():
+        ours = row["place"] == 1
+        published += row["count"] if ours else 0
+        if row["difference"]:
+            differ[row["difference"]] = differ.get(row["difference"], 0) + row["count"]
+        if ours or row["state"] == account.ELSEWHERE:
+            state[row["state"]] = state.get(row["state"], 0) + row["count"]
+        if row["state"] in by_reasons:
+            words = _words(row["reasons"])
+            by_reasons[row["state"]][words] = by_reasons[row["state"]].get(words, 0) + row["count"]
+    width = F.sum(F.col("last") - F.col("first") + 1)
+    after = outside.where(F.col("side") == "after").agg(width).head()
+    before = told_outside.where(F.col("side") == "before").agg(width).head()
+    if after and after[0]:
+        name = account.Difference.NOT_PUBLISHED.value
+        differ[name] = differ.get(name, 0) + int(after[0])
+    all_differences = _differences(each, outside)
+    ledger = Ledger(
+        queue=queue,
+        published=published,
+        fates={kind.value: state.get(kind.value, 0) for kind in account.FATES},
+        dead_lettered=dict(sorted(by_reasons[EventKind.DEAD_LETTERED].items())),
+        expired=dict(sorted(by_reasons[EventKind.EXPIRED].items())),
+        still_queued=state.get(account.STILL_QUEUED, 0),
+        contradictory=state.get(account.CONTRADICTORY, 0),
+        difference_counts=dict(sorted(differ.items())),
+        differences=_listed(all_differences, shown) if differ else [],
+        before_log_start=int(before[0]) if before and before[0] else 0,
+        elsewhere=state.get(account.ELSEWHERE, 0),
+    )
+    return ledger, all_differences
+
+
+def run(
+    spark: SparkSession,
+    connection: Connection,
+    queue: str,
+    underlying: Sequence[str],
+    *,
+    dead_letter_topics: Sequence[str] = (),
+    start: Sequence[Bookmark] = (),
+    until_ms: int | None = None,
+    expected_depth: int | None = None,
+    strict: bool = False,
+    shown: int = SHOWN,
+    output: str | None = None,
+) -> Ledger:
+    """Read the topics and reckon the ledger.
+
+    Args:
+        spark: the session.
+        connection: the cluster.
+        queue: its name.
+        underlying: its underlying topics, all of them.
+        dead_letter_topics: where its letters are; those that the events name are read too, and `dlq.<queue>`.
+        start: first messages of the queue (its recovery point), one per partition; the others from the log's beginning.
+        until_ms: only fates decided before this instant, ms since the epoch.
+        expected_depth: depth + scheduled + dying as the queue's own inquiry says, to be compared.
+        strict: records that cannot be read spoil the balance.
+        shown: how many differences are listed.
+        output: directory for Parquet of all differences and of what is in quarantine.
+    """
+    starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
+    span = Span(fail_on_data_loss=False)
+    # Events first and messages last, each read when it is counted: whatever an event names has been published.
+    events, bad_events = quarantine.split(read.events(spark, connection, [queue], span=span))
+    fates = account.since(account.told(events, queue, until_ms), starts, last="last").persist()
+    fates.count()
+    named = [row[0] for row in events.select("dead_letter_topic").distinct().collect() if row[0]]
+    pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
+    all_letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
+    letters, bad_letters = quarantine.split(all_letters)
+    copies = account.since(account.lettered(letters, queue, until_ms), starts, last="last").persist()
+    copies.count()
+    raw = read.records(spark, connection, names=underlying, span=span)
+    messages = account.since(account.published(raw, queue), starts, last="offset").persist()
+    aside = bad_events.unionByName(bad_letters)
+    try:
+        ledger, differences = reckon(queue, messages, fates, copies, until_ms=until_ms, shown=shown)
+        if output is not None:
+            differences.write.mode("overwrite").parquet(f"{output}/differences")
+            aside.write.mode("overwrite").parquet(f"{output}/quarantine")
+        return replace(ledger, quarantined=aside.count(), expected_depth=expected_depth, strict=strict)
+    finally:
+        for cached in (messages, copies, fates):
+            cached.unpersist()
+
+
+def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:
+    """All differences: single bookmarks of accounts, then ranges that the log does not have."""
+    fates = account.in_words(F.col("fates"), tuple(kind.value for kind in account.FATES))
+    reasons = account.in_words(F.col("reasons"), account.REASONS)
+    inside = each.where(F.col("difference").isNotNull()).select(
+        "topic",
+        "partition",
+        F.col("offset").alias("first"),
+        F.col("offset").alias("last"),
+        "difference",
+        fates.alias("fates"),
+        reasons.alias("reasons"),
+    )
+    absent = outside.where(F.col("side") == "after").select(
+        "topic",
+        "partition",
+        "first",
+        "last",
+        F.lit(account.Difference.NOT_PUBLISHED.value).alias("difference"),
+        F.lit("").alias("fates"),
+        F.lit("").alias("reasons"),
+    )
+    return inside.unionByName(absent)
+
+
+def _listed(differences: DataFrame, shown: int) -> list[dict[str, str]]:
+    rows = differences.orderBy("topic", "partition", "first").limit(shown).collect()
+    return [
+        {
+            "bookmark": str(BookmarkRange(row["topic"], row["partition"], row["first"], row["last"])),
+            "difference": row["difference"],
+            "fates": row["fates"],
+            "reasons": row["reasons"],
+        }
+        for row in rows
+    ]
+
+
+def _words(mask: int | None) -> str:
+    found = [word for bit, word in enumerate(account.REASONS) if mask and mask >> bit & 1]
+    return ",".join(found) or "unstated"
+
+
+if __name__ == "__main__":
+    from lapse_spark.cli import ledger as command
+
+    command()

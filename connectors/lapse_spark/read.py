@@ -1,0 +1,138 @@
+"""The readers: what lapse keeps on Kafka, as DataFrames with documented columns, batch or streaming.
+
+Every reader takes a `Span` of the topics and returns one row per record, with the column `fault` for what does not
+belong there: `quarantine.split` parts the two. The schemas are in `lapse_spark.schema`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lapse.protocol import topic as topics
+from lapse_spark import dead_letter, delivery, event, schema, sow
+from lapse_spark.connection import Connection
+
+DEAD_LETTER_PATTERN: Final = rf"{re.escape(topics.DEAD_LETTER_PREFIX)}.*"
+"""All default dead-letter topics (D1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part of the topics is read, and how.
+
+    Attributes:
+        streaming: a stream that goes on, instead of what is there now.
+        start_ms: only records with this timestamp or a later one, ms since the epoch; None = from the beginning.
+        end_ms: only records with an earlier timestamp, ms since the epoch; batch only; None = to the end.
+        fail_on_data_loss: whether offsets that Kafka no longer has end the job.
+        max_records_per_batch: streaming: most records taken at once; None = all there are.
+        options: further options of Spark's Kafka source; they win.
+    """
+
+    streaming: bool = False
+    start_ms: int | None = None
+    end_ms: int | None = None
+    fail_on_data_loss: bool = True
+    max_records_per_batch: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def source_options(self) -> dict[str, str]:
+        """Write it in the words of Spark's Kafka source.
+
+        Raises:
+            ValueError: a stream with an end.
+        """
+        found = {"failOnDataLoss": str(self.fail_on_data_loss).lower()}
+        if self.start_ms is None:
+            found["startingOffsets"] = "earliest"  # a stream's own default is latest
+        else:
+            found |= {"startingTimestamp": str(self.start_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        if self.end_ms is not None:
+            if self.streaming:
+                raise ValueError("end_ms is for a batch: a stream has no end")
+            found["endingTimestamp"] = str(self.end_ms)
+        if self.streaming and self.max_records_per_batch is not None:
+            found["maxOffsetsPerTrigger"] = str(self.max_records_per_batch)
+        return found | dict(self.options)
+
+
+WHOLE: Final = Span()
+"""All that the topics hold, once."""
+
+
+def records(
+    spark: SparkSession, connection: Connection, *, names: Sequence[str] = (), pattern: str = "", span: Span = WHOLE
+) -> DataFrame:
+    """Read topics as they are (`schema.RAW`).
+
+    Args:
+        spark: the session.
+        connection: the cluster.
+        names: topics that must exist.
+        pattern: instead of names: a Java regular expression; no topic that matches is no error.
+        span: which part of them.
+
+    Raises:
+        ValueError: neither names nor a pattern, or both.
+    """
+    if bool(names) == bool(pattern):
+        raise ValueError("which topics? give their names, or a pattern, not both")
+    reader = spark.readStream if span.streaming else spark.read
+    chosen = {"subscribe": ",".join(names)} if names else {"subscribePattern": pattern}
+    options = connection.reading() | chosen | span.source_options()
+    loaded = reader.format("kafka").options(**options).load()
+    if not span.streaming and span.start_ms is not None:
+        # A partition without any record as late as this is read from its last one on.
+        loaded = loaded.where(F.unix_millis("timestamp") >= span.start_ms)
+    return schema.conform(loaded, schema.RAW)
+
+
+def dead_letters(
+    spark: SparkSession,
+    connection: Connection,
+    *,
+    names: Sequence[str] = (),
+    pattern: str = "",
+    span: Span = WHOLE,
+) -> DataFrame:
+    """Read dead letters of any family (`schema.DEAD_LETTER`); by default those on all topics `dlq.*`."""
+    chosen = pattern or ("" if names else DEAD_LETTER_PATTERN)
+    return dead_letter.parse(records(spark, connection, names=names, pattern=chosen, span=span))
+
+
+def events(spark: SparkSession, connection: Connection, entities: Sequence[str], *, span: Span = WHOLE) -> DataFrame:
+    """Read the events of entities (`schema.EVENT`)."""
+    names = [topics.events(entity) for entity in entities]
+    return event.parse(records(spark, connection, names=names, span=span))
+
+
+def deliveries(
+    spark: SparkSession, connection: Connection, entities: Sequence[str], *, span: Span = WHOLE
+) -> DataFrame:
+    """Read the deliveries, answers and epochs of entities (`schema.DELIVERY`)."""
+    names = [topics.deliveries(entity) for entity in entities]
+    return delivery.parse(records(spark, connection, names=names, span=span))
+
+
+def sow_updates(spark: SparkSession, connection: Connection, entity: str, *, span: Span = WHOLE) -> DataFrame:
+    """Read the updates and tombstones of a SOW topic's state (`schema.SOW`)."""
+    return sow.parse(records(spark, connection, names=[topics.sow(entity)], span=span))
+
+
+def sow_state(spark: SparkSession, connection: Connection, entity: str, *, now_ms: int | None = None) -> DataFrame:
+    """Read the current state of a SOW topic: the latest record of every key (`schema.SOW`).
+
+    Args:
+        spark: the session.
+        connection: the cluster.
+        entity: the SOW topic.
+        now_ms: the instant to judge deadlines by, ms since the epoch; None = expired records that are not removed yet
+            are in it.
+    """
+    return sow.current(sow_updates(spark, connection, entity), now_ms)

@@ -1,0 +1,159 @@
+import struct
+from datetime import UTC, datetime
+
+import pytest
+
+from lapse.core.reason import Reason
+from lapse.protocol import dead_letter as wire
+from lapse.protocol.bookmark import Bookmark
+from lapse_spark import dead_letter, quarantine, schema
+
+pytestmark = pytest.mark.spark
+
+AT = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def letters(spark):
+    """Parses records with these headers, in this order; each stands at its own offset."""
+
+    def parse(*headers):
+        rows = [
+            ("dlq.orders", 0, offset, AT, b"key", b"value", None if one is None else [(n, v) for n, v in one])
+            for offset, one in enumerate(headers)
+        ]
+        return dead_letter.parse(spark.createDataFrame(rows, schema.RAW))
+
+    return parse
+
+
+def lapse_headers(offset=7, *reasons, **facts):
+    death = wire.Death(
+        entity="orders",
+        bookmark=Bookmark("orders", 3, offset),
+        reasons=reasons or (Reason.TIME_LIMIT,),
+        expired_at_ms=1_750_000_000_123,
+        **facts,
+    )
+    return wire.headers(death, [])
+
+
+@pytest.mark.feature("D2", "D3")
+def test_letter_of_lapse_is_read_whole(letters):
+    headers = lapse_headers(
+        7, Reason.TIME_LIMIT, Reason.MAX_DELIVERIES, expires_at_ms=1_750_000_000_100, delivery_count=4, cancel_count=2
+    )
+    row = letters(headers).head()
+    assert row.fault is None
+    assert (row.id, row.family, row.entity) == ("orders/orders:3:7/0", "lapse", "orders")
+    assert (row.topic, row.partition, row.offset) == ("orders", 3, 7)
+    assert row.reasons == ["time_limit", "max_deliveries"]
+    assert (row.expires_at_ms, row.expired_at_ms) == (1_750_000_000_100, 1_750_000_000_123)
+    assert (row.delivery_count, row.cancel_count, row.redriven_count) == (4, 2, 0)
+    assert row.died_at.timestamp() == pytest.approx(1_750_000_000.123)
+    assert (bytes(row.key), bytes(row.value), len(row.headers)) == (b"key", b"value", len(headers))
+
+
+@pytest.mark.feature("D2")
+def test_a_letter_without_a_deadline_has_none(letters):
+    assert letters(lapse_headers()).head().expires_at_ms is None
+
+
+OTHERS = {
+    "kafka": [
+        ("__dlq.errors.topic", b"orders"),
+        ("__dlq.errors.partition", b"3"),
+        ("__dlq.errors.offset", b"7"),
+        ("__dlq.errors.group", b"share-1"),
+        ("__dlq.errors.delivery.count", b"5"),
+        ("__dlq.errors.message", b"gave up"),
+    ],
+    "streams": [
+        ("__streams.errors.exception", b"java.lang.ArithmeticException"),
+        ("__streams.errors.message", b"/ by zero"),
+        ("__streams.errors.topic", b"orders"),
+        ("__streams.errors.partition", b"3"),
+        ("__streams.errors.offset", b"7"),
+    ],
+    "connect": [
+        ("__connect.errors.topic", b"orders"),
+        ("__connect.errors.partition", b"3"),
+        ("__connect.errors.offset", b"7"),
+        ("__connect.errors.connector.name", b"sink-1"),
+        ("__connect.errors.exception.class.name", b"org.apache.kafka.connect.errors.DataException"),
+        ("__connect.errors.exception.message", b"no schema"),
+    ],
+    "spring": [
+        ("kafka_dlt-original-topic", b"orders"),
+        ("kafka_dlt-original-partition", struct.pack(">i", 3)),
+        ("kafka_dlt-original-offset", struct.pack(">q", 7)),
+        ("kafka_dlt-original-consumer-group", b"group-1"),
+        ("kafka_dlt-exception-fqcn", b"ListenerExecutionFailedException"),
+        ("kafka_dlt-exception-cause-fqcn", b"java.lang.IllegalStateException"),
+        ("kafka_dlt-exception-message", b"not now"),
+    ],
+}
+TOLD = {
+    "kafka": ("share-1", [], "gave up"),
+    "streams": ("orders", ["java.lang.ArithmeticException"], "/ by zero"),
+    "connect": ("sink-1", ["org.apache.kafka.connect.errors.DataException"], "no schema"),
+    "spring": ("group-1", ["java.lang.IllegalStateException"], "not now"),
+}
+
+
+@pytest.mark.feature("D2")
+def test_the_other_families_are_recognised(letters):
+    rows = letters(*OTHERS.values()).orderBy("letter_offset").collect()
+    assert [row.family for row in rows] == list(OTHERS)
+    for row in rows:
+        assert row.fault is None
+        assert (row.topic, row.partition, row.offset) == ("orders", 3, 7)
+        assert (row.entity, row.reasons, row.message) == TOLD[row.family]
+        assert row.died_at.timestamp() == AT.timestamp()
+        assert row.id == f"{row.family}/{row.entity}/orders:3:7"
+
+
+@pytest.mark.feature("X7")
+def test_what_is_no_letter_is_put_aside_with_its_reason(letters):
+    missing = [(name, value) for name, value in lapse_headers() if name != "__dlq.errors.offset"]
+    no_number = [(n, b"seven" if n == "__dlq.errors.offset" else v) for n, v in lapse_headers()]
+    too_large = [(n, b"99999999999" if n == "__dlq.errors.partition" else v) for n, v in lapse_headers()]
+    no_reason = [(n, b"" if n == "lapse-reasons" else v) for n, v in lapse_headers()]
+    narrow = [(n, b"\x07" if n.endswith("offset") else v) for n, v in OTHERS["spring"]]
+    null = [(n, None if n == "__dlq.errors.topic" else v) for n, v in lapse_headers()]
+    read = letters(None, [], [("a", b"b")], missing, no_number, too_large, no_reason, narrow, null, lapse_headers())
+    good, aside = quarantine.split(read)
+    assert good.count() == 1
+    faults = [row.fault for row in aside.orderBy("offset").collect()]
+    assert [fault.split(":")[0] for fault in faults[:3]] == ["no dead letter"] * 3
+    assert faults[3] == faults[4] == "header __dlq.errors.offset is missing or unreadable"
+    assert faults[5] == "header __dlq.errors.partition is missing or unreadable"
+    assert faults[6] == "header lapse-reasons is missing or empty"
+    assert faults[7] == "header kafka_dlt-original-offset is missing or unreadable"
+    assert faults[8] == "header __dlq.errors.topic is missing or unreadable"
+    assert aside.schema.names == schema.QUARANTINE.names
+    with pytest.raises(quarantine.Quarantined, match=r"dlq\.orders:0:\d: .* Without --strict"):
+        quarantine.refuse(aside)
+
+
+def test_the_last_header_of_a_name_counts(letters):
+    row = letters([("lapse-cancel-count", b"1"), *lapse_headers(), ("lapse-cancel-count", b"9")]).head()
+    assert row.cancel_count == 9
+
+
+def test_text_that_is_not_utf8_is_shown_as_far_as_it_goes(letters):
+    headers = [(n, b"bad \xff byte" if n == "__dlq.errors.message" else v) for n, v in lapse_headers()]
+    assert letters(headers).head().message == "bad � byte"
+
+
+@pytest.mark.feature("D3")
+def test_copies_of_a_letter_count_once(letters):
+    read = letters(lapse_headers(7), lapse_headers(8), lapse_headers(7))
+    kept = dead_letter.distinct(read).orderBy("offset").collect()
+    assert [(row.offset, row.letter_offset) for row in kept] == [(7, 0), (8, 1)]
+
+
+def test_columns_are_documented_and_typed(letters):
+    read = letters(lapse_headers())
+    assert [(f.name, f.dataType) for f in read.schema] == [(f.name, f.dataType) for f in schema.DEAD_LETTER]
+    assert all(field.metadata["comment"] for field in read.schema)
