@@ -1,0 +1,47 @@
+"""The contract and its markers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.contract import promises
+
+ROOT = Path(__file__).parents[2]
+COUNTS = {"L": 15, "S": 11, "Q": 21, "D": 6, "X": 7, "C": 47}
+
+
+def test_no_number_is_missing_or_twice() -> None:
+    text = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+    wanted = [f"{letter}{number}" for letter, count in COUNTS.items() for number in range(1, count + 1)]
+    assert list(promises()) == wanted
+    assert sum(text.count(f"| {number} |") for number in wanted) == len(wanted)
+
+
+@pytest.mark.parametrize(("number", "code"), [("Q7", 0), ("Q99", 4)])
+def test_a_marker_must_name_a_promise(tmp_path: Path, number: str, code: int) -> None:
+    for name in ("tests", "docs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "tests" / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "tests" / "test_it.py").write_text(
+        f"import pytest\n@pytest.mark.feature('L1', '{number}')\ndef test_it(): pass\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", tmp_path / "tests"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert answer.returncode == code, answer.stdout + answer.stderr
+    if code:
+        assert f"test_it: {number!r} is not a number of docs/features.md" in answer.stdout + answer.stderr
+
+
+def test_the_tool_counts_tests() -> None:
+    answer = subprocess.run(
+        [sys.executable, ROOT / "tests" / "features.py", "--json"], capture_output=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    counted = json.loads(answer.stdout)
+    assert list(counted) == list(promises())
+    assert all(test.startswith("tests/") for entry in counted.values() for test in entry["tests"])
