@@ -72,6 +72,9 @@ def _stray_word(word: re.Match[str], text: str) -> ExpressionError:
     """A name that is neither a keyword, nor a path, nor followed by the parenthesis of a function."""
     slash, name = word.groups()
     hint = f"a field is written with a slash: /{name}; a text is written in quotes: '{name}'"
+    attached = text[: word.start()][-1:]
+    if attached in ("-", "."):
+        hint = f"a name with other characters than letters, digits and _ is quoted, such as /'order{attached}{name}'"
     if slash:
         hint = f"to divide by the field {name} write two slashes: / /{name}"
     message = f"{_shown(name)} is neither a field nor a text nor a function"

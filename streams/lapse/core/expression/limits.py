@@ -26,7 +26,7 @@ MAX_ARGUMENTS: Final = 64
 MAX_BRANCHES: Final = 64
 """`WHEN` branches of one `CASE`."""
 
-MAX_PRODUCTS: Final = 64
+MAX_PRODUCTS: Final = 32
 """Multiplications in one expression: integers are exact, so products of huge integers grow."""
 
 MAX_NUMBER: Final = 64
@@ -39,12 +39,12 @@ MAX_CHOICES: Final = 1_000
 """Product of the alternatives (`a|b`, `x?`, `x{1,3}`) that a `LIKE` pattern offers its matcher."""
 
 MAX_REPEATS: Final = 3
-"""Unbounded repeats (`*`, `+`, `{n,}`) in a `LIKE` pattern."""
+"""Unbounded repeats (`*`, `+`, `{n,}`) and back-references (`\\1`) in a `LIKE` pattern."""
 
 MAX_SUBJECT: Final = (65_536, 8_192, 1_024, 256)
-"""Longest text a `LIKE` pattern is tried on, by its number of unbounded repeats (one less when it starts with `^`).
+"""Longest text a `LIKE` pattern is tried on, by its number of unbounded repeats and back-references.
 
-A longer text yields NULL. Patterns that are plain text tests (`^abc`, `abc$`, `^(a|b)$`, `abc`) have no such limit.
+The number is one less if the pattern starts with `^`. A longer text yields NULL. Patterns that are plain text tests (`^abc`, `abc$`, `^(a|b)$`, `abc`) have no such limit.
 """
 
 MAX_STRING: Final = 1_048_576

@@ -1,7 +1,7 @@
 """How long a regular expression may take: what could be exponential is refused, what is polynomial bounds the subject.
 
 A repeat of a group that itself varies (`(a+)+`, `(a|b)*`) is exponential in the subject; optional parts and
-alternatives multiply; the number of unbounded repeats is the degree of the polynomial.
+alternatives multiply; the number of unbounded repeats and back-references is the degree of the polynomial.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lapse.core.expression.limits import MAX_CHOICES, MAX_REPEATS, MAX_SUBJECT
 _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{(?=[0-9,])([0-9]*)(,?)([0-9]*)\})[?+]?")
 _CLASS: Final = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
-_REFERENCE: Final = re.compile(r"\(\?P=\w+\)")
+_REFERENCE: Final = re.compile(r"\(\?P=\w+\)|\\[1-9]")
 _COMMENT: Final = re.compile(r"\(\?#[^)]*\)")
 _FLAGS: Final = re.compile(r"\(\?([a-zA-Z]+)\)")
 _OPENING: Final = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|P<\w+>|(?P<flags>[a-zA-Z]*(?:-[a-zA-Z]+)?):))?")
@@ -71,7 +71,10 @@ class _Scan:
         """Look at every atom and at what is repeated."""
         while self.index < len(self.pattern):
             match self.pattern[self.index]:
-                case "(" if not self.skipped(_REFERENCE):
+                case "(" | "\\" if self.skipped(_REFERENCE):
+                    self.repeated()
+                    self.quantifier(varies=True)
+                case "(":
                     self.opening()
                 case "|":
                     self.groups[-1].alternatives += 1
@@ -82,8 +85,6 @@ class _Scan:
                     self.choices *= closed.alternatives
                     self.groups[-1].contains_variation |= closed.varies
                     self.quantifier(varies=closed.varies)
-                case "(":
-                    self.quantifier(varies=False)
                 case _:
                     if not self.skipped(_CLASS) and not self.skipped(_ESCAPE):
                         self.index += 1
@@ -126,15 +127,18 @@ class _Scan:
                 "repeat a single character or class instead, such as [ab]* for (a|b)*, or drop one repeat",
             )
         if high is None or high - low > _MANY:
-            self.repeats += 1
+            self.repeated()
         else:
             self.choices *= high - low + 1
-        if self.repeats > MAX_REPEATS:
-            raise PatternFault(
-                f"more than {MAX_REPEATS} unbounded repeats", self.index, "split it into several LIKE joined by AND"
-            )
         self.groups[-1].contains_variation |= low != high
         self.index = match.end()
+
+    def repeated(self) -> None:
+        """One more unbounded repeat, or a back-reference, which costs as much."""
+        self.repeats += 1
+        if self.repeats > MAX_REPEATS:
+            fault = f"more than {MAX_REPEATS} unbounded repeats and back-references"
+            raise PatternFault(fault, self.index, "split it into several LIKE joined by AND")
 
 
 def _check_flags(flags: str, position: int) -> None:

@@ -1,6 +1,7 @@
 """Random expressions of the part of the language that is SQL, and rows to evaluate them on."""
 
 from hypothesis import strategies as st
+
 from lapse.core.expression.syntax import (
     And,
     Arithmetic,
@@ -42,7 +43,9 @@ numbers = st.recursive(
     ),
     max_leaves=4,
 )
-texts = st.one_of(st.builds(Literal, st.sampled_from(["", "A", "AB", "b"])), st.just(Path(("s",))), st.just(Path(("t",))))
+texts = st.one_of(
+    st.builds(Literal, st.sampled_from(["", "A", "AB", "b"])), st.just(Path(("s",))), st.just(Path(("t",)))
+)
 operators = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 predicates = st.one_of(
     st.builds(Comparison, operators, numbers, numbers),

@@ -3,11 +3,11 @@
 import duckdb
 import pytest
 from hypothesis import given, settings
+
 from lapse.core.expression.compiler import compile_condition, compile_result
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.rewriting import simplified
 from lapse.core.expression.syntax import Node, Not
-
 from unit.core.expression.sql_trees import ROWS, conditions, numbers
 
 pytestmark = pytest.mark.feature("X1")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+
 from lapse.core.expression.compiler import compile_condition, compile_result
 from lapse.core.expression.operations import scalar
 from lapse.core.expression.oracle import evaluate, is_true
@@ -11,7 +12,6 @@ from lapse.core.expression.parser import parse
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.rewriting import equalities_of, simplified
 from lapse.core.expression.syntax import Literal, Node, Path
-
 from unit.core.expression.trees import Sample, messages, same, trees
 
 pytestmark = pytest.mark.feature("X1")
@@ -23,20 +23,20 @@ def test_text_of_a_tree_parses_to_the_same_tree(tree: Node) -> None:
     assert repr(parse(to_text(tree))) == repr(tree)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(tree=trees, message=messages)
 def test_generated_values_equal_the_reference(tree: Node, message: Sample) -> None:
     expected = scalar(evaluate(tree, message.payload, message))
     assert same(compile_result(tree)(message.payload, message), expected)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(tree=trees, message=messages)
 def test_generated_conditions_equal_the_reference(tree: Node, message: Sample) -> None:
     assert compile_condition(tree)(message.payload, message) is is_true(tree, message.payload, message)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(tree=trees, message=messages)
 def test_simplified_expressions_mean_the_same(tree: Node, message: Sample) -> None:
     simple = simplified(tree)

@@ -5,9 +5,9 @@ import math
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+
 from lapse.core.expression import SparkColumn, SparkColumns, compile_value, to_spark_sql, to_spark_sql_value, to_text
 from lapse.core.expression.syntax import Arithmetic, Comparison, IsNan, Like, Literal, Node, Not, Path
-
 from unit.core.expression.sql_trees import ROWS, conditions, operators, texts
 from unit.core.expression.trees import PATTERNS, Sample
 
@@ -79,7 +79,8 @@ def test_kafka_columns_and_functions_agree_with_spark(spark) -> None:
     columns = SparkColumns(paths={"/s": SparkColumn("s", "string")})
     message = Sample({"s": "It's \\d"}, {"h": b"A", "bad": b"\xff"}, b"key", "orders", 3, 42, 1767225600123)
     expressions = [
-        "HEADER('h')", "HEADER('bad')", "HEADER('none')", "KEY()", "TOPIC()", "PARTITION()", "OFFSET()", "TIMESTAMP_MS()",
+        "HEADER('h')", "HEADER('bad')", "HEADER('none')", "KEY()", "TOPIC()", "PARTITION()", "OFFSET()",
+        "TIMESTAMP_MS()",
         "UPPER(/s)", "LENGTH(/s)", "REPLACE(/s, '''', '\\')", "INSTR(/s, 's')", "INSTR(/s, '')", "INSTR_I(/s, 'S')",
         "STREQUAL_I(/s, 'IT''S \\d')", "/s LIKE '\\\\d$'", "/s LIKE '^It.s'", "/s = 'It''s \\d'", "/s ENDS WITH '\\d'",
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Rendering as Spark SQL, and what is refused (test_spark.py checks the meaning in Spark itself)."""
 
 import pytest
+
 from lapse.core.expression import ExpressionError, SparkColumn, SparkColumns, to_spark_sql
 
 pytestmark = pytest.mark.feature("X1")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
+
 from lapse.core.expression.functions import ATTRIBUTES, FUNCTIONS
 from lapse.core.expression.syntax import (
     NAN,
@@ -28,7 +29,22 @@ from lapse.core.expression.syntax import (
     Path,
 )
 
-PATTERNS = ("^A", "A$", "^A$", "^(A|B)$", "^(?:A|x.y)", "(B|C)$", "B", "a.c", "^A.*B$", r"\d+", r"^a\.b$", r"\$$", "(?i)a", "")
+PATTERNS = (
+    "^A",
+    "A$",
+    "^A$",
+    "^(A|B)$",
+    "^(?:A|x.y)",
+    "(B|C)$",
+    "B",
+    "a.c",
+    "^A.*B$",
+    r"\d+",
+    r"^a\.b$",
+    r"\$$",
+    "(?i)a",
+    "",
+)
 
 
 @dataclass
@@ -44,9 +60,13 @@ class Sample:
     timestamp_ms: int = 1_767_225_600_000
 
 
-words = st.sampled_from(["", "A", "B", "AB", "ab", "A\n", "x.y", "a.b", "12", "1.5", "2026-02-28T23:59:59Z", "It's", "é€𝄞"])
+words = st.sampled_from(
+    ["", "A", "B", "AB", "ab", "A\n", "x.y", "a.b", "12", "1.5", "2026-02-28T23:59:59Z", "It's", "é€𝄞"]
+)
 integers = st.one_of(st.integers(-3, 3), st.integers(-(10**6), 10**6), st.sampled_from([2**53 + 1, 2**64, 10**40]))
-floats = st.one_of(st.sampled_from([0.0, -0.0, 0.5, 1.0, -1.5, 2.0, 1e308]), st.floats(allow_nan=False, allow_infinity=False))
+floats = st.one_of(
+    st.sampled_from([0.0, -0.0, 0.5, 1.0, -1.5, 2.0, 1e308]), st.floats(allow_nan=False, allow_infinity=False)
+)
 scalars = st.one_of(st.none(), st.booleans(), integers, floats, words)
 constants = st.one_of(scalars, st.just(NAN))
 steps = st.one_of(st.sampled_from(["a", "b", "s", "t", "strange 'name\""]), st.integers(0, 2))
@@ -105,7 +125,9 @@ trees: st.SearchStrategy[Node] = st.recursive(leaves, _extend, max_leaves=12)
 odd_numbers = st.sampled_from([math.inf, -math.inf, math.nan, 10**400, -(10**400), 1e308])
 values = st.recursive(
     st.one_of(scalars, scalars, odd_numbers, st.just(b"bytes")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "s", "t"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "s", "t"]), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 payloads = st.one_of(
