@@ -77,6 +77,8 @@ def test_client_only_install_pulls_neither_faust_nor_spark(uv: str, wheel: Path,
     assert not installed & HEAVY
     assert "lapse" in run(tmp_path / "venv" / "bin" / "lapse", "--version", cwd=tmp_path)
     run(python, "-c", "import lapse_client, lapse.protocol, lapse.core.expression", cwd=tmp_path)
+    where = run(python, "-c", "from lapse.protocol import schema; print(schema.directory())", cwd=tmp_path).strip()
+    assert where.endswith("site-packages/lapse/_schemas")
     missing = subprocess.run(
         [tmp_path / "venv" / "bin" / "lapse", "kafka", "status"], capture_output=True, text=True, check=False
     )
