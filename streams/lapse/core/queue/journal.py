@@ -8,7 +8,10 @@ The changelog topic keeps the latest record of every key, so the journal is laid
 - `c` epoch number: a subscription. `s` epoch source offset: a scheduled message.
 
 The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
-what the new owner writes. Which epochs count is decided by `restore`'s caller, by where they stand in the log.
+what the new owner writes. Segments that the new owner inherited stand under older epochs until `maintain` has moved
+them, a few between two steps; only until then can a late write of the old owner compact one away, so the changelog's
+`min.compaction.lag.ms` has to be longer than that. Which epochs count is decided by `restore`'s caller, by where they
+stand in the log.
 """
 
 from __future__ import annotations
@@ -32,11 +35,15 @@ Items = list[tuple[bytes, bytes | None]]
 _AHEAD: Final = 16
 """So many segments are written whole ahead of need between two steps."""
 
+_MOVED: Final = 4
+"""So many inherited segments are written under the new epoch between two steps."""
+
+_EPOCH: Final = struct.Struct(">q")
 _KEY: Final = struct.Struct(">cqq")
 _SCHEDULED_KEY: Final = struct.Struct(">cqiq")
 _HEAD: Final = struct.Struct("<BqqqBHI")
 _SOURCE: Final = struct.Struct("<Hiq")
-_CHANGE: Final = struct.Struct("<BIIqiqB")
+_CHANGE: Final = struct.Struct("<BIIqiqH")
 _AS_OF: Final = struct.Struct("<q")
 _SCHEDULED: Final = struct.Struct("<qq")
 _FORMAT: Final = 1
@@ -72,6 +79,7 @@ class QueueJournal:
         self._epoch = epoch
         self._whole_at: dict[int, bytes] = dict(restored.whole_at) if restored else {}
         self._obsolete: list[bytes] = list(restored.obsolete) if restored else []
+        self._inherited: list[int] = sorted(self._whole_at, reverse=True)
 
     def begin(self) -> Items:
         """What the first step of an epoch writes: everything that is not a whole segment yet, then what can go.
@@ -100,10 +108,14 @@ class QueueJournal:
         To be called between steps: a segment is written as the last durable step left it. May be larger than a batch.
         """
         state = self._state
-        if not state.dirty:
-            return []
-        soon, now = state.sequence - RING // 2, state.sequence - RING + 1
         items: Items = []
+        while self._inherited and len(items) < _MOVED:
+            index = self._inherited.pop()
+            if self._stands_elsewhere(index):
+                items += self._whole(index)
+        if not state.dirty:
+            return items
+        soon, now = state.sequence - RING // 2, state.sequence - RING + 1
         for index, since in list(state.dirty.items()):
             if since <= now or (since <= soon and len(items) < _AHEAD):
                 items += self._whole(index)
@@ -138,6 +150,10 @@ class QueueJournal:
             return key, None
         return key, _SCHEDULED.pack(change.until_ms, int(change.deadlines_ms[0]))
 
+    def _stands_elsewhere(self, index: int) -> bool:
+        """Whether a segment stands under the key of an older epoch."""
+        return self._whole_at.get(index, b"")[1:9] not in (b"", _EPOCH.pack(self._epoch))
+
     def _whole(self, index: int) -> Items:
         state = self._state
         state.dirty.pop(index, None)
@@ -153,6 +169,9 @@ class QueueJournal:
 def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
     """Rebuild the state from the latest record of every key.
 
+    A take-over that did not come to its end has left records of two epochs: what the lower ones say of steps,
+    subscriptions and the schedule counts exactly as long as no higher one has written its first step.
+
     Raises:
         ValueError: a record of another format than this version writes.
     """
@@ -160,7 +179,9 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
     restored = Restored(state)
     steps: dict[int, bytes] = {}
     segments: dict[int, tuple[int, bytes, bytes]] = {}
-    for key, value in sorted(items, key=_epoch_of):
+    by_epoch = sorted(items, key=_epoch_and_number)
+    reign = max((key[1:9] for key, _ in by_epoch if key[:1] == b"d"), default=b"")
+    for key, value in by_epoch:
         kind = key[:1]
         if kind == b"g":
             as_of, index = _AS_OF.unpack_from(value)[0], _KEY.unpack(key)[2]
@@ -170,6 +191,8 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
             segments[index] = (as_of, key, value)
             continue
         restored.obsolete.append(key)
+        if key[1:9] < reign:
+            continue
         if kind == b"d":
             steps[_HEAD.unpack_from(value)[1]] = value
         elif kind == b"c":
@@ -197,8 +220,8 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
     return restored
 
 
-def _epoch_of(item: tuple[bytes, bytes]) -> bytes:
-    return item[0][1:9]
+def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
+    return item[0][1:]
 
 
 def _encode(state: QueueState, changes: list[Change]) -> bytes:

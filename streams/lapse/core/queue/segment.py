@@ -34,6 +34,9 @@ class State(IntEnum):
 LIVE: Final = (State.AVAILABLE, State.LEASED, State.DELAYED)
 """States that count in the depth (C12)."""
 
+_BOUND: Final = (State.LEASED, State.DELAYED, State.SENT)
+"""States in which the holder and until columns say something."""
+
 
 class Run(NamedTuple):
     """Messages of one source that stand at consecutive places with consecutive offsets."""
@@ -172,7 +175,7 @@ class Segment:
         columns = (
             (1 if self.deadline_ms is not None else 0)
             | (2 if self.cancels is not None and self.cancels[:used].any() else 0)
-            | (4 if self.holder is not None and bool((self.holder[:used] != NOBODY).any()) else 0)
+            | (4 if self.until_ms is not None and bool(np.isin(self.state[:used], _BOUND).any()) else 0)
         )
         parts = [
             _HEAD.pack(_FORMAT, self.index, used, len(self.runs), columns),

@@ -326,7 +326,8 @@ class QueueShard:
             outcomes.append(Outcome(topic, partition, first, last, Result.UNKNOWN))
             return
         source = self.state.sources[number]
-        for piece in source.find(first, min(last, source.next_offset - 1)):
+        # All pieces first: what is settled on the way can take a segment, and its standings, away.
+        for piece in list(source.find(first, min(last, source.next_offset - 1))):
             if piece.place < 0:
                 outcomes.extend(self._missing(number, piece.first, piece.last))
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -60,12 +60,15 @@ class Source:
             insort(self._standings, standing)
 
     def drop(self, segment: Segment, number: int) -> None:
-        """Forget the messages of a segment that is gone; `number` is this source's."""
+        """Forget the messages of a segment that is gone; `number` is this source's.
+
+        A run can be several standings: scheduled messages that follow one another come between those noted before.
+        """
         for run in segment.runs:
             if run.source == number:
-                at = bisect_right(self._standings, run.offset, key=_offset_of) - 1
-                if at >= 0 and self._standings[at].place // SIZE == segment.index:
-                    del self._standings[at]
+                first = bisect_left(self._standings, run.offset, key=_offset_of)
+                stop = bisect_left(self._standings, run.offset + run.count, key=_offset_of)
+                del self._standings[first:stop]
 
     def find(self, first: int, last: int) -> Iterator[Piece]:
         """Cut a range of offsets (both ends included) into pieces by where they stand."""
