@@ -6,7 +6,8 @@ from lapse.core.expression.message import Message, Scalar
 from lapse.core.expression.parser import parse
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.priority import priority_of
-from lapse.core.expression.sql import SparkColumn, SparkColumns, to_spark_sql, to_spark_sql_value
+from lapse.core.expression.sql import to_spark_sql, to_spark_sql_value
+from lapse.core.expression.sql_columns import SparkColumn, SparkColumns
 
 __all__ = [
     "Equality",

@@ -22,6 +22,7 @@ from lapse.core.expression.functions import FUNCTIONS
 from lapse.core.expression.kind import LOGICAL, Kind, kind_of
 from lapse.core.expression.pattern import read_pattern
 from lapse.core.expression.predicate import Predicate, predicate_of
+from lapse.core.expression.scope import Scope
 from lapse.core.expression.syntax import (
     And,
     Arithmetic,
@@ -46,9 +47,6 @@ from lapse.core.expression.syntax import (
 _SPILL: Final = 12
 """Every so many levels a subexpression becomes a function of its own: Python limits nested parentheses."""
 
-_LONG_PATH: Final = 4
-"""Longer paths are resolved by a loop."""
-
 _NULL_OR_NUMBER: Final = Kind.NULL | Kind.NUMBER
 
 
@@ -63,27 +61,13 @@ def compile_result(node: Node) -> Callable[..., Any]:
     return _Generator().function(node, "value")
 
 
-class _Generator:
+class _Generator(Scope):
     """Generates the functions of one expression."""
 
     def __init__(self, *, inline: bool = True) -> None:
+        super().__init__()
         self.inline = inline
         self.may_overflow = False
-        self.temporaries = 0
-        self.functions = 0
-        self.constants: dict[tuple[type, str], str] = {}
-        self.names: dict[str, Any] = {
-            "__builtins__": {},
-            "type": type,
-            "dict": dict,
-            "list": list,
-            "str": str,
-            "len": len,
-            "empty": {},
-            "numbers": operations.NUMBERS,
-            "numeric": operations.NUMERIC,
-            "scalars": operations.SCALARS,
-        }
 
     def function(self, node: Node, purpose: str) -> Callable[..., Any]:
         """The compiled function."""
@@ -97,29 +81,6 @@ class _Generator:
         return self.define(
             f"    try:\n        return {code}\n    except OverflowError:\n        return careful(payload, message)"
         )
-
-    def define(self, body: str) -> Callable[..., Any]:
-        """Compile one function with the given body."""
-        self.functions += 1
-        name = f"f{self.functions}"
-        guard = "    p = payload if type(payload) is dict else empty\n" if "p.get(" in body else ""
-        source = f"def {name}(payload, message=None):\n{guard}{body}\n"
-        exec(compile(source, "<expression>", "exec"), self.names)  # noqa: S102 - of names and fixed templates only
-        function: Callable[..., Any] = self.names[name]
-        return function
-
-    def name(self, value: Any) -> str:
-        """The name of a constant or helper in the generated source."""
-        identity = (type(value), repr(value))
-        if identity not in self.constants:
-            self.constants[identity] = f"k{len(self.constants)}"
-            self.names[self.constants[identity]] = value
-        return self.constants[identity]
-
-    def temporary(self) -> str:
-        """A fresh local variable."""
-        self.temporaries += 1
-        return f"t{self.temporaries}"
 
     def held(self, node: Node, depth: int) -> tuple[str, str]:
         """Source that evaluates an operand, and source for each further use of it."""
@@ -271,31 +232,6 @@ class _Generator:
             for condition, value in node.branches
         )
         return f"({branches} {self.part(node.default, purpose, depth)})"
-
-    def path(self, steps: tuple[str | int, ...]) -> str:
-        """Source of the value at a path."""
-        if len(steps) > _LONG_PATH or not steps:
-            return f"{self.name(operations.resolve)}(payload, {self.name(steps)})"
-        code = "payload"
-        for index, step in enumerate(steps):
-            name, variable = self.name(step), self.temporary()
-            if isinstance(step, int):
-                check = f"type({variable} := {code}) is list and len({variable}) > {name}"
-                code = f"({variable}[{name}] if {check} else None)"
-            elif index == 0:
-                code = f"p.get({name})"
-            else:
-                code = f"({variable}.get({name}) if type({variable} := {code}) is dict else None)"
-        return code
-
-    def attribute(self, name: str, argument: str | None) -> str:
-        """Source of an attribute of the message; NULL without a message."""
-        if name == "HEADER":
-            return f"{self.name(operations.header)}(message, {self.name(argument)})"
-        if name == "KEY":
-            return f"{self.name(operations.key)}(message)"
-        member = {"TOPIC": "topic", "PARTITION": "partition", "OFFSET": "offset", "TIMESTAMP_MS": "timestamp_ms"}[name]
-        return f"(None if message is None else message.{member})"
 
     def calculation(self, operator: str, left: Node, right: Node, depth: int) -> str:
         """Source of arithmetic: inline on numbers, by the operation on anything else."""

@@ -44,7 +44,8 @@ MAX_REPEATS: Final = 3
 MAX_SUBJECT: Final = (65_536, 8_192, 1_024, 256)
 """Longest text a `LIKE` pattern is tried on, by its number of unbounded repeats and back-references.
 
-The number is one less if the pattern starts with `^`. A longer text yields NULL. Patterns that are plain text tests (`^abc`, `abc$`, `^(a|b)$`, `abc`) have no such limit.
+The number is one less if the pattern starts with `^`. A longer text yields NULL. Patterns that are plain text tests
+(`^abc`, `abc$`, `^(a|b)$`, `abc`) have no such limit.
 """
 
 MAX_STRING: Final = 1_048_576

@@ -17,6 +17,7 @@ from lapse.core.expression.error import ExpressionError
 from lapse.core.expression.functions import ALIASES, ATTRIBUTES, FUNCTIONS
 from lapse.core.expression.pattern import read_pattern
 from lapse.core.expression.repetition import PatternFault
+from lapse.core.expression.size import check_size
 from lapse.core.expression.syntax import (
     NAN,
     Affix,
@@ -37,7 +38,6 @@ from lapse.core.expression.syntax import (
     Not,
     Or,
     Path,
-    walk,
 )
 
 _STEP: Final = re.compile(r"/(?:(\w+)|('[^']*(?:''[^']*)*'|\"[^\"]*(?:\"\"[^\"]*)*\"))|\[([0-9]+)\]")
@@ -230,31 +230,5 @@ def parse(text: str) -> Node:
         raise ExpressionError(fault.message, text, fault.position, length=fault.length, hint=fault.hint) from None
     except UnexpectedInput as error:
         raise complain(error, text) from None
-    _check_limits(node, text)
+    check_size(node, text)
     return node  # type: ignore[no-any-return]
-
-
-def _check_limits(root: Node, text: str) -> None:
-    products = 0
-    for count, (node, depth) in enumerate(walk(root), 1):
-        products += isinstance(node, Arithmetic) and node.operator == "*"
-        excess = _excess(node, depth, count, products)
-        if excess:
-            raise ExpressionError(f"this expression is too large: {excess}", text, hint="split it or simplify it")
-
-
-def _excess(node: Node, depth: int, count: int, products: int) -> str:
-    """The limit that is exceeded, in words, or nothing."""
-    if depth > limits.MAX_HEIGHT:
-        return f"nested more than {limits.MAX_HEIGHT} levels deep"
-    if count > limits.MAX_NODES:
-        return f"more than {limits.MAX_NODES} literals, paths and operators"
-    if products > limits.MAX_PRODUCTS:
-        return f"more than {limits.MAX_PRODUCTS} multiplications"
-    match node:
-        case In(_, entries) | Affix(_, entries) if len(entries) > limits.MAX_ITEMS:
-            return f"a list of more than {limits.MAX_ITEMS} entries"
-        case Case(branches) if len(branches) > limits.MAX_BRANCHES:
-            return f"more than {limits.MAX_BRANCHES} WHEN branches"
-        case _:
-            return ""

@@ -70,10 +70,8 @@ def predicate_of(node: Node) -> Predicate | None:
 
 
 def _comparison(operator: str, operand: Node, value: Scalar) -> Predicate:
-    if operator == "=":
-        return Predicate(operand, "({first} == {a})", (value,), True)
-    if operator == "!=":
-        return Predicate(operand, "({first} != {a})", (value,), False)
+    if operator in ("=", "!="):
+        return _equality(operator, operand, value)
     if isinstance(value, str):
         if kind_of(operand) in _TEXT:
             return Predicate(operand, f"({{first}} {operator} {{a}})", (value,), False)
@@ -81,6 +79,15 @@ def _comparison(operator: str, operand: Node, value: Scalar) -> Predicate:
     if kind_of(operand) in NUMERIC:
         return Predicate(operand, f"({{first}} {operator} {{a}})", (value,), False)
     return Predicate(operand, f"(type({{first}}) in numeric and {{x}} {operator} {{a}})", (value,), True)
+
+
+def _equality(operator: str, operand: Node, value: Scalar) -> Predicate:
+    """Opaque numbers, such as decimals, are equal to nothing; no opaque value equals a string in Python either."""
+    checked = not isinstance(value, str) and Kind.OPAQUE in kind_of(operand)
+    equal = "(type({first}) in numeric and {x} == {a})" if checked else "({first} == {a})"
+    if operator == "=":
+        return Predicate(operand, equal, (value,), True)
+    return Predicate(operand, f"(not {equal})", (value,), False)
 
 
 def _between(operand: Node, low: Scalar, high: Scalar) -> Predicate | None:

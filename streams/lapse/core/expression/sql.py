@@ -8,9 +8,8 @@ case of letters follows Java's tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, NoReturn, TypeAlias
+from dataclasses import dataclass
+from typing import Final, NoReturn
 
 from lapse.core.expression import syntax
 from lapse.core.expression.error import ExpressionError
@@ -19,47 +18,15 @@ from lapse.core.expression.parser import parse
 from lapse.core.expression.pattern import read_pattern
 from lapse.core.expression.printer import path_text, to_text
 from lapse.core.expression.rewriting import simplified
+from lapse.core.expression.sql_columns import SparkColumns
 from lapse.core.expression.sql_functions import FUNCTIONS, quoted
 from lapse.core.expression.syntax import Comparison, Node
-
-ColumnKind: TypeAlias = Literal["boolean", "number", "string"]
 
 _LONGEST: Final = 65_536
 _NAN: Final = "double('NaN')"
 _FALSE: Final = "FALSE"
 _NOT_JAVA: Final = re.compile(r"\(\?P|\\[ZUN0]|\{,|&&|\[\^?\]|\[[^\]]*\[")
 """What Java's regular expressions lack or read differently."""
-
-
-@dataclass(frozen=True, slots=True)
-class SparkColumn:
-    """A column that a path stands for: its SQL text, such as `` payload.`price` ``, and the kind of its values."""
-
-    sql: str
-    kind: ColumnKind
-
-
-@dataclass(frozen=True, slots=True)
-class SparkColumns:
-    """Where Spark finds what expressions name; the defaults are the columns of Spark's Kafka source.
-
-    Attributes:
-        paths: the column of each payload path, by its canonical text such as `/a/b[0]`.
-        headers: the column of headers, an array of structs of `key` and `value`.
-        key: the column of the record key, binary.
-        topic: the column of the topic.
-        partition: the column of the partition.
-        offset: the column of the offset.
-        timestamp: the column of the record's timestamp.
-    """
-
-    paths: Mapping[str, SparkColumn] = field(default_factory=dict)
-    headers: str = "headers"
-    key: str = "key"
-    topic: str = "topic"
-    partition: str = "partition"
-    offset: str = "offset"
-    timestamp: str = "timestamp"
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,7 @@ def test_any_text_compiles_or_raises_an_expression_error(text: str) -> None:
     assert "^" in error.snippet
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @settings(max_examples=500, deadline=None)
 @given(
     pattern=st.one_of(st.text("ab(|)*+?{1,}[]^$\\.:=!<>#Pid-", max_size=14), st.text(max_size=8)),

@@ -1,7 +1,9 @@
 """Random syntax trees, payloads and messages."""
 
+import datetime as dt
 import math
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
@@ -124,7 +126,7 @@ trees: st.SearchStrategy[Node] = st.recursive(leaves, _extend, max_leaves=12)
 
 odd_numbers = st.sampled_from([math.inf, -math.inf, math.nan, 10**400, -(10**400), 1e308])
 values = st.recursive(
-    st.one_of(scalars, scalars, odd_numbers, st.just(b"bytes")),
+    st.one_of(scalars, scalars, odd_numbers, st.sampled_from([b"A", Decimal(1), dt.date(2026, 1, 1)])),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "s", "t"]), inner, max_size=3)
     ),

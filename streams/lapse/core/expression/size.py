@@ -1,0 +1,34 @@
+"""The size of an expression against the limits."""
+
+from __future__ import annotations
+
+from lapse.core.expression import limits
+from lapse.core.expression.error import ExpressionError
+from lapse.core.expression.syntax import Affix, Arithmetic, Case, In, Node, walk
+
+
+def check_size(root: Node, text: str) -> None:
+    """Raise an ExpressionError if an expression is larger than the limits allow."""
+    products = 0
+    for count, (node, depth) in enumerate(walk(root), 1):
+        products += isinstance(node, Arithmetic) and node.operator == "*"
+        excess = _excess(node, depth, count, products)
+        if excess:
+            raise ExpressionError(f"this expression is too large: {excess}", text, hint="split it or simplify it")
+
+
+def _excess(node: Node, depth: int, count: int, products: int) -> str:
+    """The limit that is exceeded, in words, or nothing."""
+    if depth > limits.MAX_HEIGHT:
+        return f"nested more than {limits.MAX_HEIGHT} levels deep"
+    if count > limits.MAX_NODES:
+        return f"more than {limits.MAX_NODES} literals, paths and operators"
+    if products > limits.MAX_PRODUCTS:
+        return f"more than {limits.MAX_PRODUCTS} multiplications"
+    match node:
+        case In(_, entries) | Affix(_, entries) if len(entries) > limits.MAX_ITEMS:
+            return f"a list of more than {limits.MAX_ITEMS} entries"
+        case Case(branches) if len(branches) > limits.MAX_BRANCHES:
+            return f"more than {limits.MAX_BRANCHES} WHEN branches"
+        case _:
+            return ""

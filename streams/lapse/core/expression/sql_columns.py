@@ -1,0 +1,41 @@
+"""Which columns of a Spark DataFrame an expression's paths and attributes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+ColumnKind: TypeAlias = Literal["boolean", "number", "string"]
+"""The kind of a column's values; any numeric type is a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkColumn:
+    """A column that a path stands for: its SQL text, such as `` payload.`price` ``, and the kind of its values."""
+
+    sql: str
+    kind: ColumnKind
+
+
+@dataclass(frozen=True, slots=True)
+class SparkColumns:
+    """Where Spark finds what expressions name; the defaults are the columns of Spark's Kafka source.
+
+    Attributes:
+        paths: the column of each payload path, by its canonical text such as `/a/b[0]`.
+        headers: the column of headers, an array of structs of `key` and `value`.
+        key: the column of the record key, binary.
+        topic: the column of the topic.
+        partition: the column of the partition.
+        offset: the column of the offset.
+        timestamp: the column of the record's timestamp.
+    """
+
+    paths: Mapping[str, SparkColumn] = field(default_factory=dict)
+    headers: str = "headers"
+    key: str = "key"
+    topic: str = "topic"
+    partition: str = "partition"
+    offset: str = "offset"
+    timestamp: str = "timestamp"
