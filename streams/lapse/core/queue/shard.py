@@ -172,7 +172,8 @@ class QueueShard:
         Returns:
             What happened to each message, and when the renewed leases end, ms since the epoch.
         """
-        until_ms = now_ms + (self.settings.lease_ms if lease_ms is None else lease_ms)
+        asked_ms = self.settings.lease_ms if lease_ms is None else min(lease_ms, self.settings.max_lease_ms)
+        until_ms = now_ms + asked_ms
         outcomes: list[Outcome] = []
         for claim in claims:
             for segment, first, stop, offset, code in self._located(claim, outcomes):
@@ -200,9 +201,11 @@ class QueueShard:
             skipped += int(np.count_nonzero(state == State.LEASED)) if not leased else 0
             if len(slots):
                 removed += len(slots)
-                self._remove([(segment, slots)], (Reason.PURGED,), now_ms, step)
-        for source, offset in list(self.state.scheduled):
-            self._remove_scheduled(source, offset, (Reason.PURGED,), now_ms, step)
+                self._remove_by_reasons(segment, slots, now_ms, step, (Reason.PURGED,), "")
+        for (source, offset), scheduled in list(self.state.scheduled.items()):
+            late = self.settings.expiration.enabled and scheduled.deadline_ms <= now_ms
+            reasons = (Reason.TIME_LIMIT, Reason.PURGED) if late else (Reason.PURGED,)
+            self._remove_scheduled(source, offset, reasons, now_ms, step)
             removed += 1
         return removed, skipped
 
@@ -226,10 +229,22 @@ class QueueShard:
             due_ms = min(due_ms, self._schedule[0][0])
         return min(due_ms, min((one.lost_at_ms for one in self.state.subscriptions.values()), default=NEVER))
 
-    def take_over(self, now_ms: int) -> None:
-        """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5)."""
+    def take_over(self, now_ms: int, step: Step | None = None) -> None:
+        """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5).
+
+        With a step, limits that were lowered below the counts of unleased messages take them out (C23); leased ones
+        follow when their lease ends. Not before the journal has begun: a change has to stand behind what it changes.
+        """
         for subscription in self.state.subscriptions.values():
             subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
+        if step is None or not (self.settings.max_deliveries or self.settings.max_cancels):
+            return
+        for segment in list(self.state.segments.values()):
+            state = segment.state[: segment.used]
+            waiting = np.flatnonzero((state == State.AVAILABLE) | (state == State.DELAYED))
+            beyond = waiting[self._beyond_limits(segment, waiting) > 0]
+            if len(beyond):
+                self._remove_by_reasons(segment, beyond, now_ms, step, (), "", returned=True)
 
     # What goes out
 
@@ -407,10 +422,10 @@ class QueueShard:
         elif verb is settlement.Verb.EXPIRE:
             self._remove_by_reasons(segment, slots, now_ms, step, (Reason.FORCED_EXPIRE,), subscription)
         else:
-            until_ms = now_ms + delay_ms if delay_ms else 0
+            until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
             self._do(Change(Verb.CANCELLED, _places(some), until_ms=until_ms), step)
             self._tell("cancelled", some, now_ms, step, subscription)
-            self._remove_what_must_go(some, now_ms, step, cancelled=True)
+            self._remove_what_must_go(some, now_ms, step)
 
     def _return(self, slots: Slots, now_ms: int, step: Step) -> None:
         """Return leased messages; what may not stay leaves at once (Q5, Q9, Q10)."""
@@ -420,10 +435,10 @@ class QueueShard:
         self._do(Change(Verb.RETURNED, _places(slots)), step)
         self._remove_what_must_go(slots, now_ms, step)
 
-    def _remove_what_must_go(self, slots: Slots, now_ms: int, step: Step, cancelled: bool = False) -> None:
+    def _remove_what_must_go(self, slots: Slots, now_ms: int, step: Step) -> None:
         """Remove messages that came back and are expired, or were delivered or cancelled too often (Q9, Q10)."""
         for segment, some in slots:
-            self._remove_by_reasons(segment, some, now_ms, step, (), "", cancelled=cancelled, returned=True)
+            self._remove_by_reasons(segment, some, now_ms, step, (), "", returned=True)
 
     def _remove_by_reasons(
         self,
@@ -433,22 +448,26 @@ class QueueShard:
         step: Step,
         always: tuple[Reason, ...],
         subscription: str,
-        cancelled: bool = False,
         returned: bool = False,
     ) -> None:
         """Remove each message for all reasons that hold (C22); none holds = it stays."""
-        settings = self.settings
-        holds = np.zeros(len(slots), np.uint8)
-        if settings.expiration.enabled and segment.deadline_ms is not None:
-            holds |= (segment.deadline_ms[slots] <= now_ms).astype(np.uint8)
-        if returned and settings.max_deliveries:
-            holds |= (segment.deliveries[slots] >= settings.max_deliveries).astype(np.uint8) << 1
-        if cancelled and settings.max_cancels and segment.cancels is not None:
-            holds |= (segment.cancels[slots] > settings.max_cancels).astype(np.uint8) << 2
+        holds = self._beyond_limits(segment, slots) if returned else np.zeros(len(slots), np.uint8)
+        if self.settings.expiration.enabled and segment.deadline_ms is not None:
+            holds |= segment.deadline_ms[slots] <= now_ms
         for bits in np.unique(holds).tolist():
             reasons = in_order((*always, *(reason for bit, reason in _REASON_BITS if bits & bit)))
             if reasons:
                 self._remove([(segment, slots[holds == bits])], reasons, now_ms, step, subscription)
+
+    def _beyond_limits(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Which limits forbid that each message is delivered once more (Q9): bits of `_REASON_BITS`."""
+        settings = self.settings
+        holds = np.zeros(len(slots), np.uint8)
+        if settings.max_deliveries:
+            holds |= (segment.deliveries[slots] >= settings.max_deliveries).astype(np.uint8) << 1
+        if settings.max_cancels and segment.cancels is not None:
+            holds |= (segment.cancels[slots] > settings.max_cancels).astype(np.uint8) << 2
+        return holds
 
     def _remove(
         self, slots: Slots, reasons: tuple[Reason, ...], now_ms: int, step: Step, subscription: str = ""
@@ -490,13 +509,13 @@ class QueueShard:
 
     def _materialise(self, now_ms: int, step: Step) -> None:
         while self._schedule and self._schedule[0][0] <= now_ms:
-            _, _, _, offset, number = heapq.heappop(self._schedule)
+            due_ms, _, _, offset, number = heapq.heappop(self._schedule)
             scheduled = self.state.scheduled.get((number, offset))
             if scheduled is None:
                 continue
             if scheduled.deadline_ms <= now_ms and self.settings.expiration.enabled:
                 self._remove_scheduled(number, offset, (Reason.TIME_LIMIT,), now_ms, step)
-            elif scheduled.at_ms > now_ms:
+            elif scheduled.at_ms > due_ms:
                 self._plan(scheduled.at_ms, number, offset)
             else:
                 self._do(Change(Verb.UNSCHEDULED, source=number, offset=offset), step)
