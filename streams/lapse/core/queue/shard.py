@@ -7,7 +7,8 @@ decision is a `Change` that is applied at once, so that what follows in the same
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,17 @@ from lapse.core.queue import settlement
 from lapse.core.queue.arrival import Arrivals, sort_out
 from lapse.core.queue.change import Change, Places, Verb, joined
 from lapse.core.queue.fairness import allot
-from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.segment import LIVE, Segment, State
 from lapse.core.queue.settings import QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.state import QueueState
-from lapse.core.queue.step import Delivery, Happening, Messages, Removal, Step
+from lapse.core.queue.step import Delivery, Happening, Messages, Queued, Removal, Step
 from lapse.core.queue.subscription import Subscription
 from lapse.core.reason import Reason, in_order
 from lapse.core.record import Record
+
+STEP_MESSAGES: Final = 4096
+"""About so many messages leave or are handed out in one step, so that a step does not hold up the others."""
 
 Slots = list[tuple[Segment, NDArray[np.intp]]]
 """Some places, by segment: ascending slots of each."""
@@ -211,8 +215,72 @@ class QueueShard:
 
     # What time brings
 
+    def truncated(self, topic: str, partition: int, offsets: Sequence[int], now_ms: int, step: Step) -> None:
+        """Take out messages whose records Kafka no longer has (C40)."""
+        for offset in offsets:
+            for segment, first, stop, _, _ in self._located(Claim(topic, partition, offset, offset), []):
+                if segment.state[first] in LIVE:
+                    self._remove([(segment, np.arange(first, stop))], (Reason.LOG_TRUNCATED,), now_ms, step)
+
+    def depth(self) -> dict[str, int]:
+        """How many messages there are, by state; scheduled ones do not count in the depth (Q15, C12)."""
+        counts = {State.AVAILABLE: 0, State.LEASED: 0, State.DELAYED: 0}
+        for segment in self.state.segments.values():
+            counts[State.AVAILABLE] += segment.available
+            if segment.available != segment.held:
+                state = segment.state[: segment.used]
+                for bound in (State.LEASED, State.DELAYED):
+                    counts[bound] += int(np.count_nonzero(state == bound))
+        return {
+            "available": counts[State.AVAILABLE],
+            "leased": counts[State.LEASED],
+            "delayed": counts[State.DELAYED],
+            "scheduled": len(self.state.scheduled),
+            "depth": sum(counts.values()),
+        }
+
+    def peek(self, skip: int, limit: int) -> Iterator[Queued]:
+        """Messages in order, scheduled ones behind; takes no lease (Q15)."""
+        left = limit
+        for index in sorted(self.state.segments):
+            if left <= 0:
+                return
+            segment = self.state.segments[index]
+            slots = np.flatnonzero(np.isin(segment.state[: segment.used], LIVE))
+            if skip >= len(slots):
+                skip -= len(slots)
+                continue
+            for slot in slots[skip : skip + left].tolist():
+                yield self._queued(segment, slot)
+                left -= 1
+            skip = 0
+        rest = sorted(self.state.scheduled.items(), key=lambda item: (item[1].at_ms, item[0]))
+        for (number, offset), scheduled in rest[skip : skip + max(0, left)]:
+            source = self.state.sources[number]
+            deadline_ms = None if scheduled.deadline_ms == NEVER else scheduled.deadline_ms
+            yield Queued(source.topic, source.partition, offset, None, deadline_ms, until_ms=scheduled.at_ms)
+
+    def _queued(self, segment: Segment, slot: int) -> Queued:
+        run = segment.run_at(slot)
+        source = self.state.sources[run.source]
+        state, deadline_ms = State(int(segment.state[slot])), segment.deadline_of(slot)
+        queued = Queued(
+            source.topic,
+            source.partition,
+            run.offset + slot - run.slot,
+            state,
+            None if deadline_ms == NEVER else deadline_ms,
+            int(segment.deliveries[slot]),
+            segment.cancels_of(slot),
+        )
+        if state is not State.AVAILABLE and segment.holder is not None and segment.until_ms is not None:
+            holder = self.state.holder(int(segment.holder[slot]))
+            queued.subscription = "" if holder is None else holder.id
+            queued.until_ms = int(segment.until_ms[slot])
+        return queued
+
     def advance(self, now_ms: int, step: Step) -> None:
-        """Do what is due at `now_ms`, in the order of C2."""
+        """Do what is due at `now_ms`, in the order of C2; much of it at once is left for the next call."""
         if self.settings.expiration.enabled:
             self._expire_due(now_ms, step)
         self._end_leases(now_ms, step)
@@ -248,17 +316,22 @@ class QueueShard:
 
     # What goes out
 
-    def deliver(self, now_ms: int, step: Step) -> None:
-        """Hand deliverable messages to the subscriptions that have space, in order (Q3, Q5 to Q7)."""
+    def deliver(self, now_ms: int, step: Step) -> bool:
+        """Hand deliverable messages to the subscriptions that have space, in order (Q3, Q5 to Q7).
+
+        Returns:
+            Whether there may be more to hand out at once.
+        """
         if self.state.paused:
-            return
+            return False
         subscriptions = list(self.state.subscriptions.values())
         space = sum(subscription.space for subscription in subscriptions)
         if not space:
-            return
-        places = self.state.available(space, now_ms if self.settings.expiration.enabled else -1)
+            return False
+        limit = min(space, STEP_MESSAGES)
+        places = self.state.available(limit, now_ms if self.settings.expiration.enabled else -1)
         if not places:
-            return
+            return False
         shares, self._turn = allot(self.settings.fairness, len(places), subscriptions, self._turn)
         once = self.settings.semantics is Semantics.AT_MOST_ONCE
         until_ms = 0 if once else now_ms + self.settings.lease_ms
@@ -275,6 +348,7 @@ class QueueShard:
                     step.happenings.append(
                         Happening("delivered_at_most_once", now_ms, messages, subscription=subscription.id)
                     )
+        return len(places) == limit < space
 
     # Decisions
 
@@ -480,26 +554,30 @@ class QueueShard:
 
     def _expire_due(self, now_ms: int, step: Step) -> None:
         state = self.state
-        while (index := state.deadlines.pop_due(now_ms)) is not None:
+        removed = 0
+        while removed < STEP_MESSAGES and (index := state.deadlines.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             column = segment.state[: segment.used]
             waiting = (column == State.AVAILABLE) | (column == State.DELAYED)
             if segment.deadline_ms is not None:
                 slots = np.flatnonzero(waiting & (segment.deadline_ms[: segment.used] <= now_ms))
                 if len(slots):
+                    removed += len(slots)
                     self._remove([(segment, slots)], (Reason.TIME_LIMIT,), now_ms, step)
             segment.find_min_deadline()
             state.deadlines.note(segment.min_deadline_ms, index)
 
     def _end_leases(self, now_ms: int, step: Step) -> None:
         state = self.state
-        while (index := state.untils.pop_due(now_ms)) is not None:
+        returned = 0
+        while returned < STEP_MESSAGES and (index := state.untils.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             if segment.until_ms is not None:
                 column = segment.state[: segment.used]
                 over = segment.until_ms[: segment.used] <= now_ms
                 leased = np.flatnonzero((column == State.LEASED) & over)
                 delayed = np.flatnonzero((column == State.DELAYED) & over)
+                returned += len(leased) + len(delayed)
                 if len(leased):
                     self._return([(segment, leased)], now_ms, step)
                 if len(delayed):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.change import Change
+from lapse.core.queue.segment import State
 from lapse.core.reason import Reason
 
 
@@ -45,6 +46,33 @@ class Messages:
         lasts = [*breaks.tolist(), len(offsets) - 1]
         for first, last in zip(firsts, lasts, strict=True):
             yield int(offsets[first]), int(offsets[last])
+
+
+@dataclass(slots=True)
+class Queued:
+    """One message as a peek shows it (Q15).
+
+    Attributes:
+        topic: underlying topic.
+        partition: its partition.
+        offset: its offset.
+        state: where it stands; None = scheduled.
+        deadline_ms: its deadline, ms since the epoch; None without one.
+        deliveries: deliveries so far.
+        cancels: cancels so far.
+        subscription: who holds its lease; empty = nobody.
+        until_ms: end of the lease or delay, or the scheduled instant, ms since the epoch.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    state: State | None
+    deadline_ms: int | None
+    deliveries: int = 0
+    cancels: int = 0
+    subscription: str = ""
+    until_ms: int | None = None
 
 
 @dataclass(slots=True)

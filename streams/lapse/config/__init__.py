@@ -1,0 +1,7 @@
+"""`lapse.toml`: what it may say, and errors that name line and key."""
+
+from lapse.config.document import ConfigError, load, loads
+from lapse.config.entity import QueueConfig, SowConfig
+from lapse.config.root import Config
+
+__all__ = ["Config", "ConfigError", "QueueConfig", "SowConfig", "load", "loads"]

@@ -1,0 +1,176 @@
+"""What `lapse.toml` says of a queue (`[queue.<name>]`) and of a SOW topic (`[sow.<name>]`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from lapse.config.duration import DurationMs, duration_ms
+from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
+from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
+from lapse.protocol import topic as topic_names
+
+
+def _expiration(value: object) -> object:
+    if value in ("disabled", "enabled"):
+        return value
+    if isinstance(value, str):
+        try:
+            return duration_ms(value)
+        except ValueError:
+            pass
+    raise ValueError('expected "disabled", "enabled" or a duration such as "45s"')
+
+
+ExpirationSetting = Annotated[Literal["disabled", "enabled"] | int, BeforeValidator(_expiration)]
+
+
+class EntityConfig(BaseModel):
+    """What queues and SOW topics have in common.
+
+    Attributes:
+        expiration: `"disabled"`, `"enabled"`, or the lifetime of messages without one of their own, ms (L6).
+        expiration_model: whether a message's own lifetime wins or the duration is also the maximum (L7).
+        dead_letter: whether removed messages become dead letters, or on which topic (D1).
+        dead_letter_reasons: reasons that cause one; the default differs by kind (C25).
+        partitions: how many partitions `lapse apply` gives topics that do not exist; existing ones decide otherwise.
+        heartbeat_timeout: silence after which a subscription is lost, ms (Q5).
+        payload_window: payloads that a shard keeps in memory, MiB.
+        retention: how long deliveries, events and commands are kept, ms.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    expiration: ExpirationSetting = "disabled"
+    expiration_model: ExpirationModel = ExpirationModel.OVERRIDE
+    dead_letter: bool | str = True
+    dead_letter_reasons: tuple[Reason, ...] | None = None
+    partitions: int = Field(default=1, ge=1, le=10_000)
+    heartbeat_timeout: DurationMs = 10_000
+    payload_window: int = Field(default=64, ge=1)
+    retention: DurationMs = 86_400_000
+
+    def expiration_settings(self) -> Expiration:
+        """The expiration in the core's words."""
+        default_ms = self.expiration if isinstance(self.expiration, int) else None
+        return Expiration(self.expiration != "disabled", default_ms, self.expiration_model)
+
+    def dead_letter_topic(self, name: str) -> str:
+        """Where letters go; empty = nowhere (D1)."""
+        if isinstance(self.dead_letter, str):
+            return self.dead_letter
+        return topic_names.dead_letters(name) if self.dead_letter else ""
+
+
+class QueueConfig(EntityConfig):
+    """A queue.
+
+    Attributes:
+        topics: its underlying topics; the topic of the queue's own name when left out (Q1, Q2).
+        topic_expirations: a duration of its own that an underlying topic has, ms, by topic (L8).
+        default_publish_target: where a publish to the queue's name goes (Q2).
+        semantics: at-least-once or at-most-once (Q4).
+        fairness: fast, round-robin or proportional (Q7).
+        leasing: strict or sublet (Q8).
+        lease_period: how long a lease lasts, ms (Q5).
+        max_lease_period: longest lease that a renewal may ask for, ms (C17).
+        max_per_subscription_backlog: cap on every subscription's backlog (Q3).
+        max_deliveries: deliveries after which a message leaves; 0 = no limit (Q9).
+        max_cancels: cancels beyond which a message leaves; 0 = no limit (Q9).
+        recovery_point: where a new queue begins: `"beginning"`, `"end"`, or an instant in ms since the epoch (Q16).
+    """
+
+    topics: tuple[str, ...] = ()
+    topic_expirations: dict[str, DurationMs] = {}
+    default_publish_target: str | None = None
+    semantics: Semantics = Semantics.AT_LEAST_ONCE
+    fairness: Fairness | None = None
+    leasing: Leasing = Leasing.SUBLET
+    lease_period: DurationMs = 30_000
+    max_lease_period: DurationMs | None = None
+    max_per_subscription_backlog: int | None = Field(default=None, ge=0)
+    max_deliveries: int = Field(default=0, ge=0, le=65_000)
+    max_cancels: int = Field(default=0, ge=0, le=65_000)
+    recovery_point: Literal["beginning", "end"] | int = "beginning"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.semantics is Semantics.AT_MOST_ONCE and self.fairness not in (None, Fairness.ROUND_ROBIN):
+            raise ValueError(
+                f'fairness = "{self.fairness}" is not possible with semantics = "at-most-once"; '
+                'only "round-robin" is (Q7)'
+            )
+        if not self.lease_period:
+            raise ValueError("lease_period must be longer than 0")
+        unknown = set(self.topic_expirations) - set(self.topics)
+        if self.topics and unknown:
+            raise ValueError(f"topic_expirations names {', '.join(sorted(unknown))}, which topics does not list")
+        return self
+
+    def underlying(self, name: str) -> tuple[str, ...]:
+        """The underlying topics of the queue called `name`."""
+        return self.topics or (name,)
+
+    def publish_target(self, name: str) -> str:
+        """Where a publish to the queue's name goes (Q2)."""
+        return self.default_publish_target or self.underlying(name)[0]
+
+    def settings(self, name: str, partition: int) -> QueueSettings:
+        """The queue's settings as a shard uses them."""
+        fairness = self.fairness
+        if fairness is None:
+            once = self.semantics is Semantics.AT_MOST_ONCE
+            fairness = Fairness.ROUND_ROBIN if once else Fairness.PROPORTIONAL
+        reasons = self.dead_letter_reasons
+        return QueueSettings(
+            name=name,
+            partition=partition,
+            semantics=self.semantics,
+            fairness=fairness,
+            leasing=self.leasing,
+            expiration=self.expiration_settings(),
+            topic_expirations_ms=dict(self.topic_expirations),
+            lease_ms=self.lease_period,
+            max_lease_ms=self.max_lease_period or self.lease_period,
+            max_backlog=self.max_per_subscription_backlog,
+            max_deliveries=self.max_deliveries,
+            max_cancels=self.max_cancels,
+            heartbeat_timeout_ms=self.heartbeat_timeout,
+            dead_letter_topic=self.dead_letter_topic(name),
+            dead_letter_reasons=QUEUE_DEAD_LETTER_REASONS if reasons is None else frozenset(reasons),
+        )
+
+
+class SowConfig(EntityConfig):
+    """A SOW topic.
+
+    Attributes:
+        topic: its underlying topic; the topic of its own name when left out.
+        key: paths of the payload that make the key; the record's key when left out (S1).
+        value_format: how payloads are read where they have to be: `"json"` (S1, S2).
+    """
+
+    topic: str | None = None
+    key: tuple[str, ...] = ()
+    value_format: Literal["json"] = "json"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_key(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and isinstance(tree.get("key"), str):
+            return {**tree, "key": [tree["key"]]}
+        return tree
+
+    def underlying(self, name: str) -> tuple[str, ...]:
+        """The underlying topic of the SOW topic called `name`."""
+        return (self.topic or name,)
+
+    def publish_target(self, name: str) -> str:
+        """Where a publish to the SOW topic's name goes."""
+        return self.underlying(name)[0]
+
+    def letter_reasons(self) -> frozenset[Reason]:
+        """Reasons that cause a dead letter (C25)."""
+        return SOW_DEAD_LETTER_REASONS if self.dead_letter_reasons is None else frozenset(self.dead_letter_reasons)
