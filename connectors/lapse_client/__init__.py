@@ -1,0 +1,55 @@
+"""The Python client of lapse: publish with lifetimes, receive under leases, query and follow SOW topics.
+
+Everything public is importable from here; `lapse_client.aio` has the same names for asyncio.
+"""
+
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse_client.connection import Connection
+from lapse_client.dead_letter import DeadLetter, DeadLetterReader
+from lapse_client.delivery import Delivery
+from lapse_client.error import (
+    AlreadySettled,
+    AnswerTimeout,
+    Closed,
+    CommandFailed,
+    ConnectionFailed,
+    InvalidPublication,
+    LapseError,
+    PublishFailed,
+    UnknownEntity,
+)
+from lapse_client.publisher import Publisher
+from lapse_client.queue import Queue
+from lapse_client.replay import Replayed, replay
+from lapse_client.settlement import SettlementResult
+from lapse_client.sow import SowClient
+from lapse_client.sow_record import SowRecord
+from lapse_client.sow_subscription import SowSubscription
+from lapse_client.subscriber import QueueSubscriber
+
+__all__ = [
+    "AlreadySettled",
+    "AnswerTimeout",
+    "Bookmark",
+    "BookmarkRange",
+    "Closed",
+    "CommandFailed",
+    "Connection",
+    "ConnectionFailed",
+    "DeadLetter",
+    "DeadLetterReader",
+    "Delivery",
+    "InvalidPublication",
+    "LapseError",
+    "PublishFailed",
+    "Publisher",
+    "Queue",
+    "QueueSubscriber",
+    "Replayed",
+    "SettlementResult",
+    "SowClient",
+    "SowRecord",
+    "SowSubscription",
+    "UnknownEntity",
+    "replay",
+]

@@ -1,0 +1,82 @@
+"""Acknowledgments that wait to be sent together, per shard (X3)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from lapse_client.clock import elapsed_ms
+from lapse_client.delivery import Delivery
+from lapse_client.settlement import SettlementBatch
+from lapse_client.shard import Shard
+
+
+class Acknowledgments:
+    """Collects from any thread; `send` is called with a shard, its ranges of bookmarks, and how many messages they are.
+
+    Args:
+        shards: of the subscription.
+        enough: how many of a shard are worth a command.
+        send: sends them; called by the thread that brought the last one, or that flushes.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        enough: Callable[[Shard], int],
+        send: Callable[[Shard, list[str], int], None],
+    ) -> None:
+        self._shards = shards
+        self._enough = enough
+        self._send = send
+        self._lock = threading.Lock()
+        self._batches = [SettlementBatch() for _ in shards]
+        self._since_ms = [0.0] * len(shards)
+
+    def add(self, deliveries: Sequence[Delivery]) -> None:
+        """Collect; a shard's are sent as soon as they are enough.
+
+        Raises:
+            AlreadySettled: one was settled before; those in front of it are collected.
+        """
+        full: set[Shard] = set()
+        shard: Shard | None = None
+        try:
+            with self._lock:
+                for delivery in deliveries:
+                    delivery.mark("acknowledge")
+                    if delivery.is_barrier:
+                        continue
+                    if delivery.shard is not shard:
+                        shard = delivery.shard
+                        enough = self._enough(shard)
+                        batch = self._batches[shard.index]
+                        if not batch.size:
+                            self._since_ms[shard.index] = elapsed_ms()
+                    batch.add(delivery.place, delivery.token)
+                    if batch.size >= enough:
+                        full.add(shard)
+        finally:
+            for shard in full:
+                self.flush(shard)
+
+    def flush(self, shard: Shard) -> None:
+        """Send a shard's acknowledgments, however few."""
+        with self._lock:
+            batch = self._batches[shard.index]
+            count = batch.size
+            ranges = batch.take()
+        if count:
+            self._send(shard, ranges, count)
+
+    def flush_all(self) -> None:
+        """Send all."""
+        for shard in self._shards:
+            self.flush(shard)
+
+    def flush_older(self, age_ms: float) -> None:
+        """Send those of shards where the first one has waited for `age_ms`."""
+        now_ms = elapsed_ms()
+        for shard in self._shards:
+            if self._batches[shard.index].size and now_ms - self._since_ms[shard.index] >= age_ms:
+                self.flush(shard)

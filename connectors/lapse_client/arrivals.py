@@ -1,0 +1,94 @@
+"""What has arrived and waits for the application; filled by the channel's thread, emptied by any other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Arrivals(Generic[T]):
+    """A buffer with waiting; it moves whole lists, so that its lock costs nothing per item."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._error: BaseException | None = None
+        self._waiters = 0
+        self.on_change: Callable[[], None] | None = None
+        """Called after items came or the end was reached, from another thread; for an event loop to wake up."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._ended
+
+    def put(self, items: list[T]) -> None:
+        """Add items in order."""
+        with self._changed:
+            self._items.extend(items)
+            if self._waiters:
+                self._changed.notify_all() if len(items) > 1 else self._changed.notify()
+        self._tell()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing more will come: what is left may still be taken, then takers get the error, or nothing."""
+        with self._changed:
+            self._ended = True
+            self._error = self._error or error
+            self._changed.notify_all()
+        self._tell()
+
+    def take(self, most: int, timeout_s: float | None = 0.0) -> list[T]:
+        """Remove and return up to `most` items, waiting for the first one.
+
+        Args:
+            most: at most so many.
+            timeout_s: how long to wait; None = until something comes, or the end.
+
+        Returns:
+            An empty list after the timeout, or at the end.
+
+        Raises:
+            BaseException: what ended the arrivals, if it was an error.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while not self._items:
+                if self._ended:
+                    if self._error is not None:
+                        raise self._error
+                    return []
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return []
+                self._waiters += 1
+                try:
+                    self._changed.wait(left)
+                finally:
+                    self._waiters -= 1
+            if len(self._items) <= most:
+                taken = list(self._items)
+                self._items.clear()
+                return taken
+            return [self._items.popleft() for _ in range(most)]
+
+    def remove(self, unwanted: Callable[[T], bool]) -> int:
+        """Drop what is unwanted, and return how much that was."""
+        with self._changed:
+            kept = [item for item in self._items if not unwanted(item)]
+            dropped = len(self._items) - len(kept)
+            self._items = deque(kept)
+        return dropped
+
+    def _tell(self) -> None:
+        if self.on_change is not None:
+            self.on_change()

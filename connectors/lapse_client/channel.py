@@ -1,0 +1,303 @@
+"""A channel: commands go out to the shards of entities, and what they answer and deliver comes back.
+
+One thread reads the deliveries topics, matches answers with commands, measures the broker's clock, and calls its
+listener; whoever uses the channel sends from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
+
+from lapse.protocol import answer as answers
+from lapse.protocol import command as commands
+from lapse.protocol import header, topic
+from lapse.protocol.answer import Answer
+from lapse.protocol.codec import CodecError
+from lapse.protocol.command import Command
+from lapse_client.clock import BrokerClock, elapsed_ms
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection
+from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, LapseError
+from lapse_client.shard import Shard
+
+log = logging.getLogger("lapse_client")
+
+MOST_AT_ONCE: Final = 5_000
+"""Records taken from librdkafka in one go."""
+
+_ANSWER: Final = b"answer"
+
+Fields = dict[str, bytes]
+Received = tuple[Shard, Message, Fields]
+"""A record of the deliveries topic: where from, the record, its headers by name (of a repeated name the first)."""
+
+
+class Listener(Protocol):
+    """What a channel works for; all of it is called by the channel's thread."""
+
+    def received(self, records: list[Received]) -> None:
+        """Records that concern this client came in, in the order of each shard."""
+
+    def refused(self, shard: Shard, answer: Answer) -> None:
+        """A shard refused something that nobody waits for."""
+
+    def tick(self) -> float:
+        """Do what is due, and return after how many seconds at most to be called again."""
+
+    def full(self) -> bool:
+        """Whether to read no more for now."""
+
+    def failed(self, error: BaseException) -> None:
+        """The channel cannot go on."""
+
+
+class Channel:
+    """Commands to the shards of some entities, and the way back.
+
+    Args:
+        connection: the cluster.
+        entities: names of queues or SOW topics, each with its number of shards.
+        listener: who gets what comes back.
+    """
+
+    def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]], listener: Listener) -> None:
+        self.clock = BrokerClock()
+        self.ours: set[bytes] = set()
+        """Subscriptions and command ids whose records are for the listener."""
+        self.shards: list[Shard] = []
+        for entity, count in entities:
+            for partition in range(count):
+                self.shards.append(Shard(len(self.shards), entity, partition))
+        self._by_partition = {(topic.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
+        self._connection = connection
+        self._listener = listener
+        self._waiting: dict[bytes, Future[Answer]] = {}
+        self._stopping = threading.Event()
+        self._paused = False
+        self._thread = threading.Thread(target=self._run, name=f"lapse {entities[0][0]}", daemon=True)
+        # Commands are already batches, so lingering would only add latency.
+        self._producer = connection.producer(linger_ms=0)
+        self._consumer = connection.consumer()
+
+    def start(self) -> None:
+        """Position at the end of every partition, and begin to read.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        try:
+            self._consumer.assign([self._end(*place) for place in self._by_partition])
+        except KafkaException as error:
+            self._consumer.close()
+            raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading; commands that are on their way still go out. May be called twice."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._producer.flush(METADATA_TIMEOUT_S)
+        self._producer.close()
+        self._consumer.close()
+        self._abandon(Closed("the channel"))
+
+    def send(self, shard: Shard, command: Command) -> Future[Answer]:
+        """Send a command, and return its future answer; cancel the future when no answer matters any more.
+
+        With `answer="none"` or `"errors"` the future ends when Kafka has the command, with an empty answer; what is
+        refused then reaches `Listener.refused`. Raises nothing: what goes wrong ends the future.
+        """
+        future: Future[Answer] = Future()
+        if self._stopping.is_set():
+            future.set_exception(Closed(f"the client of {shard.entity}"))
+            return future
+        ident = command.id or uuid4().hex
+        stamped = command.model_copy(
+            update={
+                "id": ident,
+                "client": command.client or self._connection.client,
+                "user": self._connection.user,
+                "secret": self._connection.secret,
+            }
+        )
+        token = ident.encode()
+        if command.answer == "all":
+            self._waiting[token] = future
+            future.add_done_callback(lambda _: self._waiting.pop(token, None))
+        sent_ms = shard.sent_at_ms = elapsed_ms()
+
+        def reported(error: KafkaError | None, message: Message) -> None:
+            self._reported(sent_ms, future, command, error, message)
+
+        try:
+            self._produce(shard, commands.encode(stamped), reported)
+        except (KafkaException, BufferError) as error:
+            _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
+        return future
+
+    def ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
+        """Send commands and wait for all of their answers.
+
+        Raises:
+            AnswerTimeout: a shard did not answer within `timeout_s` seconds.
+            CommandFailed: a shard refused.
+            LapseError: a command could not be sent, or the channel failed.
+        """
+        futures = [self.send(shard, command) for shard, command in asked]
+        wait_for(futures, timeout_s)
+        late = [shard.partition for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
+        for future in futures:
+            future.cancel()
+        if late:
+            shard, command = asked[0]
+            raise AnswerTimeout(shard.entity, command.command, late, timeout_s)
+        found = [future.result() for future in futures]
+        for (shard, _), answer in zip(asked, found, strict=True):
+            if answer.status != "ok":
+                raise CommandFailed(shard.entity, answer)
+        return found
+
+    def _end(self, name: str, partition: int) -> TopicPartition:
+        """The end as it is now: unlike librdkafka's OFFSET_END it cannot move past an answer to what we send next."""
+        place = TopicPartition(name, partition)
+        _, end = self._consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        place.offset = end
+        return place
+
+    def _produce(self, shard: Shard, value: bytes, reported: Callable[[KafkaError | None, Message], None]) -> None:
+        name = topic.commands(shard.entity)
+        while True:
+            try:
+                self._producer.produce(name, value, partition=shard.partition, on_delivery=reported)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def _reported(
+        self, sent_ms: float, future: Future[Answer], command: Command, error: KafkaError | None, message: Message
+    ) -> None:
+        if error is not None:
+            log.warning("%s on %s was not sent: %s", command.command, message.topic(), error)
+            _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
+            return
+        kind, stamp_ms = message.timestamp()
+        if kind == TIMESTAMP_LOG_APPEND_TIME:
+            self.clock.observe(sent_ms, stamp_ms, elapsed_ms())
+        if command.answer != "all" and future.set_running_or_notify_cancel():
+            future.set_result(Answer(id=command.id, command=command.command, status="ok"))
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                wait_s = self._listener.tick()
+                self._pace()
+                self._producer.poll(0)
+                # One record is waited for; what came with it is taken without waiting.
+                first = self._consumer.poll(wait_s)
+                if first is not None:
+                    self._take([first, *self._consumer.consume(MOST_AT_ONCE, 0)])
+        except BaseException as error:  # whoever waits for the channel has to learn why it ends
+            self._stopping.set()
+            self._abandon(error)
+            self._listener.failed(error)
+            if not isinstance(error, LapseError | KafkaException):
+                raise
+
+    def _pace(self) -> None:
+        full = self._listener.full()
+        if full is not self._paused:
+            self._paused = full
+            (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
+
+    def _take(self, messages: list[Message]) -> None:
+        """Sort out what came in. This is the hot path: a few hundred ns per record matter."""
+        ours = self.ours
+        by_partition = self._by_partition
+        kept: list[Received] = []
+        for message in messages:
+            if message.error() is not None:
+                self._faulty(message)
+                continue
+            headers: Any = message.headers()
+            if headers is None:
+                continue
+            fields: Fields = dict(headers)
+            if len(fields) != len(headers):  # of a repeated name the first is the shard's
+                fields = dict(reversed(headers))
+            shard = by_partition[message.topic(), message.partition()]  # type: ignore[index]
+            epoch = fields.get(header.EPOCH)
+            if epoch != shard.epoch_text and not shard.enters(epoch):
+                continue
+            if fields.get(header.KIND) == _ANSWER:
+                if kept:  # an answer may not overtake the deliveries before it
+                    self._listener.received(kept)
+                    kept = []
+                self._answered(shard, message, fields)
+            elif fields.get(header.SUBSCRIPTION) in ours or fields.get(header.COMMAND_ID) in ours:
+                kept.append((shard, message, fields))
+        if kept:
+            self._listener.received(kept)
+
+    def _answered(self, shard: Shard, message: Message, fields: Fields) -> None:
+        future = self._waiting.get(fields.get(header.COMMAND_ID, b""))
+        if future is None and fields.get(header.SUBSCRIPTION) not in self.ours:
+            return
+        try:
+            answer = answers.decode(message.value() or b"")
+        except (CodecError, ValueError) as error:
+            log.warning("%s, shard %d: an answer that cannot be read: %s", shard.entity, shard.partition, error)
+            return
+        if future is None:
+            self._listener.refused(shard, answer)
+        elif future.set_running_or_notify_cancel():
+            future.set_result(answer)
+
+    def _faulty(self, message: Message) -> None:
+        error = message.error()
+        assert error is not None
+        # librdkafka reconnects by itself; what it cannot mend is a topic that is gone, or a right that we lack.
+        if error.fatal() or error.code() in _HOPELESS:
+            raise LapseError(
+                f"{message.topic() or 'deliveries'} cannot be read: {error}. "
+                "Check that the entity still exists (`lapse apply`) and that this user may read it"
+            )
+        log.info("Kafka: %s", error)
+
+    def _abandon(self, error: BaseException) -> None:
+        for future in list(self._waiting.values()):
+            _fail(future, error)
+
+
+_HOPELESS: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+
+
+def _fail(future: Future[Answer], error: BaseException) -> None:
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(error)
+
+
+def forgotten(answer: Answer) -> bool:
+    """Whether a shard says that it does not know the subscription: it has forgotten it, or never knew it."""
+    return answer.status != "ok" and (
+        answer.error.lower().startswith("unknown subscription") or answer.error.endswith("subscribe again")
+    )

@@ -1,0 +1,166 @@
+"""How to reach the cluster: servers, librdkafka options, and what exists there."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from lapse.protocol import topic
+from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
+
+DEFAULT_SERVERS: Final = "localhost:9092"
+METADATA_TIMEOUT_S: Final = 15.0
+COMMANDS: Final = ".commands"
+
+log = logging.getLogger("lapse_client.kafka")
+
+Options = Mapping[str, str | int | float | bool]
+
+
+def _servers() -> str:
+    return os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or DEFAULT_SERVERS
+
+
+def _name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the cluster is and who we are there; opens nothing by itself, and may be shared by any number of clients.
+
+    Attributes:
+        bootstrap_servers: `host:port[,host:port]`; the environment variable KAFKA_BOOTSTRAP_SERVERS by default.
+        options: further librdkafka options for every producer and consumer, such as `security.protocol`.
+        client: a name for people, as peeks and refusals show it; host and process id by default.
+        user: lapse's own user, where users are configured (X4).
+        secret: proof of it.
+    """
+
+    bootstrap_servers: str = field(default_factory=_servers)
+    options: Options = field(default_factory=dict, repr=False, hash=False)
+    client: str = field(default_factory=_name)
+    user: str = ""
+    secret: str = field(default="", repr=False)
+
+    @classmethod
+    def from_environment(cls, bootstrap_servers: str | None = None) -> Connection:
+        """Read KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG (a file of `option=value` lines), LAPSE_USER, LAPSE_SECRET.
+
+        Args:
+            bootstrap_servers: instead of the environment's.
+
+        Raises:
+            LapseError: the file cannot be read, or one of its lines is no `option=value`.
+        """
+        path = os.environ.get("LAPSE_KAFKA_CONFIG")
+        options = _read_options(Path(path)) if path else {}
+        listed = options.pop("bootstrap.servers", "")
+        given = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+        return cls(
+            bootstrap_servers=given or listed or DEFAULT_SERVERS,
+            options=options,
+            user=os.environ.get("LAPSE_USER", ""),
+            secret=os.environ.get("LAPSE_SECRET", ""),
+        )
+
+    def producer(self, **options: Any) -> Producer:
+        """Open an idempotent producer with `acks=all` that partitions as Kafka's Java clients do."""
+        durable = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+        return Producer(self._config(durable, options))
+
+    def consumer(self, **options: Any) -> Consumer:
+        """Open a consumer that commits nothing; it is for `assign`, not for groups."""
+        return Consumer(
+            self._config(
+                {
+                    "group.id": f"lapse-client-{uuid4().hex}",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "auto.offset.reset": "earliest",
+                    "isolation.level": "read_committed",
+                    "fetch.queue.backoff.ms": 5,
+                    "queued.min.messages": 50_000,
+                },
+                options,
+            )
+        )
+
+    def admin(self) -> AdminClient:
+        """Open an administrator's connection."""
+        return AdminClient(self._config({}, {}))
+
+    def partitions(self) -> dict[str, int]:
+        """Return every topic of the cluster and its number of partitions.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        try:
+            metadata = self._metadata_source.list_topics(timeout=METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            raise ConnectionFailed(self.bootstrap_servers, error) from error
+        return {name: len(found.partitions) for name, found in metadata.topics.items() if found.error is None}
+
+    def shards(self, what: str, name: str) -> int:
+        """Return the number of shards of an entity.
+
+        Args:
+            what: `queue` or `SOW topic`, for the error's text and its list of names.
+            name: the entity.
+
+        Raises:
+            UnknownEntity: no entity has this name.
+            ConnectionFailed: no broker answered.
+        """
+        topics = self.partitions()
+        found = topics.get(topic.deliveries(name))
+        if found is None or topic.commands(name) not in topics:
+            raise UnknownEntity(what, name, entities(topics, sow=what != "queue"))
+        return found
+
+    @functools.cached_property
+    def _metadata_source(self) -> AdminClient:
+        return self.admin()
+
+    def _config(self, defaults: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+        own = {"bootstrap.servers": self.bootstrap_servers, "client.id": self.client}
+        named = {name.replace("_", "."): value for name, value in more.items()}
+        return {"logger": log, **own, **defaults, **named, **self.options}
+
+
+def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
+    """Names of the queues among a cluster's topics, or of the SOW topics."""
+    names = [
+        name[len(topic.PREFIX) : -len(COMMANDS)]
+        for name in topics
+        if name.startswith(topic.PREFIX) and name.endswith(COMMANDS) and len(name) > len(topic.PREFIX) + len(COMMANDS)
+    ]
+    return sorted(name for name in names if (topic.sow(name) in topics) is sow)
+
+
+def _read_options(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LapseError(f"LAPSE_KAFKA_CONFIG = {path}: cannot be read: {error}") from error
+    options: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise LapseError(f"{path}, line {number}: expected option=value")
+        options[name.strip()] = value.strip()
+    return options

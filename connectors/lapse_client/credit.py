@@ -1,0 +1,139 @@
+"""Credits: how a subscription's backlog is dealt out over its shards (Q3).
+
+A shard knows nothing of the others, so each gets a credit of its own, and the credits never add up to more than the
+subscription's backlog. With a backlog of at least one per shard every shard keeps its share for good. With less, a
+credit of one travels: a shard that has had nothing to deliver for a while gives it back, and only when the shard has
+answered, so that no delivery can still be on its way, does the next shard get it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+IDLE_MS: Final = 50.0
+"""How long a credited shard may deliver nothing before its credit travels on."""
+
+MAX_BACKOFF: Final = 8
+"""While all shards are idle the credit travels ever slower, down to this fraction of the speed."""
+
+
+class Grant(NamedTuple):
+    """What a shard is to be told: `subscribe` again, with this `max_backlog`."""
+
+    shard: int
+    credit: int
+
+
+class Credits:
+    """Who may deliver how much; pure: it neither sends nor reads a clock.
+
+    Args:
+        shards: how many there are.
+        max_backlog: most deliveries that may be unsettled at once, over all shards.
+        idle_ms: see `IDLE_MS`.
+    """
+
+    def __init__(self, shards: int, max_backlog: int, idle_ms: float = IDLE_MS) -> None:
+        self.max_backlog = max_backlog
+        self.outstanding = [0] * shards
+        self._shards = shards
+        self._idle_ms = idle_ms
+        self._told = [0] * shards
+        self._held = [0] * shards  # what it may count with: what it was told or what it confirmed
+        self._waiting = [True] * shards  # told, and no answer yet
+        self._active_at_ms = [0.0] * shards
+        self._to_tell: set[int] = set(range(shards))
+        self._next = 0
+        self._idle_moves = 0
+        self._travelling = 0 < max_backlog < shards
+        share, rest = divmod(max_backlog, shards)
+        for shard in range(shards):
+            self._tell(shard, share + (shard < rest))
+        self._next = rest if self._travelling else 0
+
+    @property
+    def travelling(self) -> bool:
+        """Whether there are fewer credits than shards, so that they travel."""
+        return self._travelling
+
+    def credit(self, shard: int) -> int:
+        """What a shard was told last, or is to be told."""
+        return self._told[shard]
+
+    def total(self) -> int:
+        """Most deliveries that may become unsettled with what the shards know now; never above `max_backlog`."""
+        return sum(map(max, self._held, self.outstanding))
+
+    def delivered(self, shard: int, count: int, now_ms: float) -> None:
+        """Deliveries came from a shard."""
+        self.outstanding[shard] += count
+        self._active_at_ms[shard] = now_ms
+        self._idle_moves = 0
+
+    def settled(self, shard: int, count: int, now_ms: float) -> None:
+        """Deliveries of a shard are settled, or no longer ours."""
+        self.outstanding[shard] = max(0, self.outstanding[shard] - count)
+        self._active_at_ms[shard] = now_ms
+
+    def answered(self, shard: int, credit: int, now_ms: float) -> None:
+        """A shard confirms what it was told; an answer to an older `subscribe` is ignored."""
+        if credit != self._told[shard] or not self._waiting[shard]:
+            return
+        self._waiting[shard] = False
+        self._held[shard] = credit
+        self._active_at_ms[shard] = now_ms
+
+    def lost(self, shard: int) -> None:
+        """A shard did not answer, or does not know the subscription: it is to be told again."""
+        self._waiting[shard] = True
+        self._to_tell.add(shard)
+
+    def concentrate(self, home: int) -> None:
+        """Give the whole backlog to one shard: the home of a queue in total order, where all deliveries come from.
+
+        The other shards deliver nothing, so what they were told does not count.
+        """
+        self._travelling = False
+        for shard in range(self._shards):
+            if shard != home:
+                self._told[shard] = self._held[shard] = 0
+                self._waiting[shard] = False
+                self._to_tell.discard(shard)
+        if self._told[home] != self.max_backlog:
+            self._tell(home, self.max_backlog)
+
+    def due(self, now_ms: float) -> list[Grant]:
+        """What is to be told to which shard now; the caller does so."""
+        if self._travelling:
+            self._take_back(now_ms)
+            self._pass_on()
+        if not self._to_tell:
+            return []
+        grants = [Grant(shard, self._told[shard]) for shard in sorted(self._to_tell)]
+        self._to_tell.clear()
+        return grants
+
+    def _tell(self, shard: int, credit: int) -> None:
+        self._told[shard] = credit
+        self._held[shard] = max(self._held[shard], credit)
+        self._waiting[shard] = True
+        self._to_tell.add(shard)
+
+    def _take_back(self, now_ms: float) -> None:
+        patience_ms = self._idle_ms * min(MAX_BACKOFF, 1 << min(10, self._idle_moves // self._shards))
+        for shard in range(self._shards):
+            idle = self._told[shard] and not self._waiting[shard] and not self.outstanding[shard]
+            if idle and now_ms - self._active_at_ms[shard] >= patience_ms:
+                self._idle_moves += 1
+                self._tell(shard, 0)
+
+    def _pass_on(self) -> None:
+        free = self.max_backlog - self.total()
+        for step in range(self._shards):
+            if free <= 0:
+                return
+            shard = (self._next + step) % self._shards
+            if not self._told[shard] and not self._waiting[shard] and not self.outstanding[shard]:
+                self._tell(shard, 1)
+                self._next = (shard + 1) % self._shards
+                free -= 1

@@ -1,0 +1,173 @@
+"""Dead letters: what left an entity, why, and its payload (D2, D3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.protocol import header, topic
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection
+from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
+from lapse_client.headers import headers_of
+
+_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """One message that left for the dead letters.
+
+    Attributes:
+        key: the original key, untouched.
+        value: the original value, untouched.
+        headers: all headers as they stand on the letter, the original ones included.
+        bookmark: where the letter itself stands.
+        timestamp_ms: when the letter was written, ms since the epoch.
+        origin: bookmark of the message; None if the letter does not say.
+        entity: who lost it.
+        reasons: why (L14).
+        message: the same for people.
+        delivery_count: how often it was delivered.
+        cancel_count: how often it was cancelled.
+        expires_at_ms: its deadline, ms since the epoch; None without one.
+        expired_at_ms: the instant of the decision, ms since the epoch.
+        redriven_count: how often it was sent back before.
+        lapse_id: the same for every copy of this letter.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] = field(repr=False)
+    bookmark: Bookmark
+    timestamp_ms: int
+    origin: Bookmark | None
+    entity: str
+    reasons: tuple[str, ...]
+    message: str
+    delivery_count: int
+    cancel_count: int
+    expires_at_ms: int | None
+    expired_at_ms: int | None
+    redriven_count: int
+    lapse_id: str
+
+
+def read(message: Message) -> DeadLetter:
+    """Read a record of a dead-letter topic; a header that is missing or unreadable counts as not given."""
+    headers = headers_of(message)
+    texts = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
+    partition, offset = _number(texts, header.DLQ_PARTITION), _number(texts, header.DLQ_OFFSET)
+    origin = None
+    if header.DLQ_TOPIC in texts and partition is not None and offset is not None:
+        origin = Bookmark(texts[header.DLQ_TOPIC], partition, offset)
+    return DeadLetter(
+        key=message.key(),
+        value=message.value(),
+        headers=headers,
+        bookmark=Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0),
+        timestamp_ms=message.timestamp()[1],
+        origin=origin,
+        entity=texts.get(header.DLQ_GROUP, ""),
+        reasons=tuple(filter(None, texts.get(header.REASONS, "").split(","))),
+        message=texts.get(header.DLQ_MESSAGE, ""),
+        delivery_count=_number(texts, header.DLQ_DELIVERY_COUNT) or 0,
+        cancel_count=_number(texts, header.CANCEL_COUNT) or 0,
+        expires_at_ms=_number(texts, EXPIRES_AT_MS),
+        expired_at_ms=_number(texts, header.EXPIRED_AT_MS),
+        redriven_count=_number(texts, header.REDRIVEN_COUNT) or 0,
+        lapse_id=texts.get(header.LAPSE_ID, ""),
+    )
+
+
+class DeadLetterReader:
+    """Reads dead letters from the beginning, without a consumer group; a crash's duplicates are dropped.
+
+    Args:
+        name: an entity, then its default topic `dlq.<name>` is read; or a dead-letter topic as it is called.
+        connection: the cluster; from the environment by default.
+        follow: wait for new letters too; otherwise it ends with those that there were at the beginning.
+        since_ms: only letters written at or after this instant, ms since the epoch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connection: Connection | None = None,
+        follow: bool = False,
+        since_ms: int | None = None,
+    ) -> None:
+        self._connection = connection or Connection.from_environment()
+        self._follow = follow
+        self._since_ms = since_ms
+        topics = self._connection.partitions()
+        default = topic.dead_letters(name)
+        self.topic = default if default in topics else name
+        if self.topic not in topics or (self.topic == name and topic.commands(name) in topics):
+            letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
+            raise UnknownEntity("dead-letter topic", default, letters)
+        self._partitions = topics[self.topic]
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        """Iterate over the letters, in order per partition.
+
+        Raises:
+            LapseError: the topic cannot be read.
+        """
+        consumer = self._connection.consumer()
+        try:
+            seen: set[str] = set()
+            for message in self._messages(consumer):
+                letter = read(message)
+                if letter.lapse_id:
+                    if letter.lapse_id in seen:
+                        continue
+                    seen.add(letter.lapse_id)
+                yield letter
+        except KafkaException as error:
+            raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
+        finally:
+            consumer.close()
+
+    def _messages(self, consumer: Consumer) -> Iterator[Message]:
+        places, ends = [], {}
+        for partition in range(self._partitions):
+            place = TopicPartition(self.topic, partition)
+            first, end = consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+            place.offset = first
+            if end > first:
+                ends[partition] = end
+            places.append(place)
+        if self._since_ms is not None:
+            asked = [TopicPartition(self.topic, place.partition, self._since_ms) for place in places]
+            places = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
+            for place in places:
+                if place.offset < 0:
+                    ends.pop(place.partition, None)
+        consumer.assign(places)
+        while ends or self._follow:
+            message = consumer.poll(_POLL_S)
+            if message is not None and message.error() is not None:
+                raise LapseError(
+                    f"{self.topic} cannot be read: {message.error()}. Check that it exists and is readable"
+                )
+            if message is not None:
+                yield message
+            if not self._follow:
+                self._drop_finished(consumer, ends)
+
+    def _drop_finished(self, consumer: Consumer, ends: dict[int, int]) -> None:
+        """Positions tell the end even where the last offset is not a record."""
+        for place in consumer.position([TopicPartition(self.topic, partition) for partition in ends]):
+            if place.offset >= ends[place.partition]:
+                del ends[place.partition]
+
+
+def _number(texts: dict[str, str], name: str) -> int | None:
+    text = texts.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None

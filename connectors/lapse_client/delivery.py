@@ -1,0 +1,205 @@
+"""Deliveries: messages handed to this subscription, and what the application does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Literal, Protocol
+
+from confluent_kafka import Message
+
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.protocol import header
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.error import AlreadySettled
+from lapse_client.headers import headers_of
+from lapse_client.shard import Shard
+
+Settling = Literal["acknowledge", "cancel", "expire", "renew"]
+
+_OWN: Final = frozenset(
+    {
+        header.KIND,
+        header.SUBSCRIPTION,
+        header.COMMAND_ID,
+        header.EPOCH,
+        header.BOOKMARK,
+        header.LEASE_UNTIL_MS,
+        header.DELIVERY_COUNT,
+        header.TIMESTAMP_MS,
+        EXPIRES_AT_MS,
+    }
+)
+"""Headers that the delivery sets; they are attributes here."""
+
+_BARRIER: Final = b"barrier"
+_FOREVER: Final = float("inf")
+
+
+class Settler(Protocol):
+    """Who passes settlements on."""
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Done with these; sent in batches."""
+
+    def command(
+        self, how: Settling, deliveries: Sequence[Delivery], *, delay_ms: int | None, lease_ms: int | None
+    ) -> object:
+        """Settle these otherwise, at once."""
+
+
+class Delivery:
+    """A message under a lease. As a context manager it acknowledges, and on an exception cancels.
+
+    Attributes:
+        shard: where it came from, and where its settlement goes.
+        lease_ends_ms: when the lease is over by the broker's clock, ms since the epoch; infinite without a lease.
+        settled_as: how it was settled; empty while it is not.
+    """
+
+    __slots__ = ("_fields", "_message", "_settler", "lease_ends_ms", "settled_as", "shard")
+
+    def __init__(self, settler: Settler, shard: Shard, message: Message, fields: dict[str, bytes]) -> None:
+        self._settler = settler
+        self._message = message
+        self._fields = fields
+        self.shard = shard
+        self.settled_as = ""
+        lease = fields.get(header.LEASE_UNTIL_MS)
+        self.lease_ends_ms: float = _FOREVER if lease is None else int(lease)
+
+    def __repr__(self) -> str:
+        return f"<delivery {self.bookmark}#{self.delivery_count} from {self.queue}>"
+
+    @property
+    def queue(self) -> str:
+        """The queue it came from."""
+        return self.shard.entity
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """Where the message stands in its underlying topic."""
+        name, partition, offset = self.place.decode().rsplit(":", 2)
+        return Bookmark(name, int(partition), int(offset))
+
+    @property
+    def place(self) -> bytes:
+        """The bookmark as it is on the wire."""
+        return self._fields.get(header.BOOKMARK, b"::-1")
+
+    @property
+    def token(self) -> bytes:
+        """The delivery count as it is on the wire; empty for none."""
+        return self._fields.get(header.DELIVERY_COUNT, b"")
+
+    @property
+    def key(self) -> bytes | None:
+        """The message's key, untouched."""
+        return self._message.key()
+
+    @property
+    def value(self) -> bytes | None:
+        """The message's value, untouched."""
+        return self._message.value()
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The message's own headers in order, repeated names included."""
+        return [item for item in headers_of(self._message) if item[0] not in _OWN]
+
+    @property
+    def delivery_count(self) -> int:
+        """How often the message was delivered, this time included; the fencing token."""
+        return int(self.token or 0)
+
+    @property
+    def lease_until_ms(self) -> int | None:
+        """When the lease is over, ms since the epoch; None for at-most-once deliveries and barriers."""
+        return None if self.lease_ends_ms == _FOREVER else int(self.lease_ends_ms)
+
+    @property
+    def expires_at_ms(self) -> int | None:
+        """The message's deadline, ms since the epoch; None without one."""
+        text = self._fields.get(EXPIRES_AT_MS)
+        return None if text is None else int(text)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The message's arrival, ms since the epoch."""
+        text = self._fields.get(header.TIMESTAMP_MS)
+        return self._message.timestamp()[1] if text is None else int(text)
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether it is a barrier: it has no lease, and settling it does nothing."""
+        return self._fields.get(header.KIND) == _BARRIER
+
+    def acknowledge(self) -> None:
+        """Done: the message leaves the queue. Sent in batches, in the background.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self._settler.acknowledge((self,))
+
+    def cancel(self, delay_ms: int | None = None) -> None:
+        """Back to the queue, to its original place.
+
+        Args:
+            delay_ms: how long it stays undeliverable, in ms; None = the queue's setting.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self._settler.command("cancel", (self,), delay_ms=delay_ms, lease_ms=None)
+
+    def expire(self) -> None:
+        """Out of the queue now, to the dead letters.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self._settler.command("expire", (self,), delay_ms=None, lease_ms=None)
+
+    def renew(self, lease_ms: int | None = None) -> None:
+        """Ask for a longer lease; `lease_until_ms` changes when the shard has answered.
+
+        Args:
+            lease_ms: how long from now, in ms; None = the queue's lease period.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self._settler.command("renew", (self,), delay_ms=None, lease_ms=lease_ms)
+
+    def mark(self, how: Settling) -> None:
+        """Note how it is being settled.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        if self.settled_as:
+            raise AlreadySettled(self.bookmark, self.settled_as)
+        if how != "renew":
+            self.settled_as = how
+
+    def __enter__(self) -> Delivery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.settled_as:
+            return
+        if kind is None:
+            self.acknowledge()
+        else:
+            self.cancel()
+
+    async def __aenter__(self) -> Delivery:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)

@@ -1,0 +1,110 @@
+"""Everything that the client raises on its own account; each text says what to do next.
+
+LapseError
+├── ConnectionFailed       the cluster cannot be reached, or refuses us
+├── UnknownEntity          no queue, SOW topic or topic has this name; the text names those that exist
+├── InvalidPublication     refused before anything was sent (also a ValueError)
+├── PublishFailed          Kafka did not take a record; carries topic, key and cause
+├── CommandFailed          a shard refused a command; carries its answer
+├── AnswerTimeout          no shard answered in time (also a TimeoutError)
+├── AlreadySettled         this delivery was settled before
+└── Closed                 the object is closed, or was never started
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lapse.protocol.answer import Answer
+
+_NAMES_SHOWN = 20
+
+
+class LapseError(Exception):
+    """What all errors of the client have in common."""
+
+
+class ConnectionFailed(LapseError):
+    """The cluster cannot be reached, or refuses us."""
+
+    def __init__(self, servers: str, cause: object) -> None:
+        super().__init__(
+            f"no connection to Kafka at {servers}: {cause}. Check that the broker runs, that "
+            "KAFKA_BOOTSTRAP_SERVERS names it, and the TLS and SASL options"
+        )
+
+
+class UnknownEntity(LapseError):
+    """No entity, or topic, has this name.
+
+    Attributes:
+        name: what was asked for.
+        known: what exists, sorted.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(sorted(known))
+        shown = ", ".join(self.known[:_NAMES_SHOWN]) + (" …" if len(self.known) > _NAMES_SHOWN else "")
+        super().__init__(
+            f"there is no {what} {name!r} on this cluster; there is: {shown or 'none'}. "
+            "Correct the name, or configure it in lapse.toml and run `lapse apply`"
+        )
+
+
+class InvalidPublication(LapseError, ValueError):
+    """A publication that could not be honoured; nothing was sent."""
+
+
+class PublishFailed(LapseError):
+    """Kafka did not take a record.
+
+    Attributes:
+        topic: where it was to go.
+        key: its key.
+        failures: how many records failed since the last report, this one counted.
+    """
+
+    def __init__(self, topic: str, key: bytes | None, cause: object, failures: int = 1) -> None:
+        self.topic = topic
+        self.key = key
+        self.failures = failures
+        more = f" (and {failures - 1} more records)" if failures > 1 else ""
+        super().__init__(f"topic {topic}, key {key!r}: not published{more}: {cause}. Publish again when that is mended")
+
+
+class CommandFailed(LapseError):
+    """A shard refused a command.
+
+    Attributes:
+        answer: what it said.
+    """
+
+    def __init__(self, entity: str, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__(f"{entity}, shard {answer.partition}: {answer.command} refused: {answer.error}")
+
+
+class AnswerTimeout(LapseError, TimeoutError):
+    """No answer came in time."""
+
+    def __init__(self, entity: str, command: str, partitions: Iterable[int], seconds: float) -> None:
+        where = ", ".join(str(partition) for partition in sorted(partitions))
+        super().__init__(
+            f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. "
+            "Check that a worker runs (`lapse worker`), and its log"
+        )
+
+
+class AlreadySettled(LapseError):
+    """The delivery was settled before; only its first settlement counts."""
+
+    def __init__(self, bookmark: object, how: str) -> None:
+        super().__init__(f"{bookmark} is settled already ({how}); settle a delivery once")
+
+
+class Closed(LapseError):
+    """The object is closed or was never started."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is closed; open it with `with`, or call start(), and use it before close()")

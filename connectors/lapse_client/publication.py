@@ -1,0 +1,95 @@
+"""Publications: what a publish says beside key and value, checked before anything is sent (L2 to L5, X6, X7)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from lapse.core import lifetime
+from lapse.protocol import header
+from lapse_client.error import InvalidPublication
+
+Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
+BuiltHeaders = list[tuple[str, str | bytes | None]]
+
+_TYPED_LIFETIMES: Final = (lifetime.TTL_MS, lifetime.EXPIRES_AT_MS, lifetime.EXPIRE_TIME, lifetime.CE_EXPIRYTIME)
+
+
+def headers(
+    own: Headers | None,
+    *,
+    ttl_ms: int | None = None,
+    expires_at_ms: int | None = None,
+    enqueue_at_ms: int | None = None,
+    message_id: str | None = None,
+    delta: bool = False,
+) -> BuiltHeaders:
+    """Build the headers of a record, and refuse what a worker would have to refuse.
+
+    Args:
+        own: further headers; text is sent as UTF-8.
+        ttl_ms: relative lifetime, ms; 0 = never expires.
+        expires_at_ms: deadline, ms since the epoch.
+        enqueue_at_ms: invisible before this instant, ms since the epoch.
+        message_id: a repeat of it within the entity's window is dropped.
+        delta: merge into the stored record of a SOW topic, instead of replacing it.
+
+    Raises:
+        InvalidPublication: a value out of range, or two lifetimes at once.
+    """
+    built: BuiltHeaders = [_checked(*item) for item in _items(own)]
+    if ttl_ms is not None:
+        built.append((lifetime.TTL_MS, _number("ttl_ms", ttl_ms)))
+    if expires_at_ms is not None:
+        built.append((lifetime.EXPIRES_AT_MS, _number("expires_at_ms", expires_at_ms)))
+    if enqueue_at_ms is not None:
+        built.append((lifetime.ENQUEUE_AT_MS, _number("enqueue_at_ms", enqueue_at_ms)))
+    if message_id is not None:
+        built.append((header.MESSAGE_ID, _text("message_id", message_id)))
+    if delta:
+        built.append((header.COMMAND, b"delta"))
+    _check_lifetimes(built)
+    return built
+
+
+def _items(own: Headers | None) -> Iterable[tuple[str, str | bytes | None]]:
+    if own is None:
+        return ()
+    return own.items() if isinstance(own, Mapping) else own
+
+
+def _checked(name: object, value: object) -> tuple[str, bytes | None]:
+    if not isinstance(name, str) or not name:
+        raise InvalidPublication(f"header name {name!r}: expected text that is not empty")
+    if value is not None and not isinstance(value, str | bytes):
+        raise InvalidPublication(f"header {name} = {value!r}: expected text, bytes or None")
+    return name, value.encode() if isinstance(value, str) else value
+
+
+def _text(what: str, value: object) -> bytes:
+    if not isinstance(value, str) or not value:
+        raise InvalidPublication(f"{what} = {value!r}: expected text that is not empty")
+    return value.encode()
+
+
+def _number(what: str, value: object) -> bytes:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidPublication(f"{what} = {value!r}: expected a whole number of milliseconds")
+    if not 0 <= value <= lifetime.NEVER:
+        raise InvalidPublication(f"{what} = {value}: expected 0 to {lifetime.NEVER} milliseconds")
+    return b"%d" % value
+
+
+def _check_lifetimes(built: BuiltHeaders) -> None:
+    concerned = [(name, value) for name, value in built if name in lifetime.NAMES and isinstance(value, bytes)]
+    if not concerned:
+        return
+    stated = [name for name, _ in concerned if name in _TYPED_LIFETIMES]
+    if len(stated) > 1:
+        raise InvalidPublication(f"two lifetimes at once ({' and '.join(stated)}): state one of them")
+    try:
+        found = lifetime.read(concerned, now_ms := int(time.time() * 1000))
+        lifetime.deadline_ms(found, now_ms, lifetime.Expiration(enabled=True))
+    except lifetime.InvalidLifetime as error:
+        raise InvalidPublication(f"{error}; nothing was sent") from error

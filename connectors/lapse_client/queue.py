@@ -1,0 +1,176 @@
+"""A queue without a subscription: depth, peek, settlement, pause, resume, purge (Q8, Q15, Q21)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+
+from lapse.protocol.answer import Answer, QueuedMessage
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import Command
+from lapse_client.connection import Connection
+from lapse_client.conversation import Conversation
+from lapse_client.delivery import Settling
+from lapse_client.error import Closed
+from lapse_client.settlement import SettlementResult, chunks, results
+
+_OLDEST = "oldest_age_ms"
+
+
+class Queue:
+    """Looks into a queue and acts on it as a whole; a context manager.
+
+    Args:
+        name: the queue.
+        connection: the cluster; from the environment by default.
+        timeout_s: how long to wait for answers, in seconds.
+    """
+
+    def __init__(self, name: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
+        self.name = name
+        self._connection = connection or Connection.from_environment()
+        self._timeout_s = timeout_s
+        self._conversation: Conversation | None = None
+
+    def __enter__(self) -> Queue:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> Queue:
+        """Connect; `with` does so too.
+
+        Raises:
+            UnknownEntity: there is no such queue; the text names those that exist.
+            ConnectionFailed: no broker answered.
+        """
+        if self._conversation is None:
+            shards = self._connection.shards("queue", self.name)
+            self._conversation = Conversation(self._connection, self.name, shards).__enter__()
+        return self
+
+    def close(self) -> None:
+        """Disconnect; may be called twice."""
+        if self._conversation is not None:
+            self._conversation.__exit__(None, None, None)
+
+    def depth(self) -> dict[str, int]:
+        """Figures over all shards: available, leased, delayed, scheduled, dying, depth; oldest_age_ms the highest."""
+        total: dict[str, int] = {}
+        for answer in self._ask(Command(command="depth")):
+            for name, figure in answer.counts.items():
+                total[name] = max(total.get(name, 0), figure) if name == _OLDEST else total.get(name, 0) + figure
+        total.pop("home", None)
+        return total
+
+    def peek(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command\'s word
+        top_n: int | None = None,
+        skip: int = 0,  # the command's word
+    ) -> list[QueuedMessage]:
+        """What the queue holds, shard by shard in order; takes no lease.
+
+        Args:
+            filter: an expression; only messages that match.
+            top_n: at most so many; None = all.
+            skip: so many are left out first.
+        """
+        most = None if top_n is None else top_n + skip
+        answers = self._ask(Command(command="sow", filter=filter, top_n=most))
+        messages = [message for answer in answers for message in answer.messages]
+        return messages[skip:] if top_n is None else messages[skip : skip + top_n]
+
+    def acknowledge(self, bookmarks: Iterable[str] = (), *, filter: str | None = None) -> list[SettlementResult]:  # noqa: A002
+        """Settle as done; by `topic:partition:first[-last][#count]`, or by filter."""
+        return self.settle("acknowledge", bookmarks, filter=filter)
+
+    def cancel(
+        self,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command\'s word
+        delay_ms: int | None = None,
+    ) -> list[SettlementResult]:
+        """Return leased messages to the queue, or withdraw scheduled ones; undeliverable for `delay_ms`."""
+        return self.settle("cancel", bookmarks, filter=filter, delay_ms=delay_ms)
+
+    def expire(self, bookmarks: Iterable[str] = (), *, filter: str | None = None) -> list[SettlementResult]:  # noqa: A002
+        """Expire messages now."""
+        return self.settle("expire", bookmarks, filter=filter)
+
+    def settle(
+        self,
+        how: Settling,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        delay_ms: int | None = None,
+    ) -> list[SettlementResult]:
+        """Settle messages by bookmark, or by a filter on every shard.
+
+        Args:
+            how: acknowledge, cancel or expire.
+            bookmarks: `topic:partition:first[-last][#count]`; each goes to the shard of its partition.
+            filter: instead of bookmarks.
+            delay_ms: of cancel, in ms.
+
+        Raises:
+            ValueError: neither bookmarks nor a filter, or both; a bookmark of another form.
+            CommandFailed: a shard refused, for instance the filter.
+        """
+        by_partition: dict[int, list[str]] = {}
+        for text in bookmarks:
+            by_partition.setdefault(BookmarkRange.parse(text).partition, []).append(text)
+        if bool(by_partition) is (filter is not None):
+            raise ValueError(f"{how}: name either bookmarks or a filter")
+        if filter is not None:
+            answers = self._ask(Command(command=how, filter=filter, delay_ms=delay_ms))
+        else:
+            answers = self._settle_bookmarks(how, by_partition, delay_ms)
+        return [result for answer in answers for result in results(answer)]
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`; survives restarts."""
+        self._ask(Command(command="pause"))
+
+    def resume(self) -> None:
+        """Deliver again."""
+        self._ask(Command(command="resume"))
+
+    def purge(self, *, filter: str | None = None, leased: bool = False) -> dict[str, int]:  # noqa: A002
+        """Remove everything, or what matches; counts `removed` and `skipped`.
+
+        Args:
+            filter: an expression.
+            leased: leased messages too.
+        """
+        total: dict[str, int] = {}
+        for answer in self._ask(Command(command="purge", filter=filter, leased=leased)):
+            for name, figure in answer.counts.items():
+                total[name] = total.get(name, 0) + figure
+        return total
+
+    def _settle_bookmarks(self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None) -> list[Answer]:
+        conversation = self._live()
+        home = conversation.ask([0], Command(command="depth"), self._timeout_s)[0].counts.get("home")
+        asked: list[tuple[int, Command]] = []
+        for partition, texts in by_partition.items():
+            shard = partition if home is None else home
+            if shard not in conversation.partitions:
+                raise ValueError(f"{texts[0]}: {self.name} has partitions 0 to {conversation.partitions[-1]}")
+            asked.extend((shard, Command(command=how, bookmarks=some, delay_ms=delay_ms)) for some in chunks(texts))
+        return conversation.ask_each(asked, self._timeout_s)
+
+    def _ask(self, command: Command) -> list[Answer]:
+        conversation = self._live()
+        return conversation.ask(conversation.partitions, command, self._timeout_s)
+
+    def _live(self) -> Conversation:
+        if self._conversation is None:
+            raise Closed(f"the queue client of {self.name}")
+        return self._conversation

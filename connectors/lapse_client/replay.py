@@ -1,0 +1,82 @@
+"""Bookmark replay: an underlying topic from a bookmark on, as plain Kafka has it (Q19)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection
+from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
+from lapse_client.headers import headers_of
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A record of an underlying topic, whatever a queue has made of it.
+
+    Attributes:
+        bookmark: where it stands.
+        key: its key.
+        value: its value.
+        headers: its headers in order.
+        timestamp_ms: its timestamp, ms since the epoch.
+    """
+
+    bookmark: Bookmark
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: list[tuple[str, bytes | None]] = field(repr=False)
+
+
+def replay(start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False) -> Iterator[Replayed]:
+    """Yield the records of one partition from a bookmark on; no lease is taken, no state is touched.
+
+    Args:
+        start: the first record.
+        connection: the cluster; from the environment by default.
+        follow: wait for new records too; otherwise it ends with those that there were at the beginning.
+
+    Raises:
+        ValueError: the text is no bookmark.
+        UnknownEntity: there is no such topic.
+        LapseError: the bookmark's record is no longer, or not yet, in the log.
+    """
+    first = Bookmark.parse(start) if isinstance(start, str) else start
+    cluster = connection or Connection.from_environment()
+    topics = cluster.partitions()
+    if first.partition >= topics.get(first.topic, 0):
+        raise UnknownEntity("partition", f"{first.topic}:{first.partition}", topics)
+    consumer = cluster.consumer()
+    try:
+        place = TopicPartition(first.topic, first.partition, first.offset)
+        low, end = consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        if not low <= first.offset <= end:
+            raise LapseError(f"{first} is not in the log, which has offsets {low} to {end - 1}: start at one of them")
+        consumer.assign([place])
+        reached = first.offset
+        while follow or reached < end:
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                position = consumer.position([place])[0].offset
+                reached = max(reached, position)
+                continue
+            if message.error() is not None:
+                raise LapseError(f"{first.topic} cannot be read: {message.error()}")
+            reached = (message.offset() or 0) + 1
+            yield Replayed(
+                bookmark=Bookmark(first.topic, first.partition, message.offset() or 0),
+                key=message.key(),
+                value=message.value(),
+                timestamp_ms=message.timestamp()[1],
+                headers=headers_of(message),
+            )
+    except KafkaException as error:
+        raise ConnectionFailed(cluster.bootstrap_servers, error) from error
+    finally:
+        consumer.close()

@@ -1,0 +1,97 @@
+"""Settlements on their way: collected per shard, joined into ranges (Q8), and what became of them (C16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from lapse.protocol.answer import Answer
+from lapse.protocol.bookmark import BookmarkRange
+
+SETTLED: Final = "settled"
+
+MOST_RANGES: Final = 5_000
+"""Ranges in one command; more go into a second one, so that no command exceeds Kafka's record size."""
+
+
+class SettlementResult(NamedTuple):
+    """What became of messages that a settlement named.
+
+    Attributes:
+        messages: which ones.
+        result: `settled`, `already_settled`, `not_leased`, `not_holder`, `stale`, `time_limit`, `scheduled`, `unknown`.
+    """
+
+    messages: BookmarkRange
+    result: str
+
+    @property
+    def settled(self) -> bool:
+        """Whether the settlement took effect."""
+        return self.result == SETTLED
+
+
+class SettlementBatch:
+    """Messages of one shard that are to be settled alike; not thread-safe.
+
+    Offsets are kept per partition and delivery count, so that joining thousands of them costs one sort.
+    """
+
+    __slots__ = ("_offsets", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._offsets: dict[tuple[bytes, bytes], list[int]] = {}
+
+    def add(self, place: bytes, count: bytes) -> None:
+        """Add a message.
+
+        Args:
+            place: its bookmark, as the delivery's header has it.
+            count: its delivery count, as the header has it; empty for none.
+        """
+        partition, _, offset = place.rpartition(b":")
+        key = (partition, count)
+        offsets = self._offsets.get(key)
+        if offsets is None:
+            offsets = self._offsets[key] = []
+        offsets.append(int(offset))
+        self.size += 1
+
+    def take(self) -> list[str]:
+        """Empty the batch and return what it held as `topic:partition:first[-last][#delivery_count]`."""
+        ranges: list[str] = []
+        for (partition, count), offsets in self._offsets.items():
+            token = f"#{count.decode()}" if count else ""
+            prefix = partition.decode()
+            for first, last in _runs(offsets):
+                ranges.append(f"{prefix}:{first}{token}" if first == last else f"{prefix}:{first}-{last}{token}")
+        self._offsets.clear()
+        self.size = 0
+        return ranges
+
+
+def chunks(ranges: list[str]) -> Iterator[tuple[str, ...]]:
+    """Split what one settlement names into as many commands as it needs."""
+    for start in range(0, len(ranges), MOST_RANGES):
+        yield tuple(ranges[start : start + MOST_RANGES])
+
+
+def results(answer: Answer) -> list[SettlementResult]:
+    """What an answer says of each message."""
+    return [SettlementResult(BookmarkRange.parse(item.bookmarks), item.result) for item in answer.settlements]
+
+
+def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of consecutive offsets; a repeated offset counts once."""
+    offsets.sort()
+    first = last = offsets[0]
+    if offsets[-1] - first == len(offsets) - 1 and len(set(offsets)) == len(offsets):
+        yield first, offsets[-1]
+        return
+    for offset in offsets:
+        if offset > last + 1:
+            yield first, last
+            first = offset
+        last = offset
+    yield first, last

@@ -1,0 +1,43 @@
+"""A shard as a client sees it: where its commands go, and which of its reigns holds."""
+
+from __future__ import annotations
+
+
+class Shard:
+    """One partition of one entity.
+
+    Attributes:
+        index: its number among the shards of a channel.
+        entity: queue or SOW topic.
+        partition: partition of the commands and deliveries topics.
+        epoch: the highest reign seen; what lower ones write later is void.
+        epoch_text: the same as the header has it, so that equality is seen without parsing.
+        sent_at_ms: when the last command went there, by `clock.elapsed_ms`.
+    """
+
+    __slots__ = ("entity", "epoch", "epoch_text", "index", "partition", "sent_at_ms")
+
+    def __init__(self, index: int, entity: str, partition: int) -> None:
+        self.index = index
+        self.entity = entity
+        self.partition = partition
+        self.epoch = -1
+        self.epoch_text: bytes | None = None
+        self.sent_at_ms = 0.0
+
+    def __repr__(self) -> str:
+        return f"<shard {self.partition} of {self.entity}>"
+
+    def enters(self, epoch: bytes | None) -> bool:
+        """Whether a record with this epoch counts; if it begins a new reign, remember that."""
+        if epoch is None:
+            return True
+        try:
+            number = int(epoch)
+        except ValueError:
+            return False
+        if number < self.epoch:
+            return False
+        self.epoch = number
+        self.epoch_text = epoch
+        return True

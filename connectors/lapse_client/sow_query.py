@@ -1,0 +1,134 @@
+"""One query of a SOW topic: a command to every shard, and their results as one (S5)."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import islice
+from typing import Final
+from uuid import uuid4
+
+from lapse.protocol import header
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse_client.arrivals import Arrivals
+from lapse_client.channel import Channel, Fields, Received
+from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
+from lapse_client.shard import Shard
+from lapse_client.sow_order import Order
+from lapse_client.sow_record import SowRecord, read
+
+_END: Final = b"group-end"
+_RESULT: Final = b"sow"
+
+
+class SowQuery:
+    """A running query.
+
+    Args:
+        channel: to the topic's shards.
+        command: the query as the user means it, over all shards.
+        timeout_s: how long a shard may keep silent, in seconds.
+    """
+
+    def __init__(self, channel: Channel, command: Command, timeout_s: float) -> None:
+        self.arrivals: Arrivals[tuple[int, SowRecord | None]] = Arrivals()
+        self._channel = channel
+        self._command = command
+        self._timeout_s = timeout_s
+        self._order = Order.parse(command.order_by) if command.order_by is not None else None
+        self._ids = {f"{uuid4().hex}-{shard.index}".encode(): shard for shard in channel.shards}
+        self._results: list[deque[SowRecord]] = [deque() for _ in channel.shards]
+        self._running = set(range(len(channel.shards)))
+        self._futures: list[Future[Answer]] = []
+
+    @property
+    def ids(self) -> list[bytes]:
+        """Ids of its commands, one per shard."""
+        return list(self._ids)
+
+    def records(self) -> Iterator[SowRecord]:
+        """Ask, and yield the results as they come; in order if an order is asked for.
+
+        Raises:
+            CommandFailed: a shard refused the query; the text shows the spot.
+            AnswerTimeout: a shard fell silent.
+        """
+        skip, top_n = self._command.skip or 0, self._command.top_n
+        try:
+            self._ask(None if top_n is None else top_n + skip)
+            merged = self._stream() if self._order is None else self._merged(self._order)
+            yield from islice(merged, skip, None if top_n is None else skip + top_n)
+        finally:
+            for future in self._futures:
+                future.cancel()
+            self._channel.ours.difference_update(self._ids)
+
+    def received(self, record: Received) -> None:
+        """Take in one record (by the channel's thread)."""
+        shard, _, fields = record
+        kind = fields.get(header.KIND)
+        if kind == _RESULT:
+            self.arrivals.put([(shard.index, read(*record))])
+        elif kind == _END:
+            self.arrivals.put([(shard.index, None)])
+
+    def concerns(self, fields: Fields) -> bool:
+        """Whether a record answers this query."""
+        return fields.get(header.COMMAND_ID) in self._ids
+
+    def _ask(self, most: int | None) -> None:
+        self._channel.ours.update(self._ids)
+        for ident, shard in self._ids.items():
+            command = self._command.model_copy(update={"id": ident.decode(), "top_n": most, "skip": None})
+            future = self._channel.send(shard, command)
+            self._futures.append(future)
+            future.add_done_callback(lambda done, shard=shard: self._refused(shard, done))  # type: ignore[misc]
+
+    def _refused(self, shard: Shard, future: Future[Answer]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None and future.result().status != "ok":
+            error = CommandFailed(shard.entity, future.result())
+        if error is not None:
+            self.arrivals.end(error)
+        else:  # follows the group's end, and stands for it where that was missed
+            self.arrivals.put([(shard.index, None)])
+
+    def _stream(self) -> Iterator[SowRecord]:
+        while True:
+            for results in self._results:
+                while results:
+                    yield results.popleft()
+            if not self._running:
+                return
+            self._pump()
+
+    def _merged(self, order: Order) -> Iterator[SowRecord]:
+        shards = [self._of_shard(index) for index in range(len(self._results))]
+        return heapq.merge(*shards, key=order.key, reverse=order.descending)
+
+    def _of_shard(self, index: int) -> Iterator[SowRecord]:
+        while True:
+            while self._results[index]:
+                yield self._results[index].popleft()
+            if index not in self._running:
+                return
+            self._pump()
+
+    def _pump(self) -> None:
+        taken = self.arrivals.take(10_000, self._timeout_s)
+        if not taken:
+            if self.arrivals.ended:
+                raise LapseError("the query was cut short: its client was closed")
+            shards = self._channel.shards
+            silent = [shards[index].partition for index in self._running]
+            raise AnswerTimeout(shards[0].entity, self._command.command, silent, self._timeout_s)
+        for index, record in taken:
+            if record is None:
+                self._running.discard(index)
+            else:
+                self._results[index].append(record)

@@ -1,0 +1,82 @@
+"""Records of a SOW topic as queries and subscriptions return them (S5 to S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import Message
+
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.protocol import header
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.channel import Fields
+from lapse_client.headers import headers_of
+from lapse_client.shard import Shard
+
+_OWN: Final = frozenset(
+    {
+        header.KIND,
+        header.SUBSCRIPTION,
+        header.COMMAND_ID,
+        header.EPOCH,
+        header.BOOKMARK,
+        header.TIMESTAMP_MS,
+        header.OPERATION,
+        header.REASONS,
+        EXPIRES_AT_MS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SowRecord:
+    """The current state of one key, or what became of it.
+
+    Attributes:
+        kind: `sow` (result of a query), `publish` (new or replaced), `delta` (the value has the changed fields only),
+            `oof` (out of focus: deleted, expired, or it no longer matches); of a subscription also `group-end` (all
+            that matched at the beginning has been told) and `resubscribed` (a shard had forgotten the subscription:
+            what changed meanwhile is told anew by `sow_and_subscribe`, and is missing otherwise).
+        key: the record's key.
+        value: its payload.
+        bookmark: where its last update stands; None where there is none.
+        expires_at_ms: its deadline, ms since the epoch; None without one.
+        timestamp_ms: its last update, ms since the epoch; -1 if unknown.
+        partition: the shard.
+        operation: of an `oof`, why: deleted, expired, or no longer matching.
+        reasons: of an `oof`, the removal's reasons (L14).
+        headers: the record's own headers.
+    """
+
+    kind: str
+    key: bytes | None = None
+    value: bytes | None = None
+    bookmark: Bookmark | None = None
+    expires_at_ms: int | None = None
+    timestamp_ms: int = -1
+    partition: int = -1
+    operation: str = ""
+    reasons: tuple[str, ...] = ()
+    headers: Sequence[tuple[str, bytes | None]] = field(default=(), repr=False)
+
+
+def read(shard: Shard, message: Message, fields: Fields) -> SowRecord:
+    """Read a record of the deliveries topic."""
+    place = fields.get(header.BOOKMARK)
+    deadline = fields.get(EXPIRES_AT_MS)
+    stamp = fields.get(header.TIMESTAMP_MS)
+    reasons = fields.get(header.REASONS, b"").decode()
+    return SowRecord(
+        kind=fields.get(header.KIND, b"").decode(),
+        key=message.key(),
+        value=message.value(),
+        bookmark=Bookmark.parse(place.decode()) if place else None,
+        expires_at_ms=int(deadline) if deadline else None,
+        timestamp_ms=int(stamp) if stamp else -1,
+        partition=shard.partition,
+        operation=fields.get(header.OPERATION, b"").decode(),
+        reasons=tuple(reasons.split(",")) if reasons else (),
+        headers=[item for item in headers_of(message) if item[0] not in _OWN],
+    )

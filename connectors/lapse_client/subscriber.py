@@ -1,0 +1,258 @@
+"""The queue subscriber: deliveries by iterator, in batches, or to a callback (X3)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+
+from lapse_client.connection import Connection, entities
+from lapse_client.delivery import Delivery, Settling
+from lapse_client.error import Closed, UnknownEntity
+from lapse_client.settlement import SettlementResult, results
+from lapse_client.subscription import Subscription
+from lapse_client.terms import Terms
+
+log = logging.getLogger("lapse_client")
+
+Handler = Callable[[Delivery], object]
+
+
+class QueueSubscriber:
+    """Receives a queue's messages under leases; a context manager and an iterator.
+
+    ::
+
+        with QueueSubscriber("orders", max_backlog=100) as subscriber:
+            for delivery in subscriber:
+                with delivery:          # acknowledges, or cancels on an exception
+                    handle(delivery.value)
+
+    It heartbeats by itself, subscribes again where a worker has forgotten it, drops prefetched messages whose lease
+    is over, and on `close` gives back at once what was not settled. With a `max_backlog` below the queue's number of
+    partitions the credits have to travel, which costs latency.
+
+    Args:
+        queue: its name, or a compiled regular expression: then all queues whose whole name matches now.
+        max_backlog: most unsettled deliveries at once, over all partitions; 0 = barriers only.
+        connection: the cluster; from the environment by default.
+        name: of the subscription, for people and for peeks; unique by default.
+        filter: an expression; only messages that match are delivered.
+        heartbeat_timeout_ms: silence after which the queue takes the leases back, in ms.
+        ack_batch_size: acknowledgments in one command at most.
+        ack_interval_ms: how long an acknowledgment may wait for others, in ms.
+        timeout_s: how long to wait for answers: to subscribe, to unsubscribe, to `settle`; in seconds.
+        on_refused: told of refused settlements that nobody waits for; called by a background thread.
+
+    Raises:
+        ValueError: a number out of range; the text names it.
+    """
+
+    def __init__(
+        self,
+        queue: str | re.Pattern[str],
+        max_backlog: int = 1,
+        *,
+        connection: Connection | None = None,
+        name: str | None = None,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        heartbeat_timeout_ms: int = 10_000,
+        ack_batch_size: int = 1_000,
+        ack_interval_ms: int = 50,
+        timeout_s: float = 30.0,
+        on_refused: Callable[[SettlementResult], None] | None = None,
+    ) -> None:
+        self.queue = queue
+        self.terms = Terms(
+            max_backlog=max_backlog,
+            name=name or Terms.unique_name(),
+            filter=filter,
+            heartbeat_timeout_ms=heartbeat_timeout_ms,
+            ack_batch_size=ack_batch_size,
+            ack_interval_ms=ack_interval_ms,
+        )
+        self._connection = connection or Connection.from_environment()
+        self._timeout_s = timeout_s
+        self._on_refused = on_refused
+        self._subscription: Subscription | None = None
+        self._handlers: set[int] = set()
+        self._idle = threading.Event()
+        self._idle.set()
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self.terms.name
+
+    def start(self) -> QueueSubscriber:
+        """Subscribe; `with` does so too.
+
+        Raises:
+            UnknownEntity: there is no such queue; the text names those that exist.
+            CommandFailed: a shard refused, for instance the filter.
+            AnswerTimeout: no worker answered.
+            ConnectionFailed: no broker answered.
+        """
+        if self._subscription is None:
+            subscription = Subscription(self._connection, self._queues(), self.terms, self._on_refused)
+            subscription.start(self._timeout_s)
+            self._subscription = subscription
+        return self
+
+    def close(self) -> None:
+        """Send what was acknowledged, give the rest back, wait for the answers; from any thread, twice if you like.
+
+        Handlers of `run` that are at work finish first. Called by a handler, it lets `run` end, which then closes.
+        """
+        if self._subscription is None:
+            return
+        self._subscription.stop()
+        if threading.get_ident() not in self._handlers:
+            self._idle.wait()
+            self._subscription.close(self._timeout_s)
+
+    def __enter__(self) -> QueueSubscriber:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self.messages()
+
+    def messages(self, timeout: float | None = None) -> Iterator[Delivery]:
+        """Iterate over deliveries.
+
+        Args:
+            timeout: end after so many seconds without one; None = only `close` ends it.
+        """
+        while (delivery := self.receive(timeout)) is not None:
+            yield delivery
+
+    def batches(self, max_size: int = 1_000, timeout: float | None = None) -> Iterator[list[Delivery]]:
+        """Iterate over lists of deliveries, each what has arrived by then; the fast way together with `acknowledge`.
+
+        Args:
+            max_size: deliveries in one list at most.
+            timeout: end after so many seconds without one; None = only `close` ends it.
+        """
+        while batch := self._live().take(max_size, timeout):
+            yield batch
+
+    def receive(self, timeout: float | None = None) -> Delivery | None:
+        """Wait for one delivery.
+
+        Args:
+            timeout: for how many seconds; None = until there is one, or `close`.
+
+        Returns:
+            None after the timeout or `close`.
+        """
+        taken = self._live().take(1, timeout)
+        return taken[0] if taken else None
+
+    def run(self, handler: Handler, threads: int = 1) -> None:
+        """Hand every delivery to a callback, until `close`; the subscriber is closed then.
+
+        A delivery that the handler leaves unsettled is acknowledged when it returns, and cancelled when it raises;
+        the exception is logged, and the next delivery follows.
+
+        Args:
+            handler: called with each delivery, by as many threads as asked for; its result is ignored.
+            threads: how many; more than `max_backlog` never have work at the same time.
+        """
+        subscription = self._live()
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            self._handlers.add(threading.get_ident())
+            try:
+                while taken := subscription.take(1, None):
+                    _handle(handler, taken[0])
+            except BaseException as error:  # noqa: BLE001  # raised again by the caller's thread
+                failures.append(error)
+                subscription.arrivals.end(error)
+            finally:
+                self._handlers.discard(threading.get_ident())
+
+        others = [threading.Thread(target=work, name=f"lapse handler {number}") for number in range(1, threads)]
+        self._idle.clear()
+        for thread in others:
+            thread.start()
+        work()
+        for thread in others:
+            thread.join()
+        self._idle.set()
+        self.close()
+        if failures:
+            raise failures[0]
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge many deliveries; cheaper than one by one.
+
+        Raises:
+            AlreadySettled: one of them was settled before; those in front of it are acknowledged.
+        """
+        self._live().acknowledge(deliveries)
+
+    def settle(
+        self,
+        how: Settling,
+        deliveries: Sequence[Delivery],
+        *,
+        wait: bool = False,
+        delay_ms: int | None = None,
+        lease_ms: int | None = None,
+    ) -> list[SettlementResult]:
+        """Settle many deliveries at once, and learn what became of each if wanted.
+
+        Args:
+            how: acknowledge, cancel, expire or renew.
+            deliveries: what to settle.
+            wait: wait for the answers; without it the list is empty, and refusals go to `on_refused`.
+            delay_ms: of cancel: how long the messages stay undeliverable, in ms.
+            lease_ms: of renew: how long from now, in ms.
+
+        Raises:
+            AlreadySettled: one of them was settled before.
+            AnswerTimeout: a shard did not answer; whether it settled is not known.
+            CommandFailed: a shard refused the command as a whole.
+        """
+        subscription = self._live()
+        asked = subscription.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, answer=wait)
+        if not asked:
+            return []
+        answers = subscription.channel.ask(asked, self._timeout_s)
+        for answer in answers:
+            subscription.note_renewal(answer, deliveries)
+        return [result for answer in answers for result in results(answer)]
+
+    def flush(self) -> None:
+        """Send the acknowledgments that wait for others now."""
+        self._live().flush()
+
+    def _live(self) -> Subscription:
+        if self._subscription is None:
+            raise Closed(f"the subscriber of {self.queue}")
+        return self._subscription
+
+    def _queues(self) -> list[tuple[str, int]]:
+        if isinstance(self.queue, str):
+            return [(self.queue, self._connection.shards("queue", self.queue))]
+        known = entities(self._connection.partitions(), sow=False)
+        matching = [name for name in known if self.queue.fullmatch(name)]
+        if not matching:
+            raise UnknownEntity("queue that matches", self.queue.pattern, known)
+        return [(name, self._connection.shards("queue", name)) for name in matching]
+
+
+def _handle(handler: Handler, delivery: Delivery) -> None:
+    try:
+        with delivery:
+            handler(delivery)
+    except Exception:
+        log.exception("the handler failed on %s; it is cancelled", delivery.bookmark)

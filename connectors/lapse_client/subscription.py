@@ -1,0 +1,327 @@
+"""A queue subscription: credits, heartbeats and settlements, kept up by the channel's thread (Q3, Q5, Q8)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse_client.acknowledgments import Acknowledgments
+from lapse_client.arrivals import Arrivals
+from lapse_client.channel import Channel, Received, forgotten
+from lapse_client.clock import elapsed_ms
+from lapse_client.connection import Connection
+from lapse_client.credit import Credits, Grant
+from lapse_client.delivery import Delivery, Settling
+from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
+from lapse_client.settlement import SettlementBatch, SettlementResult, chunks, results
+from lapse_client.shard import Shard
+from lapse_client.terms import Terms
+
+log = logging.getLogger("lapse_client")
+
+TICK_S: Final = 0.05
+"""The channel's thread looks for due work at least this often."""
+
+RESEND_MS: Final = 15_000.0
+"""A `subscribe` without an answer for so long is sent again."""
+
+
+class Subscription:
+    """The standing request, from `subscribe` to `unsubscribe`.
+
+    Args:
+        connection: the cluster.
+        queues: names and numbers of shards.
+        terms: what is asked for.
+        on_refused: told of settlements that were refused and that nobody waits for; called by the channel's thread.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        queues: Sequence[tuple[str, int]],
+        terms: Terms,
+        on_refused: Callable[[SettlementResult], None] | None = None,
+    ) -> None:
+        self.terms = terms
+        self.arrivals: Arrivals[Delivery] = Arrivals()
+        self.channel = Channel(connection, queues, self)
+        self.channel.ours.add(terms.name.encode())
+        self._on_refused = on_refused
+        self._lock = threading.Lock()
+        self._shards = self.channel.shards
+        self._credits = Credits(len(self._shards), terms.max_backlog)
+        self._acknowledgments = Acknowledgments(self._shards, self._enough, self._send_acks)
+        self._subscribing: dict[int, tuple[float, Future[Answer]]] = {}
+        self._unconfirmed = set(range(len(self._shards)))
+        self._confirmed = threading.Event()
+        self._error: BaseException | None = None
+        self._stopped = False
+        self._closing = False
+
+    def start(self, timeout_s: float) -> None:
+        """Subscribe at every shard and wait for their answers.
+
+        Raises:
+            CommandFailed: a shard refused.
+            AnswerTimeout: one did not answer within `timeout_s` seconds.
+            ConnectionFailed: no broker answered.
+        """
+        self.channel.start()
+        self._confirmed.wait(timeout_s)
+        error = self._error
+        if error is None and self._unconfirmed:
+            late = [self._shards[index] for index in sorted(self._unconfirmed)]
+            error = AnswerTimeout(late[0].entity, "subscribe", [shard.partition for shard in late], timeout_s)
+        if error is not None:
+            self._closing = True
+            for shard in self._shards:  # whatever answers late shall not hold leases for nobody
+                self.channel.send(shard, self._command("unsubscribe", answer="none"))
+            self.channel.close()
+            raise error
+
+    def stop(self) -> None:
+        """Hand out no more; what was handed out can still be settled."""
+        self._stopped = True
+        self.arrivals.remove(lambda _: True)
+        self.arrivals.end()
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is settled, give everything else back, and wait for the shards' answers.
+
+        Prefetched deliveries return to the queue at once. Where no answer comes, they return when the heartbeats
+        are missed; that is logged, not raised.
+        """
+        if self._closing:
+            return
+        self.stop()
+        self._closing = True
+        if self._error is None:
+            self.flush()
+            leave = [(shard, self._command("unsubscribe")) for shard in self._shards]
+            try:
+                self.channel.ask(leave, timeout_s)
+            except LapseError as error:
+                log.warning("leases return when heartbeats are missed, not at once: %s", error)
+        self.channel.close()
+
+    def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
+        """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
+        deadline_ms = None if timeout_s is None else elapsed_ms() + timeout_s * 1000
+        while True:
+            taken = self.arrivals.take(most, timeout_s)
+            if not taken:
+                return taken
+            now_ms = self.channel.clock.now_ms()
+            kept = [delivery for delivery in taken if delivery.lease_ends_ms > now_ms]
+            if len(kept) != len(taken):
+                self._forget(delivery for delivery in taken if delivery.lease_ends_ms <= now_ms)
+            if kept:
+                return kept
+            if deadline_ms is not None:
+                timeout_s = max(0.0, (deadline_ms - elapsed_ms()) / 1000)
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Collect acknowledgments; a shard's are sent when they are enough, or old enough."""
+        self._acknowledgments.add(deliveries)
+
+    def flush(self) -> None:
+        """Send all acknowledgments that were collected."""
+        self._acknowledgments.flush_all()
+
+    def command(
+        self,
+        how: Settling,
+        deliveries: Sequence[Delivery],
+        *,
+        delay_ms: int | None = None,
+        lease_ms: int | None = None,
+        answer: bool = False,
+    ) -> list[tuple[Shard, Command]]:
+        """Settle at once, not in the batch.
+
+        Args:
+            how: the command.
+            deliveries: what is settled.
+            delay_ms: of cancel.
+            lease_ms: of renew.
+            answer: return the commands unsent, for `Channel.ask`.
+
+        Returns:
+            The commands that still have to be sent: none unless `answer`.
+        """
+        asked: list[tuple[Shard, Command]] = []
+        for shard, group in _by_shard(how, deliveries).items():
+            batch = SettlementBatch()
+            for delivery in group:
+                batch.add(delivery.place, delivery.token)
+            want = "all" if answer or how == "renew" else "errors"
+            for bookmarks in chunks(batch.take()):
+                command = self._command(how, bookmarks=bookmarks, delay_ms=delay_ms, lease_ms=lease_ms, answer=want)
+                if answer:
+                    asked.append((shard, command))
+                    continue
+                future = self.channel.send(shard, command)
+                if how == "renew":
+                    future.add_done_callback(lambda done, group=group: self._renewed(done, group))  # type: ignore[misc]
+            if how != "renew":
+                with self._lock:
+                    self._credits.settled(shard.index, len(group), elapsed_ms())
+        return asked
+
+    def received(self, records: list[Received]) -> None:
+        """Take deliveries in, and count them (from `Channel`)."""
+        arrived = [Delivery(self, *record) for record in records]
+        counts: dict[int, int] = {}
+        for delivery in arrived:
+            if not delivery.is_barrier:
+                index = delivery.shard.index
+                counts[index] = counts.get(index, 0) + 1
+        now_ms = elapsed_ms()
+        with self._lock:
+            for index, count in counts.items():
+                self._credits.delivered(index, count, now_ms)
+        if not self._stopped:
+            self.arrivals.put(arrived)
+
+    def refused(self, shard: Shard, answer: Answer) -> None:
+        """Subscribe again where the subscription is unknown; report refused settlements (from `Channel`)."""
+        if answer.status != "ok":
+            if forgotten(answer):
+                self._lost(shard)
+            else:
+                log.warning("%s", CommandFailed(shard.entity, answer))
+        for result in results(answer):
+            if not result.settled:
+                log.info("%s of %s: %s", answer.command, result.messages, result.result)
+                if self._on_refused is not None:
+                    self._on_refused(result)
+
+    def tick(self) -> float:
+        """Send what is due: acknowledgments, credits, heartbeats (from `Channel`)."""
+        now_ms = elapsed_ms()
+        self._acknowledgments.flush_older(self.terms.ack_interval_ms)
+        if not self._closing:
+            self._grant(now_ms)
+            beat_ms = self.terms.heartbeat_timeout_ms / 3
+            for shard in self._shards:
+                if now_ms - shard.sent_at_ms >= beat_ms:
+                    self.channel.send(shard, self._command("heartbeat", answer="errors"))
+        if self._credits.travelling:
+            return TICK_S / 5
+        return min(TICK_S, max(0.001, self.terms.ack_interval_ms / 2000), self.terms.heartbeat_timeout_ms / 12_000)
+
+    def full(self) -> bool:
+        """Never: the backlog bounds what can arrive (from `Channel`)."""
+        return False
+
+    def failed(self, error: BaseException) -> None:
+        """Let takers know (from `Channel`)."""
+        self._error = self._error or error
+        self._confirmed.set()
+        self.arrivals.end(self._error)
+
+    def _enough(self, shard: Shard) -> int:
+        """Acknowledgments that are worth a command: no more than half the credit, so that the shard never runs dry."""
+        return min(self.terms.ack_batch_size, max(1, self._credits.credit(shard.index) // 2))
+
+    def _send_acks(self, shard: Shard, ranges: list[str], count: int) -> None:
+        for bookmarks in chunks(ranges):
+            self.channel.send(shard, self._command("acknowledge", bookmarks=bookmarks, answer="errors"))
+        with self._lock:
+            self._credits.settled(shard.index, count, elapsed_ms())
+
+    def _grant(self, now_ms: float) -> None:
+        with self._lock:
+            for index, (sent_ms, future) in list(self._subscribing.items()):
+                if now_ms - sent_ms >= RESEND_MS:
+                    future.cancel()
+                    del self._subscribing[index]
+                    self._credits.lost(index)
+            grants = self._credits.due(now_ms)
+        for grant in grants:
+            command = self._command(
+                "subscribe",
+                max_backlog=grant.credit,
+                filter=self.terms.filter,
+                heartbeat_timeout_ms=self.terms.heartbeat_timeout_ms,
+            )
+            future = self.channel.send(self._shards[grant.shard], command)
+            self._subscribing[grant.shard] = (now_ms, future)
+            future.add_done_callback(lambda done, grant=grant: self._subscribed(grant, done))  # type: ignore[misc]
+
+    def _subscribed(self, grant: Grant, future: Future[Answer]) -> None:
+        if future.cancelled() or self._closing:
+            return
+        error = future.exception()
+        answer = None if error else future.result()
+        if answer is not None and answer.status != "ok":
+            error = CommandFailed(self._shards[grant.shard].entity, answer)
+        if answer is None or error is not None:
+            if isinstance(error, CommandFailed):
+                self.failed(error)  # asking again would be refused again
+            return
+        with self._lock:
+            if self._subscribing.get(grant.shard, (0.0, None))[1] is future:
+                del self._subscribing[grant.shard]
+            self._credits.answered(grant.shard, grant.credit, elapsed_ms())
+            if (home := answer.counts.get("home")) is not None:
+                self._concentrate(self._shards[grant.shard].entity, home)
+            self._unconfirmed.discard(grant.shard)
+        if not self._unconfirmed:
+            self._confirmed.set()
+
+    def _concentrate(self, queue: str, home: int) -> None:
+        """In total order one shard delivers everything, so it gets the whole backlog; of several queues none does."""
+        if all(shard.entity == queue for shard in self._shards) and 0 <= home < len(self._shards):
+            self._credits.concentrate(home)
+
+    def _lost(self, shard: Shard) -> None:
+        log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
+        with self._lock:
+            self._credits.lost(shard.index)
+        dropped = self.arrivals.remove(lambda delivery: delivery.shard is shard)
+        with self._lock:
+            self._credits.settled(shard.index, dropped, elapsed_ms())
+
+    def _forget(self, deliveries: Iterable[Delivery]) -> None:
+        """Their leases were over before the application saw them: the queue has them again."""
+        counts: dict[int, int] = {}
+        for delivery in deliveries:
+            counts[delivery.shard.index] = counts.get(delivery.shard.index, 0) + 1
+        log.info("%d prefetched deliveries dropped: their leases are over", sum(counts.values()))
+        with self._lock:
+            for index, count in counts.items():
+                self._credits.settled(index, count, elapsed_ms())
+
+    def note_renewal(self, answer: Answer, deliveries: Sequence[Delivery]) -> None:
+        """Set the new end of the leases that an answer says are renewed."""
+        if answer.lease_until_ms is None:
+            return
+        settled = {str(place) for result in results(answer) if result.settled for place in result.messages}
+        for delivery in deliveries:
+            if str(delivery.bookmark) in settled:
+                delivery.lease_ends_ms = answer.lease_until_ms
+
+    def _renewed(self, future: Future[Answer], deliveries: Sequence[Delivery]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            answer = future.result()
+            self.note_renewal(answer, deliveries)
+            self.refused(deliveries[0].shard, answer)
+
+    def _command(self, name: str, **fields: object) -> Command:
+        return Command.model_validate({"command": name, "subscription": self.terms.name, **fields})
+
+
+def _by_shard(how: Settling, deliveries: Iterable[Delivery]) -> dict[Shard, list[Delivery]]:
+    groups: dict[Shard, list[Delivery]] = {}
+    for delivery in deliveries:
+        delivery.mark(how)
+        if not delivery.is_barrier:
+            groups.setdefault(delivery.shard, []).append(delivery)
+    return groups

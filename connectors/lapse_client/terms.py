@@ -1,0 +1,44 @@
+"""What a queue subscription asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+_LEAST = {"max_backlog": 0, "heartbeat_timeout_ms": 100, "ack_batch_size": 1, "ack_interval_ms": 0}
+
+
+def _unique_name() -> str:
+    return uuid4().hex
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What a subscription asks for.
+
+    Attributes:
+        max_backlog: most unsettled deliveries at once, over all shards.
+        name: the subscription; unique by default.
+        filter: which messages, as an expression; None = all.
+        heartbeat_timeout_ms: silence after which it counts as lost and its leases return, in ms.
+        ack_batch_size: acknowledgments in one command at most.
+        ack_interval_ms: how long an acknowledgment may wait for others, in ms.
+    """
+
+    max_backlog: int = 1
+    name: str = field(default_factory=_unique_name)
+    filter: str | None = None
+    heartbeat_timeout_ms: int = 10_000
+    ack_batch_size: int = 1_000
+    ack_interval_ms: int = 50
+
+    def __post_init__(self) -> None:
+        for what, least in _LEAST.items():
+            value = getattr(self, what)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{what} = {value!r}: expected a whole number, {least} or more")
+
+    @staticmethod
+    def unique_name() -> str:
+        """A name that no other subscription has."""
+        return _unique_name()

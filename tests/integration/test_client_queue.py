@@ -1,0 +1,240 @@
+"""The queue subscriber against scripted shards on a real broker."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lapse_client.connection import Connection
+from lapse_client.error import AlreadySettled, AnswerTimeout, CommandFailed, UnknownEntity
+from lapse_client.publisher import Publisher
+from lapse_client.queue import Queue
+from lapse_client.subscriber import QueueSubscriber
+from support.scripted_shard import ScriptedShards
+
+Start = Callable[..., ScriptedShards]
+
+
+@pytest.fixture
+def shards(kafka: str, unique: Callable[[str], str]) -> Iterator[Start]:
+    started: list[ScriptedShards] = []
+
+    def start(partitions: int = 1, **options: int) -> ScriptedShards:
+        started.append(ScriptedShards(kafka, unique(f"q{len(started)}"), partitions, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+def publish(shards: ScriptedShards, count: int) -> None:
+    with Publisher(Connection(shards.servers)) as publisher:
+        for number in range(count):
+            publisher.publish(shards.queue, str(number), key=str(number), headers={"own": "yes"})
+
+
+def subscriber(shards: ScriptedShards, max_backlog: int = 1, **options: object) -> QueueSubscriber:
+    return QueueSubscriber(shards.queue, max_backlog, connection=Connection(shards.servers), **options)
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not within the time limit"
+        time.sleep(0.01)
+
+
+@pytest.mark.feature("X3", "Q3")
+@pytest.mark.parametrize("max_backlog", [1, 2, 3, 100])
+def test_all_messages_come_once_and_never_more_are_outstanding_than_allowed(shards: Start, max_backlog: int) -> None:
+    queue = shards(partitions=3)
+    publish(queue, 100)
+    seen = []
+    with subscriber(queue, max_backlog) as receiver:
+        for delivery in receiver.messages(timeout=3):
+            with delivery:
+                seen.append(int(delivery.value))
+                assert delivery.headers == [("own", b"yes")]
+                assert delivery.key == delivery.value
+                assert delivery.delivery_count == 1
+            if len(seen) == 100:
+                break
+    assert sorted(seen) == list(range(100))
+    assert queue.depth() == 0
+    assert queue.most_outstanding[receiver.name] <= max_backlog
+
+
+@pytest.mark.feature("X3")
+def test_batches_are_acknowledged_as_ranges(shards: Start) -> None:
+    queue = shards()
+    publish(queue, 2000)
+    seen = 0
+    with subscriber(queue, 1000) as receiver:
+        for batch in receiver.batches(timeout=3):
+            receiver.acknowledge(batch)
+            seen += len(batch)
+            if seen == 2000:
+                break
+    assert queue.depth() == 0
+    assert [name for _, name in queue.log].count("acknowledge") <= 20
+
+
+@pytest.mark.feature("X3")
+def test_an_exception_cancels(shards: Start) -> None:
+    queue = shards()
+    publish(queue, 1)
+    with subscriber(queue) as receiver:
+        with pytest.raises(ZeroDivisionError), receiver.receive(10):
+            raise ZeroDivisionError
+        again = receiver.receive(10)
+        assert again.delivery_count == 2
+        again.acknowledge()
+        with pytest.raises(AlreadySettled):
+            again.cancel()
+    assert queue.depth() == 0
+
+
+@pytest.mark.feature("X3")
+def test_a_callback_gets_everything_and_its_failures_come_again(shards: Start) -> None:
+    queue = shards(partitions=2)
+    publish(queue, 50)
+    seen: list[int] = []
+    failed = threading.Event()
+
+    def handle(delivery: object) -> None:
+        if delivery.value == b"7" and not failed.is_set():
+            failed.set()
+            raise ValueError("seven")
+        seen.append(int(delivery.value))
+        if len(seen) == 50:
+            threading.Thread(target=receiver.close).start()
+
+    with subscriber(queue, 10) as receiver:
+        receiver.run(handle, threads=3)
+    assert sorted(seen) == list(range(50))
+    until(lambda: queue.depth() == 0)
+
+
+@pytest.mark.feature("X3", "Q5")
+def test_close_gives_back_at_once(shards: Start) -> None:
+    queue = shards()
+    publish(queue, 10)
+    with subscriber(queue, 10) as receiver:
+        assert receiver.receive(10)
+    assert not queue.subscriptions[0]
+    with subscriber(queue, 10) as receiver:
+        batch = []
+        while len(batch) < 10:
+            batch += receiver._live().take(10, 5)
+        assert {delivery.delivery_count for delivery in batch} == {2}
+
+
+@pytest.mark.feature("X3", "Q5")
+def test_heartbeats_go_on_while_the_application_works(shards: Start) -> None:
+    queue = shards()
+    publish(queue, 1)
+    with subscriber(queue, heartbeat_timeout_ms=600) as receiver:
+        delivery = receiver.receive(10)
+        time.sleep(2)
+        assert receiver.settle("acknowledge", [delivery], wait=True)[0].settled
+    assert queue.depth() == 0
+
+
+@pytest.mark.feature("X3")
+def test_prefetched_messages_whose_lease_is_over_are_dropped(shards: Start) -> None:
+    queue = shards(lease_ms=1000)
+    publish(queue, 5)
+    with subscriber(queue, 5) as receiver:
+        first = receiver.receive(10)
+        until(lambda: len(receiver._live().arrivals) == 4)
+        time.sleep(1.2)
+        again = receiver.receive(10)
+        assert first.delivery_count == 1
+        assert again.delivery_count > 1
+
+
+@pytest.mark.feature("X3")
+def test_a_forgotten_subscription_is_made_again(shards: Start) -> None:
+    queue = shards(partitions=2)
+    with subscriber(queue, 4, heartbeat_timeout_ms=600) as receiver:
+        queue.forget()
+        publish(queue, 10)
+        seen = []
+        for delivery in receiver.messages(timeout=5):
+            with delivery:
+                seen.append(delivery.value)
+            if len(seen) == 10:
+                break
+        assert len(seen) == 10
+
+
+@pytest.mark.feature("X3", "Q8", "C13", "C17")
+def test_settlements_tell_their_results(shards: Start) -> None:
+    queue = shards()
+    publish(queue, 3)
+    with subscriber(queue, 3) as receiver:
+        batch = [receiver.receive(10) for _ in range(3)]
+        before_ms = batch[0].lease_until_ms
+        results = receiver.settle("renew", batch, wait=True, lease_ms=90_000)
+        assert all(result.settled for result in results)
+        assert batch[0].lease_until_ms > before_ms
+        assert all(result.settled for result in receiver.settle("expire", batch[:1], wait=True))
+        queue.queues[0][batch[1].bookmark.offset].count += 1
+        refused = receiver.settle("cancel", batch[1:2], wait=True)
+        assert [result.result for result in refused] == ["stale"]
+
+
+@pytest.mark.feature("X3", "X7")
+def test_an_unknown_queue_is_named_with_those_that_exist(shards: Start) -> None:
+    queue = shards()
+    with pytest.raises(UnknownEntity, match="nowhere") as caught:
+        QueueSubscriber("nowhere", connection=Connection(queue.servers)).start()
+    assert queue.queue in caught.value.known
+
+
+@pytest.mark.feature("X3", "X7")
+def test_a_refused_subscription_says_why(shards: Start) -> None:
+    with pytest.raises(CommandFailed, match="column 1"):
+        subscriber(shards(), filter="bad").start()
+
+
+@pytest.mark.feature("X3")
+def test_no_worker_is_told_as_such(shards: Start) -> None:
+    queue = shards()
+    queue.muted = True
+    with pytest.raises(AnswerTimeout, match="lapse worker"):
+        subscriber(queue, timeout_s=1.0).start()
+
+
+@pytest.mark.feature("Q3")
+def test_a_subscription_may_name_queues_by_regular_expression(shards: Start) -> None:
+    first, second = shards(), shards(partitions=2)
+    publish(first, 5)
+    publish(second, 5)
+    pattern = re.compile(r"q[01]" + re.escape(first.queue[2:]))
+    seen = []
+    with QueueSubscriber(pattern, 2, connection=Connection(first.servers)) as receiver:
+        for delivery in receiver.messages(timeout=5):
+            with delivery:
+                seen.append(delivery.queue)
+            if len(seen) == 10:
+                break
+    assert sorted(set(seen)) == sorted([first.queue, second.queue])
+    assert len(seen) == 10
+
+
+@pytest.mark.feature("Q15", "X3")
+def test_a_queue_is_inquired_and_settled_without_a_subscription(shards: Start) -> None:
+    queue = shards(partitions=2)
+    publish(queue, 4)
+    until(lambda: queue.depth() == 4)
+    with Queue(queue.queue, connection=Connection(queue.servers)) as client:
+        assert client.depth()["depth"] == 4
+        messages = client.peek()
+        assert len(messages) == 4
+        results = client.acknowledge([message.bookmark for message in messages])
+        assert {result.result for result in results} == {"settled"}
+        assert client.depth()["depth"] == 0
