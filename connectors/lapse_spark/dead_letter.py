@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header as names
 from lapse.protocol import topic as topics
-from lapse_spark import header, schema
+from lapse_spark import facts, header, schema
 from lapse_spark.family import FAMILIES, LAPSE
 
 
@@ -21,37 +21,29 @@ def parse(raw: DataFrame) -> DataFrame:
     Returns:
         `schema.DEAD_LETTER`, one row per record; what is no dead letter has a `fault`.
     """
-    found = raw.select(*schema.RAW.names, header.newest_first(F.col("headers")).alias("_headers"))
-    headers = F.col("_headers")
-    told = found.select("*", _first_family(headers).alias("_told"))
-    facts = F.col("_told")
-    read = told.select(
-        *(F.col(name).alias(alias) for name, alias in _LETTER.items()),
-        "key",
-        "value",
-        "headers",
-        facts["family"].alias("family"),
-        F.coalesce(facts["entity"], _without_prefix(F.col("topic"))).alias("entity"),
-        facts["topic"].alias("topic"),
-        facts["partition"].alias("partition"),
-        facts["offset"].alias("offset"),
-        facts["reasons"].alias("reasons"),
-        facts["message"].alias("message"),
-        header.text(headers, names.LAPSE_ID).alias("_lapse_id"),
-        header.count(headers, names.DLQ_DELIVERY_COUNT).alias("delivery_count"),
-        header.count(headers, names.CANCEL_COUNT).alias("cancel_count"),
-        F.coalesce(header.count(headers, names.REDRIVEN_COUNT), F.lit(0)).alias("redriven_count"),
-        header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
-        # On a letter of another family this header is the lifetime of a record that never met lapse: the deadline too.
-        header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
-        _fault(facts).alias("fault"),
-    )
-    return schema.conform(
-        read.withColumn("id", _id()).withColumn(
-            "died_at", F.coalesce(F.timestamp_millis(F.col("expired_at_ms")), F.col("letter_at"))
+    headers = header.newest_first(F.col("headers"))
+    read = raw.select(*(F.col(name).alias(alias) for name, alias in _LETTER.items()), "key", "value", "headers").select(
+        "*",
+        facts.once(
+            _first_family(headers).alias("told"),
+            header.text(headers, names.LAPSE_ID).alias("lapse_id"),
+            header.count(headers, names.DLQ_DELIVERY_COUNT).alias("delivery_count"),
+            header.count(headers, names.CANCEL_COUNT).alias("cancel_count"),
+            F.coalesce(header.count(headers, names.REDRIVEN_COUNT), F.lit(0)).alias("redriven_count"),
+            header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
+            # On other families' letters it is the lifetime of a record that lapse never saw: the deadline too.
+            header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
         ),
-        schema.DEAD_LETTER,
     )
+    told = read.select("*", "told.*", _fault(F.col("told")).alias("fault"))
+    complete = told.withColumns(
+        {
+            "entity": F.coalesce("entity", _without_prefix(F.col("letter_topic"))),
+            "id": _id(),
+            "died_at": F.coalesce(F.timestamp_millis(F.col("expired_at_ms")), F.col("letter_at")),
+        }
+    )
+    return schema.conform(complete, schema.DEAD_LETTER)
 
 
 def reasons_text(reasons: Column) -> Column:
@@ -82,11 +74,11 @@ def _first_family(headers: Column) -> Column:
     )
 
 
-def _fault(facts: Column) -> Column:
+def _fault(told: Column) -> Column:
     markers = ", ".join(family.marker for family in FAMILIES)
-    text = F.when(facts.isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
+    text = F.when(told.isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
     for family in FAMILIES:
-        text = text.when(facts["family"] == family.name, family.fault(facts))
+        text = text.when(told["family"] == family.name, family.fault(told))
     return F.nullif(text, F.lit(""))
 
 
@@ -95,7 +87,7 @@ def _id() -> Column:
     letter = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
     return (
         F.when(F.col("fault").isNotNull(), F.concat(F.lit("foreign/"), letter))
-        .when(F.col("family") == LAPSE.name, F.col("_lapse_id"))
+        .when(F.col("family") == LAPSE.name, F.col("lapse_id"))
         .otherwise(F.concat_ws("/", "family", "entity", bookmark))
     )
 

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header as names
-from lapse_spark import header, schema
+from lapse_spark import facts, header, schema
 
 _BOOKMARK = r"^([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,19})$"
 _WITH_BOOKMARK = ("delivery", "barrier")
@@ -22,27 +22,31 @@ def parse(raw: DataFrame) -> DataFrame:
     Returns:
         `schema.DELIVERY`, one row per record; what is not lapse's has a `fault`.
     """
-    found = raw.select(*schema.RAW.names, header.newest_first(F.col("headers")).alias("_headers"))
-    headers = F.col("_headers")
-    bookmark = header.text(headers, names.BOOKMARK)
-    read = found.select(
-        header.text(headers, names.KIND).alias("kind"),
-        header.text(headers, names.SUBSCRIPTION).alias("subscription"),
-        _part(bookmark, 1).alias("topic"),
-        _part(bookmark, 2).try_cast("int").alias("partition"),
-        _part(bookmark, 3).try_cast("bigint").alias("offset"),
-        header.count(headers, names.DELIVERY_COUNT).alias("delivery_count"),
-        header.number(headers, names.LEASE_UNTIL_MS).alias("lease_until_ms"),
-        header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
-        header.number(headers, names.TIMESTAMP_MS).alias("arrived_at_ms"),
-        header.number(headers, names.EPOCH).alias("epoch"),
+    headers = header.newest_first(F.col("headers"))
+    read = raw.select(
         F.col("topic").alias("delivery_topic"),
         F.col("partition").alias("delivery_partition"),
         F.col("offset").alias("delivery_offset"),
         F.col("timestamp").alias("delivered_at"),
-        F.col("key"),
-        F.col("value"),
-        F.col("headers"),
+        "key",
+        "value",
+        "headers",
+        facts.once(
+            header.text(headers, names.KIND).alias("kind"),
+            header.text(headers, names.SUBSCRIPTION).alias("subscription"),
+            header.text(headers, names.BOOKMARK).alias("bookmark"),
+            header.count(headers, names.DELIVERY_COUNT).alias("delivery_count"),
+            header.number(headers, names.LEASE_UNTIL_MS).alias("lease_until_ms"),
+            header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
+            header.number(headers, names.TIMESTAMP_MS).alias("arrived_at_ms"),
+            header.number(headers, names.EPOCH).alias("epoch"),
+        ),
+    ).withColumns(
+        {
+            "topic": _part(1),
+            "partition": _part(2).try_cast("int"),
+            "offset": _part(3).try_cast("bigint"),
+        }
     )
     fault = F.when(F.col("kind").isNull(), f"header {names.KIND} is missing").when(
         F.col("kind").isin(*_WITH_BOOKMARK) & F.col("offset").isNull(),
@@ -59,5 +63,5 @@ def valid(deliveries: DataFrame) -> DataFrame:
     return kept.where(F.col("epoch").isNull() | (F.col("epoch") >= F.col("_highest"))).drop("_highest")
 
 
-def _part(bookmark: Column, group: int) -> Column:
-    return F.nullif(F.regexp_extract(bookmark, _BOOKMARK, group), F.lit(""))
+def _part(group: int) -> Column:
+    return F.nullif(F.regexp_extract("bookmark", _BOOKMARK, group), F.lit(""))

@@ -8,7 +8,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from lapse.protocol import codec
 from lapse.protocol import schema as avro
-from lapse_spark import schema
+from lapse_spark import facts, schema
 
 
 def parse(raw: DataFrame) -> DataFrame:
@@ -25,22 +25,21 @@ def parse(raw: DataFrame) -> DataFrame:
     told = from_avro(
         F.when(known, F.expr(f"substring(value, {codec.HEADER_BYTES + 1})")), avro.text("event"), {"mode": "PERMISSIVE"}
     )
-    read = raw.select(*schema.RAW.names, told.alias("_event"), F.coalesce(known, F.lit(False)).alias("_known"))
-    facts = F.col("_event")
-    return schema.conform(
-        read.select(
-            *(facts[field].alias(name) for name, field in _FIELDS.items()),
-            F.col("topic").alias("event_topic"),
-            F.col("partition").alias("event_partition"),
-            F.col("offset").alias("event_offset"),
-            F.col("timestamp").alias("event_at"),
-            F.col("key"),
-            F.col("value"),
-            F.col("headers"),
-            _fault(facts).alias("fault"),
-        ),
-        schema.EVENT,
+    read = raw.select(
+        F.col("topic").alias("event_topic"),
+        F.col("partition").alias("event_partition"),
+        F.col("offset").alias("event_offset"),
+        F.col("timestamp").alias("event_at"),
+        F.col("key").alias("record_key"),
+        "value",
+        "headers",
+        F.coalesce(known, F.lit(False)).alias("known"),
+        facts.fields(told),
     )
+    renamed = read.withColumnsRenamed({"partition": "shard", "key": "message_key"}).withColumnRenamed(
+        "record_key", "key"
+    )
+    return schema.conform(renamed.withColumn("fault", _fault()), schema.EVENT)
 
 
 def ranges(events: DataFrame) -> DataFrame:
@@ -51,21 +50,15 @@ def ranges(events: DataFrame) -> DataFrame:
     return events.select(*(F.col(name) for name in events.columns if name != "messages"), F.inline("messages"))
 
 
-_FIELDS = {
-    name: {"shard": "partition", "message_key": "key"}.get(name, name)
-    for name in schema.EVENT.names[: schema.EVENT.names.index("event_topic")]
-}
-
-
-def _fault(facts: Column) -> Column:
+def _fault() -> Column:
     shown = F.hex(F.substring("value", 1, codec.HEADER_BYTES))
     return (
         F.when(F.col("value").isNull(), "no event: the record has no value")
         .when(
-            ~F.col("_known"),
+            ~F.col("known"),
             F.concat(F.lit("no event of the known schema: it begins with "), shown, F.lit(f", expected {_expected()}")),
         )
-        .when(facts["event"].isNull() | facts["entity"].isNull(), "the Avro body is damaged")
+        .when(F.col("event").isNull() | F.col("entity").isNull(), "the Avro body is damaged")
     )
 
 

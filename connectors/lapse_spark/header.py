@@ -26,8 +26,8 @@ def value(headers: Column, name: str) -> Column:
         headers: as `newest_first` returns them.
         name: of the header.
     """
-    place = F.nullif(F.array_position(headers["key"], name), F.lit(0)).cast("int")
-    return F.try_element_at(headers, place)["value"]
+    # `get` counts from 0 and gives null beyond the ends, `array_position` counts from 1 and gives 0 for none.
+    return F.get(headers["value"], F.array_position(headers["key"], name).cast("int") - 1)
 
 
 def text(headers: Column, name: str) -> Column:
@@ -37,8 +37,7 @@ def text(headers: Column, name: str) -> Column:
 
 def number(headers: Column, name: str) -> Column:
     """Its decimal text as a 64-bit number; null where it has anything but 1 to 19 ASCII digits, or does not fit."""
-    written = text(headers, name)
-    return F.when(written.rlike("^[0-9]{1,19}$"), written.try_cast("bigint"))
+    return F.regexp_extract(text(headers, name), "^[0-9]{1,19}$", 0).try_cast("bigint")
 
 
 def count(headers: Column, name: str) -> Column:

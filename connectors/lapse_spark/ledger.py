@@ -168,28 +168,33 @@ def run(
     """
     starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
     span = Span(fail_on_data_loss=False)
-    # Events first and messages last, each read when it is counted: whatever an event names has been published.
-    events, bad_events = quarantine.split(read.events(spark, connection, [queue], span=span))
-    fates = account.since(account.told(events, queue, until_ms), starts, last="last").persist()
-    fates.count()
-    named = [row[0] for row in events.select("dead_letter_topic").distinct().collect() if row[0]]
+    # Events first and messages last, each counted before the next is read: whatever an event names has been published.
+    events = read.events(spark, connection, [queue], span=span)
+    told = events.drop(*_WHOLE_RECORD).persist()
+    bad = told.where(F.col("fault").isNotNull()).count()
+    fates = account.since(account.told(told.where(F.col("fault").isNull()), queue, until_ms), starts, last="last")
+    named = [row[0] for row in told.select("dead_letter_topic").distinct().collect() if row[0]]
     pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
-    all_letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
-    letters, bad_letters = quarantine.split(all_letters)
-    copies = account.since(account.lettered(letters, queue, until_ms), starts, last="last").persist()
-    copies.count()
+    letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
+    lettered = letters.drop(*_WHOLE_RECORD).persist()
+    bad += lettered.where(F.col("fault").isNotNull()).count()
+    good = lettered.where(F.col("fault").isNull())
+    copies = account.since(account.lettered(good, queue, until_ms), starts, last="last")
     raw = read.records(spark, connection, names=underlying, span=span)
     messages = account.since(account.published(raw, queue), starts, last="offset").persist()
-    aside = bad_events.unionByName(bad_letters)
     try:
         ledger, differences = reckon(queue, messages, fates, copies, until_ms=until_ms, shown=shown)
         if output is not None:
             differences.write.mode("overwrite").parquet(f"{output}/differences")
+            aside = quarantine.split(events)[1].unionByName(quarantine.split(letters)[1])
             aside.write.mode("overwrite").parquet(f"{output}/quarantine")
-        return replace(ledger, quarantined=aside.count(), expected_depth=expected_depth, strict=strict)
+        return replace(ledger, quarantined=bad, expected_depth=expected_depth, strict=strict)
     finally:
-        for cached in (messages, copies, fates):
+        for cached in (messages, lettered, told):
             cached.unpersist()
+
+
+_WHOLE_RECORD = ("key", "value", "headers")
 
 
 def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lapse.core.lifetime import EXPIRES_AT_MS
-from lapse_spark import header, schema
+from lapse_spark import facts, header, schema
 
 
 def parse(raw: DataFrame) -> DataFrame:
@@ -18,23 +18,21 @@ def parse(raw: DataFrame) -> DataFrame:
     Returns:
         `schema.SOW`, one row per record; what has no key has a `fault`.
     """
-    found = raw.select(*schema.RAW.names, header.newest_first(F.col("headers")).alias("_headers"))
-    headers = F.col("_headers")
-    deadline = header.number(headers, EXPIRES_AT_MS)
-    fault = F.when(F.col("key").isNull(), "a record of a SOW topic without a key").when(
-        header.present(headers, EXPIRES_AT_MS) & deadline.isNull(),
-        f"header {EXPIRES_AT_MS} is unreadable",
-    )
-    return schema.conform(
-        found.select(
-            "*",
-            deadline.alias("expires_at_ms"),
-            F.col("value").isNull().alias("deleted"),
-            F.col("timestamp").alias("updated_at"),
-            fault.alias("fault"),
+    headers = header.newest_first(F.col("headers"))
+    read = raw.select(
+        "*",
+        facts.once(
+            header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
+            header.present(headers, EXPIRES_AT_MS).alias("has_deadline"),
         ),
-        schema.SOW,
     )
+    fault = F.when(F.col("key").isNull(), "a record of a SOW topic without a key").when(
+        F.col("has_deadline") & F.col("expires_at_ms").isNull(), f"header {EXPIRES_AT_MS} is unreadable"
+    )
+    complete = read.withColumns(
+        {"deleted": F.col("value").isNull(), "updated_at": F.col("timestamp"), "fault": fault},
+    )
+    return schema.conform(complete, schema.SOW)
 
 
 def current(updates: DataFrame, now_ms: int | None = None) -> DataFrame:
