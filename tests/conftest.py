@@ -127,41 +127,30 @@ def create_topic(kafka: str) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A Spark session on two local cores, with the Kafka and Avro connectors; about 6 s once per process."""
+    from pyspark import SparkContext
+
     from lapse.embedded import EmbeddedError
-    from lapse.embedded.jars import SPARK, jar_files
-    from lapse.embedded.java import spark_java_home
+    from lapse_spark.session import session
 
-    try:
-        jars, java_home = jar_files(SPARK), spark_java_home()
-    except EmbeddedError as error:
-        _absent(str(error))
-    from pyspark.sql import SparkSession
-
+    if SparkContext._gateway is not None:
+        # Jars are put on the class path when the JVM starts, so the first session decides for all.
+        pytest.fail("A test has started a Spark session of its own in this process; let it take the fixture `spark`.")
     scratch = tmp_path_factory.mktemp("spark")
+    options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Dderby.system.home={scratch}"
+    config = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": options,
+    }
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("JAVA_HOME", str(java_home))
+        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("lapse tests")
-            .config("spark.jars", ",".join(str(jar) for jar in jars))
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            .config("spark.local.dir", str(scratch / "local"))
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.memory", "1g")
-            .config(
-                "spark.driver.extraJavaOptions",
-                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Dderby.system.home={scratch}",
-            )
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("ERROR")
-        yield session
-        session.stop()
+        try:
+            started = session("lapse tests", master="local[2]", config=config)
+        except EmbeddedError as error:
+            _absent(str(error))
+        yield started
+        started.stop()
