@@ -30,6 +30,9 @@ class Lazy:
 
 
 COMMANDS: Mapping[str, Lazy] = {
+    "apply": Lazy("lapse.cli.topology:apply", "Create the topics that lapse.toml needs.", extra="worker"),
+    "check": Lazy("lapse.cli.topology:check", "Say whether the cluster fits lapse.toml.", extra="worker"),
+    "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
     "kafka": Lazy("lapse.cli.kafka:kafka", "Start, show and stop a local Kafka broker.", extra="worker"),
 }
 """Name of each subcommand, and where it is. Keep the summaries equal to the first lines of the commands' help."""

@@ -1,0 +1,11 @@
+"""The Faust application for `faust -A lapse.app worker`; `LAPSE_CONFIG` names the configuration (./lapse.toml)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lapse.config import load
+from lapse.runtime.application import make_app
+
+app = make_app(load(Path(os.environ.get("LAPSE_CONFIG", "lapse.toml"))))

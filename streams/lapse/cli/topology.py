@@ -1,0 +1,90 @@
+"""`lapse apply` and `lapse check`: does the cluster fit the configuration, and make it fit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from lapse.config import Config, ConfigError, load
+from lapse.runtime.topology import Cluster, Difference, Topology, TopologyError
+
+_CONFIG = click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _look(path: Path) -> tuple[Config, Cluster, Topology]:
+    try:
+        config = load(path)
+        cluster = Cluster(config)
+        return config, cluster, cluster.topology()
+    except (ConfigError, TopologyError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _show(differences: list[Difference]) -> None:
+    table = Table("topic", "what", "mended by")
+    for one in differences:
+        table.add_row(one.topic, one.what, "creating it" if one.create else "[red]you[/red]")
+    Console().print(table)
+
+
+def _as_dict(one: Difference) -> dict[str, object]:
+    created = one.create
+    return {
+        "topic": one.topic,
+        "what": one.what,
+        "create": None if created is None else {"partitions": created.partitions, "config": created.config},
+    }
+
+
+@click.command()
+@_CONFIG
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_JSON
+def apply(config: Path, yes: bool, as_json: bool) -> None:
+    """Create the topics that lapse.toml needs, after showing the difference. Doing it again changes nothing."""
+    _, cluster, topology = _look(config)
+    differences = topology.differences()
+    missing = [one.create for one in differences if one.create is not None]
+    stuck = [one for one in differences if one.create is None]
+    if not as_json:
+        if not differences:
+            click.echo("Nothing to do: the cluster fits.")
+        else:
+            _show(differences)
+    if stuck:
+        if as_json:
+            click.echo(orjson.dumps({"created": [], "differences": [_as_dict(one) for one in differences]}))
+        raise click.ClickException(f"{len(stuck)} of these cannot be mended by creating topics; nothing was changed")
+    if missing and not yes and not as_json:
+        click.confirm(f"Create {len(missing)} topics?", abort=True)
+    try:
+        cluster.create(missing)
+    except TopologyError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        created = [topic.name for topic in missing]
+        click.echo(orjson.dumps({"created": created, "differences": [_as_dict(one) for one in differences]}))
+    elif missing:
+        click.echo(f"Created {len(missing)} topics.")
+
+
+@click.command()
+@_CONFIG
+@_JSON
+def check(config: Path, as_json: bool) -> None:
+    """Say whether lapse.toml is right and the cluster fits it; changes nothing."""
+    _, _, topology = _look(config)
+    differences = topology.differences()
+    if as_json:
+        click.echo(orjson.dumps({"fits": not differences, "differences": [_as_dict(one) for one in differences]}))
+    elif differences:
+        _show(differences)
+    else:
+        click.echo("The configuration is right and the cluster fits it.")
+    sys.exit(1 if differences else 0)

@@ -1,0 +1,85 @@
+"""`lapse worker`: run the shards of `lapse.toml` that the group assigns to this process."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+CRASHED: Final = 70
+_RESTART_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_STEADY_S: Final = 60.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+@click.command()
+@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of this worker's own; default from lapse.toml.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option("--supervise/--no-supervise", default=True, help="Start again after a crash (a failed write ends the process).")
+def worker(config: Path, data_dir: Path | None, log_level: str, supervise: bool) -> None:
+    """Run queues and SOW topics. Stop with Ctrl-C or SIGTERM; any number of workers share the shards."""
+    if supervise:
+        sys.exit(_supervise([*_again(config, data_dir, log_level), "--no-supervise"]))
+    _run(config, data_dir, log_level)
+
+
+def _again(config: Path, data_dir: Path | None, log_level: str) -> list[str]:
+    command = [sys.executable, "-m", "lapse", "worker", "--config", str(config), "--log-level", log_level]
+    return [*command, "--data-dir", str(data_dir)] if data_dir is not None else command
+
+
+def _supervise(command: list[str]) -> int:
+    """Run the worker, and start it again whenever it crashes, with growing pauses."""
+    crashes = 0
+    while True:
+        began = time.monotonic()
+        process = subprocess.Popen(command, preexec_fn=_die_with_parent)  # noqa: PLW1509  # one system call
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda got, _frame, child=process: child.send_signal(got))
+        code = process.wait()
+        if code != CRASHED and code >= 0:
+            return code
+        if code in (-signal.SIGTERM, -signal.SIGINT):
+            return 0
+        crashes = 1 if time.monotonic() - began > _STEADY_S else crashes + 1
+        delay_s = _RESTART_DELAYS_S[min(crashes, len(_RESTART_DELAYS_S)) - 1]
+        click.echo(f"lapse worker ended with code {code}; starting it again in {delay_s} s", err=True)
+        time.sleep(delay_s)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process when its parent does, however that ends (Linux; elsewhere nothing)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _run(path: Path, data_dir: Path | None, log_level: str) -> None:
+    from lapse.config import ConfigError, load
+    from lapse.runtime.topology import TopologyError
+
+    try:
+        config = load(path)
+        if data_dir is not None:
+            config = config.model_copy(update={"lapse": config.lapse.model_copy(update={"data_dir": str(data_dir)})})
+        if not config.queue and not config.sow:
+            raise ConfigError(f"{path}: neither [queue.<name>] nor [sow.<name>]; there is nothing to run")
+        from lapse.runtime.application import make_app
+
+        app = make_app(config)
+    except (ConfigError, TopologyError) as error:
+        raise click.ClickException(str(error)) from error
+    from faust import Worker
+
+    os.environ.setdefault("F_DATADIR", config.lapse.data_dir)
+    logging.getLogger("lapse").setLevel(log_level.upper())
+    running = Worker(app, loglevel=log_level, quiet=True, redirect_stdouts=False)
+    raise SystemExit(running.execute_from_commandline())

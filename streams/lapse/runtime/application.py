@@ -1,0 +1,143 @@
+"""The Faust application of a worker, made from `lapse.toml`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+import faust
+from faust.transport.utils import DefaultSchedulingStrategy
+
+from lapse.config import Config
+from lapse.runtime import security
+from lapse.runtime.entity import Entity, Services
+from lapse.runtime.queue_entity import QueueEntity
+from lapse.runtime.runner import Runner
+from lapse.runtime.topology import Cluster, Topology
+from lapse.runtime.transport import BatchTransport
+
+logger = logging.getLogger(__name__)
+
+_POLL_RECORDS: Final = 5_000
+_FETCH_BYTES: Final = 4 << 20
+
+
+class LapseApp(faust.App):  # type: ignore[misc]
+    """A Faust app that carries the entities it runs.
+
+    Attributes:
+        entities: by name.
+        services: what they share.
+    """
+
+    entities: dict[str, Entity]
+    services: Services
+    _watching: asyncio.Task[None] | None = None
+
+    async def on_start(self) -> None:
+        """Connect what the entities share, before Faust assigns them shards."""
+        await self.services.start()
+        self._watching = asyncio.create_task(self.services.watch.run(), name="watch")
+        await super().on_start()
+
+    async def pause_shards(self, *_: Any, **__: Any) -> None:
+        """Hold every shard still: the group rebalances, and they may belong to others soon."""
+        for runner in self._runners():
+            await runner.pause()
+
+    async def resume_shards(self, *_: Any, **__: Any) -> None:
+        """Let the shards that stayed go on."""
+        for runner in self._runners():
+            runner.resume()
+
+    async def release_shards(self, *_: Any, **__: Any) -> None:
+        """Finish the steps under way, give every shard up, and disconnect."""
+        for entity in self.entities.values():
+            for partition in list(entity.runners):
+                await entity.release(partition)
+        if self._watching is not None:
+            self._watching.cancel()
+        await self.services.stop()
+
+    def _runners(self) -> list[Runner]:
+        return [runner for entity in self.entities.values() for runner in list(entity.runners.values())]
+
+
+def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
+    """Build the application.
+
+    Args:
+        config: the configuration.
+        topology: what is on the cluster; looked up when left out.
+
+    Raises:
+        TopologyError: the cluster does not answer, or does not fit.
+    """
+    if topology is None:
+        topology = Cluster(config).topology()
+    topology.require()
+    worker = config.lapse
+    session_s = worker.session_timeout / 1000
+    brokers = ";".join(f"kafka://{server.strip()}" for server in worker.brokers.split(","))
+    aiokafka_security = security.for_aiokafka(config.security)
+    app = LapseApp(
+        worker.app_id,
+        broker=brokers,
+        broker_credentials=_credentials(config),
+        store=f"lapse-{worker.store}://",
+        datadir=str(Path(worker.data_dir).absolute()),
+        autodiscover=False,
+        key_serializer="raw",
+        value_serializer="raw",
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        web_enabled=False,
+        table_standby_replicas=0,
+        recovery_consistency_check=False,
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=_FETCH_BYTES,
+        broker_max_poll_records=_POLL_RECORDS,
+        broker_session_timeout=session_s,
+        broker_heartbeat_interval=session_s / 3,
+        broker_request_timeout=max(30.0, 2 * session_s),
+        broker_rebalance_timeout=60.0,
+        broker_commit_interval=1.0,
+        stream_wait_empty=False,
+        stream_buffer_maxsize=4096,
+        ConsumerScheduler=DefaultSchedulingStrategy,
+    )
+    # Faust has no setting for the transport's class; the URL names the driver only.
+    app._transport = BatchTransport(app.conf.broker_consumer, app)
+    app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s)
+    app.entities = {}
+    for name, queue in config.queue.items():
+        letters = topology.existing.get(queue.dead_letter_topic(name), 1)
+        app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, letters)
+    for entity in app.entities.values():
+        entity.declare(app, f"lapse-{worker.store}://")
+    app.on_partitions_revoked.connect(app.pause_shards, weak=False)
+    app.on_partitions_assigned.connect(app.resume_shards, weak=False)
+    app.on_before_shutdown.connect(app.release_shards, weak=False)
+    logging.getLogger("faust.transport.drivers.aiokafka").addFilter(_not_about_declaring)
+    return app
+
+
+def _credentials(config: Config) -> Any:
+    if config.security.protocol == "PLAINTEXT":
+        return None
+    settings = security.for_aiokafka(config.security)
+    if config.security.protocol == "SSL":
+        return faust.SSLCredentials(settings["ssl_context"])
+    return faust.SASLCredentials(
+        username=config.security.username,
+        password=security.password(config.security),
+        mechanism=config.security.sasl_mechanism,
+        ssl_context=settings.get("ssl_context"),
+    )
+
+
+def _not_about_declaring(record: logging.LogRecord) -> bool:
+    """`lapse apply` creates topics; that Faust does not is no news."""
+    return "Topic creation disabled" not in record.getMessage()

@@ -1,0 +1,136 @@
+"""Reading a changelog partition in bulk: the latest record of every key, of the reigns that count.
+
+Every record bears the epoch of the reign that wrote it. A reign begins with a claim; what a lower epoch writes behind
+a higher claim is void: its author had lost the shard and did not know it yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+EPOCH_HEADER: Final = "lapse-epoch"
+CLAIM: Final = b"\x00e"
+PROGRESS: Final = b"\x00p"
+_EPOCH: Final = struct.Struct(">q")
+
+
+def epoch_header(epoch: int) -> list[tuple[str, bytes]]:
+    """The header that every record of a reign bears."""
+    return [(EPOCH_HEADER, _EPOCH.pack(epoch))]
+
+
+def claim_key(epoch: int) -> bytes:
+    """Key of the record with which a reign begins."""
+    return CLAIM + _EPOCH.pack(epoch)
+
+
+def progress_key(epoch: int) -> bytes:
+    """Key of the record that says how far a reign has read."""
+    return PROGRESS + _EPOCH.pack(epoch)
+
+
+@dataclass(slots=True)
+class Changelog:
+    """What one changelog partition holds.
+
+    Attributes:
+        latest: the latest value of every key, void records left out.
+        epoch: the highest epoch claimed; 0 = none.
+        next_offset: everything before it was read.
+        void: keys whose latest record is void.
+        contested: the latest epoch that was claimed twice; it belongs to nobody. 0 = none.
+    """
+
+    latest: dict[bytes, bytes] = field(default_factory=dict)
+    epoch: int = 0
+    next_offset: int = 0
+    void: set[bytes] = field(default_factory=set)
+    contested: int = 0
+
+    def take(self, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bool:
+        """Take in the next record; False if it is void."""
+        if key is None:
+            return False
+        epoch = 0
+        for name, raw in headers:
+            if name == EPOCH_HEADER and len(raw) == _EPOCH.size:
+                (epoch,) = _EPOCH.unpack(raw)
+        if epoch < self.epoch:
+            self.void.add(key)
+            return False
+        if epoch > self.epoch:
+            self.epoch = epoch
+        elif key.startswith(CLAIM):
+            self.contested = epoch
+        self.void.discard(key)
+        if value is None:
+            self.latest.pop(key, None)
+        else:
+            self.latest[key] = value
+        return True
+
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """The shard's own records: without claims and progress."""
+        return [(key, value) for key, value in self.latest.items() if not key.startswith(b"\x00")]
+
+    def progress(self) -> bytes | None:
+        """How far the latest reign that said so had read."""
+        keys = [key for key in self.latest if key.startswith(PROGRESS)]
+        return self.latest[max(keys)] if keys else None
+
+
+class ChangelogReader:
+    """Reads changelog partitions from an offset to their end.
+
+    It does not depend on a readable last record: an empty or compacted tail, or one that ends in a transaction's
+    marker, ends the reading as well.
+
+    Args:
+        bootstrap_servers: the brokers.
+        security: aiokafka's settings for TLS and SASL.
+    """
+
+    def __init__(self, bootstrap_servers: str, security: dict[str, Any]) -> None:
+        self._settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap_servers,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed",
+            "max_partition_fetch_bytes": 8 << 20,
+            "fetch_max_bytes": 64 << 20,
+            "fetch_max_wait_ms": 100,
+            **security,
+        }
+
+    async def read(self, topic: str, partition: int, into: Changelog) -> list[tuple[bytes, bytes | None]]:
+        """Read on from `into.next_offset` to the end; returns what was taken in, in order."""
+        taken: list[tuple[bytes, bytes | None]] = []
+        tp = TopicPartition(topic, partition)
+        consumer = AIOKafkaConsumer(**self._settings)
+        await consumer.start()
+        try:
+            consumer.assign([tp])
+            end = (await consumer.end_offsets([tp]))[tp]
+            begin = (await consumer.beginning_offsets([tp]))[tp]
+            if into.next_offset > end:
+                # The topic was made anew behind our back: what was kept of the old one is worth nothing.
+                into.latest.clear()
+                into.void.clear()
+                into.next_offset = into.epoch = into.contested = 0
+            position = max(into.next_offset, begin)
+            consumer.seek(tp, position)
+            while position < end:
+                for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
+                    for record in records:
+                        if into.take(record.key, record.value, record.headers):
+                            taken.append((record.key, record.value))
+                position = await consumer.position(tp)
+            into.next_offset = max(position, end)
+        finally:
+            await consumer.stop()
+        return taken

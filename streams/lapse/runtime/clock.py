@@ -1,0 +1,84 @@
+"""The broker's clock, as far as a worker can know it (L13, C3)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_SAMPLES: Final = 9
+"""The offset is taken from the quickest of so many measurements: the slower one is, the less it says."""
+
+
+class BrokerClock:
+    """Monotonic time plus the offset measured against the broker.
+
+    Every record that lapse itself writes to a topic with `LogAppendTime` comes back with the broker's instant, and so
+    measures the offset; until the first one the wall clock has to do.
+
+    Args:
+        max_skew_ms: offset between the wall clock and the broker that causes a warning, ms.
+        monotonic: seconds that never go back; for tests.
+        wall: seconds since the epoch; for tests.
+    """
+
+    def __init__(
+        self,
+        max_skew_ms: int = 1_000,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._max_skew_ms = max_skew_ms
+        self._monotonic = monotonic
+        self._wall = wall
+        self._offset_ms = wall() * 1000 - monotonic() * 1000
+        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
+        self._warned = False
+        self._floor_ms = 0
+        self.measured_at: float | None = None
+
+    def now_ms(self) -> int:
+        """The broker's instant now, ms since the epoch; never goes back."""
+        self._floor_ms = max(self._floor_ms, int(self._monotonic() * 1000 + self._offset_ms))
+        return self._floor_ms
+
+    def seen(self, instant_ms: int) -> None:
+        """Note that the broker's clock has reached an instant: ours is not behind it from here on."""
+        self._floor_ms = max(self._floor_ms, instant_ms)
+
+    def seconds_until(self, instant_ms: int) -> float:
+        """How long until the broker's clock reaches an instant; 0 if it has."""
+        return max(0.0, (instant_ms - self.now_ms()) / 1000)
+
+    @property
+    def skew_ms(self) -> float:
+        """How far the broker's clock is ahead of the worker's wall clock, ms."""
+        return self._offset_ms - (self._wall() - self._monotonic()) * 1000
+
+    def measured(self, sent: float, acknowledged: float, broker_ms: int) -> None:
+        """Take in one measurement.
+
+        Args:
+            sent: monotonic seconds when the record was sent.
+            acknowledged: monotonic seconds when its acknowledgment came.
+            broker_ms: the timestamp that the broker gave it, ms since the epoch.
+        """
+        self.measured_at = acknowledged
+        # A timestamp is cut to the ms, hence the half.
+        self._samples.append((acknowledged - sent, broker_ms + 0.5 - (sent + acknowledged) * 500))
+        offset_ms = min(self._samples)[1]
+        if abs(offset_ms - self._offset_ms) > 1_000 and self._samples[-1][1] == offset_ms:
+            self._floor_ms = 0  # the clock was stepped: follow it rather than stand still
+        self._offset_ms = offset_ms
+        skewed = abs(self.skew_ms) > self._max_skew_ms
+        if skewed and not self._warned:
+            logger.warning(
+                "This machine's clock is %.0f ms %s the broker's. lapse corrects for it; set the clock (NTP) all the same.",
+                abs(self.skew_ms),
+                "behind" if self.skew_ms > 0 else "ahead of",
+            )
+        self._warned = skewed

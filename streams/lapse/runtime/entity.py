@@ -1,0 +1,210 @@
+"""An entity at work: the Faust agent and table of a queue or SOW topic, and the shards that this worker owns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import faust
+import orjson
+from faust.types import TP
+
+from lapse.config import QueueConfig, SowConfig
+from lapse.protocol import header
+from lapse.protocol import topic as names
+from lapse.runtime.changelog import Changelog, ChangelogReader
+from lapse.runtime.clock import BrokerClock
+from lapse.runtime.machine import Machine
+from lapse.runtime.payload import LogReader
+from lapse.runtime.producer import BatchProducer, Output
+from lapse.runtime.runner import Runner, Watch
+from lapse.runtime.store import JournalStore
+
+logger = logging.getLogger(__name__)
+
+
+class Services:
+    """What the entities of one worker share.
+
+    Attributes:
+        journal_producer: writes changelogs.
+        output_producer: writes everything else.
+        changelog_reader: reads changelogs at take-over.
+        log_reader: reads payloads back.
+        clock: the broker's clock.
+        watch: notices a frozen process.
+        worker_name: who claims epochs, for people.
+    """
+
+    def __init__(self, brokers: str, security: dict[str, Any], max_skew_ms: int, session_s: float) -> None:
+        self.journal_producer = BatchProducer(brokers, security)
+        self.output_producer = BatchProducer(brokers, security)
+        self.changelog_reader = ChangelogReader(brokers, security)
+        self.log_reader = LogReader(brokers, security)
+        self.clock = BrokerClock(max_skew_ms)
+        self.watch = Watch(session_s)
+        self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
+
+    async def start(self) -> None:
+        """Connect."""
+        await self.journal_producer.start()
+        await self.output_producer.start()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self.log_reader.stop()
+        await self.output_producer.stop()
+        await self.journal_producer.stop()
+
+
+class Entity(ABC):
+    """One queue or SOW topic at this worker: it owns the runners of the shards that Faust assigned to it.
+
+    Args:
+        name: the entity's.
+        config: its settings.
+        partitions: how many shards it has.
+        services: what the worker shares.
+    """
+
+    def __init__(self, name: str, config: QueueConfig | SowConfig, partitions: int, services: Services) -> None:
+        self.name = name
+        self.config = config
+        self.partitions = partitions
+        self.services = services
+        self.runners: dict[int, Runner] = {}
+        self.table: Any = None
+        self.app: faust.App | None = None
+
+    def declare(self, app: faust.App, store: str) -> None:
+        """Make the entity's table and agent; their names are on the cluster, so they are spelled out."""
+        self.app = app
+        self.table = app.Table(
+            names.table(self.name),
+            partitions=self.partitions,
+            store=store,
+            options={"owner": self},
+            key_type=bytes,
+            value_type=bytes,
+        )
+        topics = [*self.config.underlying(self.name), names.commands(self.name)]
+        source = app.topic(*topics, key_serializer="raw", value_serializer="raw", partitions=self.partitions)
+
+        async def receive(stream: Any) -> None:
+            async for event in stream.events():
+                self.receive(event.message.tp, event.value)
+
+        app.agent(source, name=f"lapse-{self.name}")(receive)
+
+    def receive(self, tp: TP, records: Sequence[Any]) -> None:
+        """Pass a batch on to its shard."""
+        runner = self.runners.get(tp.partition)
+        if runner is not None:
+            runner.receive(tp, records)
+
+    # What the store asks of its owner
+
+    @property
+    def journal_producer(self) -> BatchProducer:
+        """Writes the changelog."""
+        return self.services.journal_producer
+
+    @property
+    def changelog_reader(self) -> ChangelogReader:
+        """Reads the changelog."""
+        return self.services.changelog_reader
+
+    @property
+    def worker_name(self) -> str:
+        """Who claims epochs."""
+        return self.services.worker_name
+
+    async def prepare(self, partition: int, epoch: int) -> None:
+        """Tell readers of deliveries that a new reign begins, before it can write anything else."""
+        headers = [(header.KIND, b"epoch"), (header.EPOCH, str(epoch).encode())]
+        output = Output(names.deliveries(self.name), partition, None, b"", headers)
+        for future in await self.services.output_producer.send([output]):
+            await future
+
+    async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
+        """Build the shard from its changelog and start to run it."""
+        positions = self._positions(partition, changelog.progress())
+        await self._begin_new_sources(positions)
+        commands = TP(names.commands(self.name), partition)
+        consumer = self._consumer()
+        ends = await self.services.log_reader.ends([commands])
+        runner = Runner(
+            entity=self.name,
+            partition=partition,
+            epoch=epoch,
+            machine=self.machine(partition, epoch, changelog, {tp: offset for tp, offset in positions.items() if offset}),
+            store=self._store(),
+            producer=self.services.output_producer,
+            reader=consumer,
+            log=self.services.log_reader,
+            clock=self.services.clock,
+            watch=self.services.watch,
+            commands_topic=commands.topic,
+            positions={tp: offset or 0 for tp, offset in positions.items()},
+            catch_up=ends[commands],
+        )
+        await runner.start()
+        self.runners[partition] = runner
+
+    async def release(self, partition: int) -> None:
+        """Give a shard up."""
+        runner = self.runners.pop(partition, None)
+        if runner is not None:
+            await runner.stop()
+            for topic in self.config.underlying(self.name):
+                await self.services.log_reader.release(topic, partition)
+
+    def look_up(self, key: bytes) -> bytes | None:
+        """The value of a table key now."""
+        now_ms = self.services.clock.now_ms()
+        for runner in self.runners.values():
+            value = runner.machine.look_up(key, now_ms)
+            if value is not None:
+                return value
+        return None
+
+    def look_through(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values of this worker's shards now."""
+        now_ms = self.services.clock.now_ms()
+        for runner in self.runners.values():
+            yield from runner.machine.look_through(now_ms)
+
+    @abstractmethod
+    def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> Machine:
+        """Build the state machine of a shard from its changelog."""
+
+    # Inside
+
+    def _store(self) -> JournalStore:
+        store = self.table.data
+        assert isinstance(store, JournalStore)
+        return store
+
+    def _consumer(self) -> Any:
+        assert self.app is not None
+        return self.app.consumer
+
+    def _positions(self, partition: int, progress: bytes | None) -> dict[TP, int | None]:
+        """Where each source is to be read from: as the journal says, None for one that it does not know."""
+        known: dict[str, int] = {} if progress is None else orjson.loads(progress)
+        topics = [*self.config.underlying(self.name), names.commands(self.name)]
+        return {TP(topic, partition): known.get(f"{topic}:{partition}") for topic in topics}
+
+    async def _begin_new_sources(self, positions: dict[TP, int | None]) -> None:
+        """Place new sources at the recovery point (Q16)."""
+        point = getattr(self.config, "recovery_point", "beginning")
+        commands = names.commands(self.name)
+        new = [tp for tp, offset in positions.items() if offset is None and tp.topic != commands]
+        if not new or point == "beginning":
+            return
+        instant_ms = None if point == "end" else int(point)
+        positions.update(await self.services.log_reader.ends(new, instant_ms))

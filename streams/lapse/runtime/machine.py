@@ -1,0 +1,66 @@
+"""What a runner drives: the state machine of one shard with its wire formats around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lapse.runtime.producer import Output
+from lapse.runtime.store import Items
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a step does to the world, in the order in which it must happen (design: order of effects).
+
+    Attributes:
+        before: dead letters and events; safe before the journal is written.
+        journal: the step's changes; empty = nothing has to be durable.
+        after: deliveries and answers; sent once the journal is safe.
+    """
+
+    before: list[Output] = field(default_factory=list)
+    journal: Items = field(default_factory=list)
+    after: list[Output] = field(default_factory=list)
+
+
+class Machine(Protocol):
+    """One shard's state machine, with the wire around it; `lapse.runtime.queue` and `lapse.runtime.sow` have one each.
+
+    Inputs collect into a step; `finish` ends the step.
+    """
+
+    @property
+    def waits_for_ends(self) -> bool:
+        """Whether timers have to wait until the underlying logs are read as far as they reached (C1)."""
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
+        """Take in records of an underlying topic."""
+
+    def command(self, record: Any) -> None:
+        """Carry out a record of the commands topic."""
+
+    def advance(self, now_ms: int) -> None:
+        """Do what is due; may stop early, `next_due_ms` is then still due."""
+
+    def deliver(self, now_ms: int) -> bool:
+        """Hand out what can be handed out; True if there is more."""
+
+    def next_due_ms(self) -> int:
+        """The next instant at which `advance` has something to do."""
+
+    def take_over(self, now_ms: int) -> Items:
+        """Begin a reign: what the journal is to hold before the first step."""
+
+    def maintain(self) -> Items:
+        """What the journal is to hold before the next step."""
+
+    async def finish(self) -> Effects:
+        """End the step."""
+
+    def look_up(self, key: bytes, now_ms: int) -> bytes | None:
+        """The value of a table key; None if there is none, or it has expired."""
+
+    def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values."""

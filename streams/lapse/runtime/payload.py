@@ -1,0 +1,254 @@
+"""Payloads: kept in memory as they were consumed within a window, read back from the log beyond it (design: state never
+holds payloads)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import ConsumerRecord
+from faust.types import TP
+
+logger = logging.getLogger(__name__)
+
+_RECORD_OVERHEAD_BYTES: Final = 300
+_READ_AHEAD_RECORDS: Final = 5_000
+_PATIENCE_S: Final = 10.0
+_NO_PARTITION: Final = TopicPartition("", -1)
+"""Stands for the connection that only asks for offsets."""
+
+Record = ConsumerRecord
+
+
+class Chunk:
+    """Consecutive records of one source, as they were consumed."""
+
+    __slots__ = ("first", "left", "records", "size")
+
+    def __init__(self, records: Sequence[Record], size: int) -> None:
+        self.first = records[0].offset
+        self.records = records
+        self.left = len(records)
+        self.size = size
+
+    def find(self, offset: int) -> Record | None:
+        """The record at an offset; None if the chunk does not hold it."""
+        at = offset - self.first
+        if 0 <= at < len(self.records) and self.records[at].offset == offset:
+            return self.records[at]
+        at = bisect_right(self.records, offset, key=_offset_of) - 1
+        if at >= 0 and self.records[at].offset == offset:
+            return self.records[at]
+        return None
+
+
+class SourceWindow:
+    """The payloads of one source that are in memory."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._chunks: list[Chunk] = []
+        self._size = 0
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """Keep records if there is room; they are newer than all that are kept."""
+        if not records or self._size >= self._limit_bytes:
+            return
+        size = sum(_size_of(record) for record in records)
+        self._chunks.append(Chunk(records, size))
+        self._size += size
+
+    def insert(self, records: Sequence[Record]) -> None:
+        """Keep records that were read back."""
+        if not records:
+            return
+        size = sum(_size_of(record) for record in records)
+        at = bisect_right(self._chunks, records[0].offset, key=_first_of)
+        self._chunks.insert(at, Chunk(records, size))
+        self._size += size
+        while self._size > 2 * self._limit_bytes and len(self._chunks) > 1:
+            # The newest go first: what is delivered next is older.
+            self._size -= self._chunks.pop().size
+
+    def get(self, offset: int, used: bool = True) -> Record | None:
+        """The record at an offset; with `used` it counts as handed out, and its chunk goes when all were."""
+        at = bisect_right(self._chunks, offset, key=_first_of) - 1
+        if at < 0:
+            return None
+        chunk = self._chunks[at]
+        record = chunk.find(offset)
+        if record is not None and used:
+            chunk.left -= 1
+            if chunk.left <= 0:
+                del self._chunks[at]
+                self._size -= chunk.size
+        return record
+
+    def run(self, first: int, count: int) -> list[Record] | None:
+        """The records of consecutive offsets, if one chunk has them all; they count as handed out."""
+        at = bisect_right(self._chunks, first, key=_first_of) - 1
+        if at < 0:
+            return None
+        chunk = self._chunks[at]
+        begin = first - chunk.first
+        records = chunk.records[begin : begin + count]
+        if len(records) != count or records[0].offset != first or records[-1].offset != first + count - 1:
+            return None
+        chunk.left -= count
+        if chunk.left <= 0:
+            del self._chunks[at]
+            self._size -= chunk.size
+        return list(records)
+
+
+class PayloadWindow:
+    """The payloads of one shard: a window in memory, and the log behind it.
+
+    Args:
+        reader: reads back what is not in the window.
+        limit_bytes: how much is kept per source.
+    """
+
+    def __init__(self, reader: LogReader, limit_bytes: int) -> None:
+        self._reader = reader
+        self._limit_bytes = limit_bytes
+        self._windows: dict[tuple[str, int], SourceWindow] = {}
+
+    def keep(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        """Keep records that were just consumed, as far as there is room."""
+        window = self._windows.get((topic, partition))
+        if window is None:
+            window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
+        window.keep(records)
+
+    async def get(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Record | None]:
+        """The records at ascending offsets; None where Kafka no longer has one (C40)."""
+        window = self._windows.get((topic, partition))
+        if window is None:
+            window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
+        if offsets[-1] - offsets[0] == len(offsets) - 1:
+            run = window.run(offsets[0], len(offsets))
+            if run is not None:
+                return list(run)
+        found: list[Record | None] = [window.get(offset) for offset in offsets]
+        at = 0
+        while at < len(found):
+            if found[at] is None:
+                records = await self._reader.read(topic, partition, offsets[at], offsets[-1])
+                if not records:
+                    break
+                by_offset = {record.offset: record for record in records}
+                for place in range(at, len(found)):
+                    if offsets[place] > records[-1].offset:
+                        break
+                    if found[place] is None:
+                        found[place] = by_offset.get(offsets[place])
+                rest = [record for record in records if record.offset > offsets[-1]]
+                if rest:
+                    window.insert(rest)
+                while at < len(found) and offsets[at] <= records[-1].offset:
+                    at += 1
+            else:
+                at += 1
+        return found
+
+
+class LogReader:
+    """Reads records back from underlying topics, one consumer per partition, sequentially and ahead.
+
+    Args:
+        bootstrap_servers: the brokers.
+        security: aiokafka's settings for TLS and SASL.
+    """
+
+    def __init__(self, bootstrap_servers: str, security: dict[str, Any]) -> None:
+        self._settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap_servers,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed",
+            "max_partition_fetch_bytes": 4 << 20,
+            "fetch_max_wait_ms": 50,
+            **security,
+        }
+        self._consumers: dict[TopicPartition, AIOKafkaConsumer] = {}
+        self._next: dict[TopicPartition, int] = {}
+        self._lock = asyncio.Lock()
+
+    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Record]:
+        """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
+
+        Returns:
+            Records with offsets from `first` on, ascending; empty if the log has none left there.
+        """
+        tp = TopicPartition(topic, partition)
+        async with self._lock:
+            consumer = await self._consumer(tp)
+            if self._next.get(tp) != first:
+                begin = (await consumer.beginning_offsets([tp]))[tp]
+                consumer.seek(tp, max(first, begin))
+            end = min((await consumer.end_offsets([tp]))[tp], last + 1)
+            records: list[Record] = []
+            waited = 0.0
+            while True:
+                got = await consumer.getmany(tp, timeout_ms=200, max_records=_READ_AHEAD_RECORDS)
+                records.extend(got.get(tp, ()))
+                self._next[tp] = await consumer.position(tp)
+                if self._next[tp] >= end:
+                    return records
+                if not got:
+                    waited += 0.2
+                    if waited > _PATIENCE_S:
+                        raise TimeoutError(
+                            f"{topic}:{partition}: reading back from offset {first} made no progress for {_PATIENCE_S:.0f} s"
+                        )
+
+    async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
+        """Where partitions end now, committed records only; or where they stood at an instant, ms since the epoch."""
+        asked = [TopicPartition(*tp) for tp in tps]
+        async with self._lock:
+            consumer = await self._consumer(_NO_PARTITION)
+            ends = dict(await consumer.end_offsets(asked))
+            if instant_ms is not None:
+                found = await consumer.offsets_for_times({tp: instant_ms for tp in asked})
+                ends.update({tp: at.offset for tp, at in found.items() if at is not None})
+        return {TP(tp.topic, tp.partition): offset for tp, offset in ends.items()}
+
+    async def _consumer(self, tp: TopicPartition) -> AIOKafkaConsumer:
+        consumer = self._consumers.get(tp)
+        if consumer is None:
+            consumer = AIOKafkaConsumer(**self._settings)
+            await consumer.start()
+            if tp is not _NO_PARTITION:
+                consumer.assign([tp])
+            self._consumers[tp] = consumer
+        return consumer
+
+    async def release(self, topic: str, partition: int) -> None:
+        """Disconnect from a partition."""
+        async with self._lock:
+            consumer = self._consumers.pop(TopicPartition(topic, partition), None)
+            self._next.pop(TopicPartition(topic, partition), None)
+            if consumer is not None:
+                await consumer.stop()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        for tp in list(self._consumers):
+            await self.release(tp.topic, tp.partition)
+
+
+def _size_of(record: Record) -> int:
+    return _RECORD_OVERHEAD_BYTES + len(record.value or b"") + len(record.key or b"")
+
+
+def _offset_of(record: Record) -> int:
+    return int(record.offset)
+
+
+def _first_of(chunk: Chunk) -> int:
+    return chunk.first

@@ -1,0 +1,121 @@
+"""Writing to Kafka in RecordBatches: the journal's atomic ones, and the outputs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.structs import RecordMetadata
+
+MAX_BATCH_BYTES: Final = 4 << 20
+"""Largest RecordBatch that lapse writes; topics that it creates accept twice that."""
+
+MAX_FOREIGN_BATCH_BYTES: Final = 900_000
+"""Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class BatchTooLarge(ValueError):
+    """Records that must stand in one RecordBatch and do not fit into one."""
+
+
+class Output(NamedTuple):
+    """One record to be written."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class BatchProducer:
+    """An idempotent producer whose RecordBatches are made by hand.
+
+    Args:
+        bootstrap_servers: the brokers.
+        security: aiokafka's settings for TLS and SASL.
+    """
+
+    def __init__(self, bootstrap_servers: str, security: dict[str, Any]) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._security = security
+        self._producer: AIOKafkaProducer | None = None
+
+    async def start(self) -> None:
+        """Connect."""
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap_servers,
+            enable_idempotence=True,
+            acks="all",
+            max_batch_size=MAX_BATCH_BYTES,
+            max_request_size=2 * MAX_BATCH_BYTES,
+            linger_ms=0,
+            **self._security,
+        )
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        """Flush and disconnect."""
+        if self._producer is not None:
+            await self._producer.stop()
+
+    @property
+    def producer(self) -> AIOKafkaProducer:
+        """The connected producer.
+
+        Raises:
+            RuntimeError: `start` was not called.
+        """
+        if self._producer is None:
+            raise RuntimeError("the producer is not started")
+        return self._producer
+
+    async def send_atomically(
+        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers
+    ) -> asyncio.Future[RecordMetadata]:
+        """Send records as one RecordBatch: all of them become readable, or none.
+
+        Raises:
+            BatchTooLarge: they do not fit.
+        """
+        batch = self.producer.create_batch()
+        for key, value in records:
+            if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
+                raise BatchTooLarge(f"{topic}, partition {partition}: more than {MAX_BATCH_BYTES} bytes in one step")
+        return await self.producer.send_batch(batch, topic, partition=partition)
+
+    async def send_in_batches(
+        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers
+    ) -> list[asyncio.Future[RecordMetadata]]:
+        """Send records in order, in as many RecordBatches as they need."""
+        return await self.send([Output(topic, partition, key, value, headers) for key, value in records])
+
+    async def send(self, outputs: Iterable[Output]) -> list[asyncio.Future[RecordMetadata]]:
+        """Send records, packed by partition, in order within each; returns what to await for their safety."""
+        by_partition: dict[tuple[str, int], list[Output]] = defaultdict(list)
+        for output in outputs:
+            by_partition[output.topic, output.partition].append(output)
+        waiting: list[asyncio.Future[RecordMetadata]] = []
+        for (topic, partition), some in by_partition.items():
+            batch = self.producer.create_batch()
+            limit = MAX_FOREIGN_BATCH_BYTES
+            for output in some:
+                if batch.size() > limit - len(output.value or b"") - len(output.key or b"") and batch.record_count():
+                    waiting.append(await self.producer.send_batch(batch, topic, partition=partition))
+                    batch = self.producer.create_batch()
+                if (
+                    batch.append(key=output.key, value=output.value, timestamp=None, headers=list(output.headers))
+                    is None
+                ):
+                    raise BatchTooLarge(f"{topic}, partition {partition}: a record of more than {MAX_BATCH_BYTES} bytes")
+            waiting.append(await self.producer.send_batch(batch, topic, partition=partition))
+        return waiting
+
+    async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:
+        """Send one record and wait until it is safe; the result has the broker's timestamp."""
+        return await self.producer.send_and_wait(topic, value, key=key, partition=partition)

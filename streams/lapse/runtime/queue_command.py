@@ -1,0 +1,190 @@
+"""Commands to a queue shard: from the wire to the core, and the answer back (Q3, Q5, Q8, Q15, C13 to C21, X7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lapse.core.queue.segment import State
+from lapse.core.queue.settlement import Claim, Outcome, Result, Verb
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.protocol.answer import Answer, QueuedMessage, Settlement
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import QUEUE_COMMANDS, Command
+
+PEEK_LIMIT = 1_000
+
+
+class Refused(ValueError):
+    """A command that cannot be carried out; the text goes to who sent it."""
+
+
+class QueueCommands:
+    """Carries out commands on one shard.
+
+    Args:
+        shard: the state machine.
+        publish_target: where a publish to the queue's name goes, as answers tell it.
+    """
+
+    def __init__(self, shard: QueueShard, publish_target: str) -> None:
+        self._shard = shard
+        self._publish_target = publish_target
+        self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
+            "subscribe": self._subscribe,
+            "unsubscribe": self._unsubscribe,
+            "heartbeat": self._heartbeat,
+            "acknowledge": self._settle,
+            "cancel": self._settle,
+            "expire": self._settle,
+            "renew": self._renew,
+            "depth": self._depth,
+            "sow": self._peek,
+            "pause": self._pause,
+            "resume": self._resume,
+            "purge": self._purge,
+        }
+
+    def carry_out(self, command: Command, at_ms: int, step: Step) -> Answer | None:
+        """Do what a command asks at its instant; None = no answer is wanted."""
+        shard = self._shard
+        if command.subscription:
+            shard.heard(command.subscription, at_ms)
+        common: dict[str, Any] = {
+            "id": command.id,
+            "command": command.command,
+            "partition": shard.settings.partition,
+            "at_ms": at_ms,
+        }
+        handler = self._handlers.get(command.command)
+        try:
+            if handler is None:
+                known = ", ".join(sorted(QUEUE_COMMANDS - {"tick"}))
+                raise Refused(f"queue {shard.settings.name}: unknown command {command.command!r}; known are {known}")
+            facts = handler(command, at_ms, step)
+        except Refused as refusal:
+            return None if command.answer == "none" else Answer(**common, status="error", error=str(refusal))
+        if command.answer == "none" or (command.answer == "errors" and not facts.get("settlements")):
+            return None
+        return Answer(**common, status="ok", **facts)
+
+    def _named(self, command: Command) -> str:
+        if not command.subscription:
+            raise Refused(f"{command.command}: field subscription is required; choose a name that nobody else has")
+        return command.subscription
+
+    def _subscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        name = self._named(command)
+        if command.filter:
+            raise Refused("subscribe: content filters on queues are not supported by this version; leave filter out")
+        settings = self._shard.settings
+        subscription = self._shard.subscribe(
+            name,
+            command.client,
+            1 if command.max_backlog is None else command.max_backlog,
+            command.heartbeat_timeout_ms or settings.heartbeat_timeout_ms,
+            "",
+            at_ms,
+            step,
+        )
+        counts = {
+            "max_backlog": subscription.max_backlog,
+            "heartbeat_timeout_ms": subscription.heartbeat_timeout_ms,
+            "lease_ms": settings.lease_ms,
+            "outstanding": subscription.outstanding,
+        }
+        return {"counts": counts, "publish_target": self._publish_target}
+
+    def _unsubscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if not self._shard.unsubscribe(self._named(command), at_ms, step):
+            raise Refused(f"unknown subscription {command.subscription!r}: it ended before, or never began here")
+        return {}
+
+    def _heartbeat(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if not self._shard.heard(self._named(command), at_ms):
+            raise Refused(
+                f"unknown subscription {command.subscription!r}: it was not heard of for too long; subscribe again"
+            )
+        return {}
+
+    def _claims(self, command: Command) -> list[Claim]:
+        if command.filter:
+            raise Refused(f"{command.command}: settlement by filter is not supported by this version; name bookmarks")
+        if not command.bookmarks:
+            raise Refused(f"{command.command}: field bookmarks names no message")
+        try:
+            named = [BookmarkRange.parse(text) for text in command.bookmarks]
+        except ValueError as error:
+            raise Refused(f"{command.command}: {error}") from error
+        return [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count) for one in named]
+
+    def _settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        outcomes = self._shard.settle(
+            Verb(command.command),
+            command.subscription,
+            self._claims(command),
+            at_ms,
+            step,
+            command.delay_ms or 0,
+        )
+        return {"settlements": _settlements(outcomes, command)}
+
+    def _renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        longest_ms = self._shard.settings.max_lease_ms
+        if command.lease_ms is not None and command.lease_ms > longest_ms:
+            raise Refused(f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is {longest_ms} ms")
+        outcomes, until_ms = self._shard.renew(
+            self._named(command), self._claims(command), at_ms, step, command.lease_ms
+        )
+        renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
+        return {"settlements": _settlements(outcomes, command), "lease_until_ms": until_ms if renewed else None}
+
+    def _pause(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        self._shard.pause(at_ms, step)
+        return {}
+
+    def _resume(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        self._shard.resume(at_ms, step)
+        return {}
+
+    def _purge(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if command.filter:
+            raise Refused("purge: a filter is not supported by this version; leave it out to purge all")
+        removed, skipped = self._shard.purge(at_ms, step, command.leased)
+        return {"counts": {"removed": removed, "skipped": skipped}}
+
+    def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        return {"counts": self._shard.depth(), "publish_target": self._publish_target}
+
+    def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if command.filter:
+            raise Refused("sow: a filter is not supported on queues by this version; leave it out")
+        skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else PEEK_LIMIT, PEEK_LIMIT)
+        messages = [
+            QueuedMessage(
+                bookmark=f"{one.topic}:{one.partition}:{one.offset}",
+                state=_STATE_NAMES[one.state] if one.state is not None else "scheduled",
+                expires_at_ms=one.deadline_ms,
+                delivery_count=one.deliveries,
+                cancel_count=one.cancels,
+                subscription=one.subscription,
+                until_ms=one.until_ms,
+            )
+            for one in self._shard.peek(skip, limit)
+        ]
+        return {"messages": tuple(messages), "counts": self._shard.depth()}
+
+
+_STATE_NAMES = {State.AVAILABLE: "available", State.LEASED: "leased", State.DELAYED: "delayed"}
+
+
+def _settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
+    return tuple(
+        Settlement(
+            bookmarks=str(BookmarkRange(outcome.topic, outcome.partition, outcome.first, outcome.last)),
+            result=outcome.result.value,
+        )
+        for outcome in outcomes
+        if command.answer == "all" or outcome.result is not Result.SETTLED
+    )

@@ -1,0 +1,47 @@
+"""A queue at work."""
+
+from __future__ import annotations
+
+from faust.types import TP
+
+from lapse.config import QueueConfig
+from lapse.core.queue.journal import restore
+from lapse.runtime.changelog import Changelog
+from lapse.runtime.entity import Entity, Services
+from lapse.runtime.payload import PayloadWindow
+from lapse.runtime.queue_machine import QueueMachine
+from lapse.runtime.queue_output import QueueOutput
+
+
+class QueueEntity(Entity):
+    """The queue's agent, table and shards at this worker.
+
+    Args:
+        name: the queue.
+        config: its settings.
+        partitions: how many shards it has.
+        services: what the worker shares.
+        dead_letter_partitions: how many partitions its dead-letter topic has.
+    """
+
+    config: QueueConfig
+
+    def __init__(
+        self, name: str, config: QueueConfig, partitions: int, services: Services, dead_letter_partitions: int
+    ) -> None:
+        super().__init__(name, config, partitions, services)
+        self._dead_letter_partitions = dead_letter_partitions
+
+    def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
+        """Build a shard from its changelog."""
+        settings = self.config.settings(self.name, partition)
+        restored = restore(changelog.items())
+        for topic in self.config.underlying(self.name):
+            number = restored.state.source_number(topic, partition)
+            source = restored.state.sources[number]
+            source.next_offset = max(source.next_offset, positions.get(TP(topic, partition), 0))
+        output = QueueOutput(
+            self.name, partition, epoch, settings.dead_letter_topic, self._dead_letter_partitions
+        )
+        payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20)
+        return QueueMachine(settings, restored, epoch, payloads, output, self.config.publish_target(self.name))

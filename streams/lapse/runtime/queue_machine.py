@@ -1,0 +1,149 @@
+"""The machine of a queue shard: the core's state machine with records coming in and going out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from lapse.core.queue.journal import QueueJournal, Restored
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.protocol import answer as answers
+from lapse.protocol import command as commands
+from lapse.protocol.answer import Answer
+from lapse.runtime.machine import Effects
+from lapse.runtime.payload import PayloadWindow
+from lapse.runtime.producer import Output
+from lapse.runtime.queue_command import QueueCommands
+from lapse.runtime.queue_output import QueueOutput
+from lapse.runtime.store import Items
+
+logger = logging.getLogger(__name__)
+
+
+class QueueMachine:
+    """One shard of a queue.
+
+    Args:
+        settings: the queue's.
+        restored: what the changelog held.
+        epoch: the reign.
+        payloads: the records behind the messages.
+        output: writes events, letters and deliveries.
+        publish_target: where a publish to the queue's name goes.
+    """
+
+    waits_for_ends = False
+    """What an underlying topic still holds cannot change what is due: a message's deadline is its own (C1)."""
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        restored: Restored,
+        epoch: int,
+        payloads: PayloadWindow,
+        output: QueueOutput,
+        publish_target: str,
+    ) -> None:
+        self.shard = QueueShard(settings, restored.state)
+        self._journal = QueueJournal(restored.state, epoch, restored)
+        self._payloads = payloads
+        self._output = output
+        self._commands = QueueCommands(self.shard, publish_target)
+        self._step = Step()
+        self._answers: list[Output] = []
+        self._now_ms = 0
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
+        """Take in records of an underlying topic."""
+        self._payloads.keep(topic, partition, records)
+        self.shard.arrive(topic, partition, records, self._step)
+
+    def command(self, record: Any) -> None:
+        """Carry out a command at its own instant; timers due by then come first (C1, C2)."""
+        at_ms = record.timestamp
+        self._now_ms = max(self._now_ms, at_ms)
+        while self.shard.next_due_ms() <= at_ms:
+            self.shard.advance(at_ms, self._step)
+        name = self.shard.settings.name
+        try:
+            command, encoding = commands.decode(record.value)
+        except commands.CommandError as error:
+            logger.warning("%s, offset %d: command refused: %s", name, record.offset, error)
+            refusal = Answer(
+                id=error.id,
+                command=error.command,
+                status="error",
+                error=str(error),
+                partition=self.shard.settings.partition,
+                at_ms=at_ms,
+            )
+            body = answers.encode(refusal, error.encoding)
+            self._answers.append(self._output.answer(error.id, error.subscription, body))
+            return
+        answer = self._commands.carry_out(command, at_ms, self._step)
+        if answer is not None:
+            body = answers.encode(answer, encoding)
+            self._answers.append(self._output.answer(command.id, command.subscription, body))
+
+    def advance(self, now_ms: int) -> None:
+        """Do what is due, a bounded amount of it."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self.shard.advance(now_ms, self._step)
+
+    def deliver(self, now_ms: int) -> bool:
+        """Hand messages to subscriptions, a bounded number of them."""
+        self._now_ms = max(self._now_ms, now_ms)
+        return self.shard.deliver(self._now_ms, self._step)
+
+    def next_due_ms(self) -> int:
+        """The next instant at which something is due."""
+        return self.shard.next_due_ms()
+
+    def take_over(self, now_ms: int) -> Items:
+        """Begin a reign."""
+        self.shard.take_over(now_ms)
+        return self._journal.begin()
+
+    def maintain(self) -> Items:
+        """Segments that are due to be written whole."""
+        return self._journal.maintain()
+
+    async def finish(self) -> Effects:
+        """End the step: read the payloads it needs, and write what it tells."""
+        step, self._step = self._step, Step()
+        effects = Effects()
+        for delivery in step.deliveries:
+            messages = delivery.messages
+            offsets = messages.offsets.tolist()
+            records = await self._payloads.get(messages.topic, messages.partition, offsets)
+            effects.after += self._output.deliveries(delivery, records)
+            lost = [offset for offset, record in zip(offsets, records, strict=True) if record is None]
+            if lost:
+                self.shard.truncated(messages.topic, messages.partition, lost, self._now_ms, step)
+        for removal in step.removals:
+            if removal.letter:
+                messages = removal.messages
+                found = await self._payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
+                effects.before += self._output.letters(removal, found)
+        effects.before += self._output.events(step.happenings, step.removals)
+        if step.changes or step.removals:
+            effects.journal = self._journal.encode(step)
+        effects.after += self._answers
+        self._answers = []
+        return effects
+
+    def look_up(self, key: bytes, now_ms: int) -> bytes | None:
+        """A message's state by its bookmark, as JSON."""
+        return next((value for found, value in self.look_through(now_ms) if found == key), None)
+
+    def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """Every message: bookmark, and its state as JSON."""
+        for one in self.shard.peek(0, 1 << 62):
+            if one.deadline_ms is None or one.deadline_ms > now_ms or not self.shard.settings.expiration.enabled:
+                state = "scheduled" if one.state is None else one.state.name.lower()
+                yield f"{one.topic}:{one.partition}:{one.offset}".encode(), orjson.dumps({"state": state})

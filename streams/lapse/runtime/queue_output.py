@@ -1,0 +1,159 @@
+"""From a queue shard's step to records: events, dead letters and deliveries (D2 to D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.step import Delivery, Happening, Messages, Removal
+from lapse.protocol import dead_letter, event, header, topic
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.event import Event, EventKind
+from lapse.runtime.producer import Output
+
+_OWN_PREFIX = "lapse-"
+
+
+def _ranges(some: Iterable[Messages]) -> tuple[BookmarkRange, ...]:
+    return tuple(
+        BookmarkRange(messages.topic, messages.partition, first, last)
+        for messages in some
+        for first, last in messages.ranges()
+    )
+
+
+def _shared(values: Any) -> int | None:
+    """The value that all messages share, if they do."""
+    if values is None:
+        return 0
+    return int(values[0]) if len(values) and bool((values == values[0]).all()) else None
+
+
+class QueueOutput:
+    """Writes what a shard has to tell.
+
+    Args:
+        queue: its name.
+        partition: the shard.
+        epoch: the reign.
+        dead_letter_topic: where letters go.
+        dead_letter_partitions: how many partitions that topic has (C27).
+    """
+
+    def __init__(
+        self, queue: str, partition: int, epoch: int, dead_letter_topic: str, dead_letter_partitions: int
+    ) -> None:
+        self._queue = queue
+        self._partition = partition
+        self._epoch = epoch
+        self._epoch_bytes = str(epoch).encode()
+        self._letters = dead_letter_topic
+        self._letter_partitions = max(1, dead_letter_partitions)
+        self._events = topic.events(queue)
+        self._deliveries = topic.deliveries(queue)
+
+    def events(self, happenings: Sequence[Happening], removals: Sequence[Removal]) -> list[Output]:
+        """One event for all messages that share a fate (D4)."""
+        shared: dict[tuple[Any, ...], list[Messages]] = {}
+        for one in happenings:
+            key = (one.kind, one.at_ms, one.subscription, (), one.detail)
+            shared.setdefault(key, []).extend([one.messages] if one.messages is not None else [])
+        for gone in removals:
+            kind = EventKind.DEAD_LETTERED if gone.letter else EventKind.EXPIRED
+            key = (kind.value, gone.at_ms, gone.subscription, gone.reasons, gone.detail)
+            shared.setdefault(key, []).append(gone.messages)
+        outputs: list[Output] = []
+        for (kind, at_ms, subscription, reasons, detail), some in shared.items():
+            single = some[0] if len(some) == 1 else None
+            told = Event(
+                entity=self._queue,
+                event=kind,
+                at_ms=at_ms,
+                partition=self._partition,
+                epoch=self._epoch,
+                messages=_ranges(some),
+                reasons=tuple(reasons),
+                subscription=subscription,
+                expires_at_ms=_deadline(single, 0) if single is not None and len(single) == 1 else None,
+                delivery_count=_shared(single.deliveries) if single is not None else None,
+                cancel_count=_shared(single.cancels) if single is not None else None,
+                dead_letter_topic=self._letters if kind == EventKind.DEAD_LETTERED else "",
+                detail=detail,
+            )
+            outputs.append(Output(self._events, self._partition, None, event.encode(told), ()))
+        return outputs
+
+    def letters(self, removal: Removal, records: Sequence[Any | None]) -> list[Output]:
+        """The dead letters of a removal; `records` has None where Kafka lost one (D2, C40)."""
+        messages = removal.messages
+        outputs: list[Output] = []
+        for at, record in enumerate(records):
+            bookmark = Bookmark(messages.topic, messages.partition, int(messages.offsets[at]))
+            death = dead_letter.Death(
+                entity=self._queue,
+                bookmark=bookmark,
+                reasons=removal.reasons,
+                expired_at_ms=removal.at_ms,
+                expires_at_ms=_deadline(messages, at),
+                delivery_count=int(messages.deliveries[at]),
+                cancel_count=0 if messages.cancels is None else int(messages.cancels[at]),
+                detail=removal.detail,
+            )
+            headers = dead_letter.headers(death, () if record is None else record.headers)
+            outputs.append(
+                Output(
+                    self._letters,
+                    messages.partition % self._letter_partitions,
+                    None if record is None else record.key,
+                    None if record is None else record.value,
+                    headers,
+                )
+            )
+        return outputs
+
+    def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> list[Output]:
+        """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""
+        messages = delivery.messages
+        head: list[tuple[str, bytes]] = [
+            (header.KIND, b"delivery"),
+            (header.SUBSCRIPTION, delivery.subscription.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        if delivery.until_ms:
+            head.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
+        prefix = f"{messages.topic}:{messages.partition}:".encode()
+        counts = messages.deliveries.tolist()
+        deadlines = None if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
+        outputs: list[Output] = []
+        for at, record in enumerate(records):
+            if record is None:
+                continue
+            headers = [
+                *head,
+                (header.BOOKMARK, prefix + b"%d" % record.offset),
+                (header.DELIVERY_COUNT, b"%d" % counts[at]),
+                (header.TIMESTAMP_MS, b"%d" % record.timestamp),
+            ]
+            if deadlines is not None and deadlines[at] != NEVER:
+                headers.append((header.EXPIRES_AT_MS, b"%d" % deadlines[at]))
+            if record.headers:
+                headers += [(name, value) for name, value in record.headers if not name.startswith(_OWN_PREFIX)]
+            outputs.append(Output(self._deliveries, self._partition, record.key, record.value, headers))
+        return outputs
+
+    def answer(self, command_id: str, subscription: str, body: bytes) -> Output:
+        """An answer to a command."""
+        headers = [
+            (header.KIND, b"answer"),
+            (header.SUBSCRIPTION, subscription.encode()),
+            (header.COMMAND_ID, command_id.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        return Output(self._deliveries, self._partition, None, body, headers)
+
+
+def _deadline(messages: Messages, at: int) -> int | None:
+    if messages.deadlines_ms is None or messages.deadlines_ms[at] == NEVER:
+        return None
+    return int(messages.deadlines_ms[at])

@@ -1,0 +1,349 @@
+"""A runner: the task that owns one shard, from its inbox to its outputs.
+
+The order of effects is the one that every guarantee rests on: dead letters and events, then the journal, then
+deliveries, then the acknowledgment of the source offsets. Any failed write ends the process; recovery is the normal
+path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import orjson
+from faust.types import TP
+
+from lapse.core.lifetime import NEVER
+from lapse.runtime.changelog import progress_key
+from lapse.runtime.clock import BrokerClock
+from lapse.runtime.machine import Machine
+from lapse.runtime.payload import LogReader
+from lapse.runtime.producer import BatchProducer
+from lapse.runtime.store import JournalStore
+
+logger = logging.getLogger(__name__)
+
+TICK_KEY: Final = b"\x00tick"
+_TICK_SPACING_S: Final = 0.005
+_MEASURE_EVERY_S: Final = 1.0
+_STEP_RECORDS: Final = 10_000
+_SATURATED_RECORDS: Final = 50_000
+_FROZEN_CHECK_S: Final = 0.5
+
+
+class Reader(Protocol):
+    """What a runner asks of the consumer that feeds it."""
+
+    finished: dict[TP, int]
+    positions: dict[TP, int]
+    saturated: set[TP]
+
+    def relieve(self, tp: TP) -> None:
+        """Fetch a partition again."""
+
+    async def next_offset(self, tp: TP) -> int:
+        """What will be read next."""
+
+
+class Watch:
+    """Notices that the process was frozen (SIGSTOP, a suspended machine) for longer than its session lasts.
+
+    What it owned belongs to others then; to go on writing would be a zombie's work.
+    """
+
+    def __init__(self, session_s: float) -> None:
+        self._session_s = session_s
+        self._alive_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Stamp the time again and again."""
+        while True:
+            self.check()
+            self._alive_at = time.monotonic()
+            await asyncio.sleep(min(_FROZEN_CHECK_S, self._session_s / 4))
+
+    def check(self) -> None:
+        """End the process if the last stamp is too old."""
+        silent_s = time.monotonic() - self._alive_at
+        if silent_s > self._session_s:
+            end_process(
+                f"this process stood still for {silent_s:.1f} s, longer than session_timeout ({self._session_s:.1f} s): "
+                "its shards belong to other workers by now"
+            )
+
+
+def end_process(why: str, error: BaseException | None = None) -> None:
+    """Crash: say why, and end at once; a supervisor restarts the worker, which recovers from its journal."""
+    logger.critical("lapse worker ends: %s", why, exc_info=error)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    os._exit(70)
+
+
+class Runner:
+    """Owns one shard.
+
+    Args:
+        entity: the queue or SOW topic.
+        partition: the shard's partition.
+        epoch: the reign.
+        machine: the shard's state machine.
+        store: keeps the journal.
+        producer: writes the outputs.
+        reader: the consumer that feeds this runner.
+        log: says where the logs end.
+        clock: the broker's clock.
+        watch: notices a frozen process.
+        commands_topic: where this shard's commands and ticks stand.
+        positions: next offset per source partition, as the journal says.
+        catch_up: commands below this offset were in the log at take-over; nothing is delivered before they are read.
+    """
+
+    def __init__(
+        self,
+        *,
+        entity: str,
+        partition: int,
+        epoch: int,
+        machine: Machine,
+        store: JournalStore,
+        producer: BatchProducer,
+        reader: Reader,
+        log: LogReader,
+        clock: BrokerClock,
+        watch: Watch,
+        commands_topic: str,
+        positions: dict[TP, int],
+        catch_up: int,
+    ) -> None:
+        self.entity = entity
+        self.partition = partition
+        self.epoch = epoch
+        self.machine = machine
+        self._store = store
+        self._producer = producer
+        self._reader = reader
+        self._log = log
+        self._clock = clock
+        self._watch = watch
+        self._commands = TP(commands_topic, partition)
+        self._received = dict(positions)
+        self._processed = dict(positions)
+        self._catch_up = catch_up
+        self._inbox: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in positions}
+        self._waiting = 0
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._may_run = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tick_under_way = False
+        self._last_tick_at = 0.0
+        self._reached_ms = 0
+        self._gate: tuple[int, dict[TP, int]] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._sent: deque[asyncio.Future[Any]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._journaled_at = 0.0
+        self._more = False
+
+    async def start(self) -> None:
+        """Make the reign's beginning durable, and run."""
+        began = self.machine.take_over(self._clock.now_ms())
+        await self._store.commit(self.partition, self.epoch, began, [self._progress()])
+        for tp, offset in self._received.items():
+            self._reader.positions[tp] = offset
+        self._may_run.set()
+        self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
+
+    async def pause(self) -> None:
+        """Finish the step that is under way and begin no other."""
+        self._may_run.clear()
+        await self._idle.wait()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._may_run.set()
+
+    async def stop(self) -> None:
+        """Give the shard up."""
+        await self.pause()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in [*self._tasks, *([self._task] if self._task else [])]:
+            task.cancel()
+        for tp in self._received:
+            self._reader.positions.pop(tp, None)
+            self._reader.finished.pop(tp, None)
+            self._reader.saturated.discard(tp)
+
+    def receive(self, tp: TP, records: Sequence[Any]) -> None:
+        """Take a batch into the inbox."""
+        expected = self._received[tp]
+        if records[0].offset < expected:
+            records = [record for record in records if record.offset >= expected]
+            if not records:
+                return
+        self._received[tp] = self._reader.positions[tp] = records[-1].offset + 1
+        self._inbox[tp].append(records)
+        self._waiting += len(records)
+        if self._waiting > _SATURATED_RECORDS and tp != self._commands:
+            self._reader.saturated.add(tp)
+        self._news.set()
+
+    # The loop
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._idle.set()
+                if not self._more:
+                    await self._news.wait()
+                await self._may_run.wait()
+                self._idle.clear()
+                self._news.clear()
+                await self._step()
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            end_process(f"{self.entity}, partition {self.partition}: {error or type(error).__name__}", error)
+
+    async def _step(self) -> None:
+        machine = self.machine
+        ahead = machine.maintain()
+        self._take_inbox()
+        await self._open_gate()
+        due_ms = machine.next_due_ms()
+        if due_ms <= self._reached_ms:
+            machine.advance(self._reached_ms)
+        self._more = False
+        if self._processed[self._commands] >= self._catch_up:
+            self._more = machine.deliver(self._clock.now_ms())
+        effects = await machine.finish()
+        if effects.before:
+            for future in await self._producer.send(effects.before):
+                await future
+        if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
+            self._watch.check()
+            sent = time.monotonic()
+            await self._store.commit(self.partition, self.epoch, ahead, [*effects.journal, self._progress()])
+            self._journaled_at = time.monotonic()
+            timestamp_ms = self._store.last_timestamp_ms
+            if timestamp_ms is not None:
+                self._clock.measured(sent, self._journaled_at, timestamp_ms)
+        if effects.after:
+            await self._collect_sent()
+            self._sent.extend(await self._producer.send(effects.after))
+        self._reader.finished.update(self._processed)
+        self._more = self._more or bool(self._waiting) or machine.next_due_ms() <= self._reached_ms
+        self._arm()
+
+    def _take_inbox(self) -> None:
+        """Hand the inbox to the machine: messages first, then the commands that may be about them."""
+        taken = 0
+        for tp, batches in self._inbox.items():
+            if tp == self._commands:
+                continue
+            while batches and taken < _STEP_RECORDS:
+                records = batches.popleft()
+                taken += len(records)
+                self.machine.arrive(tp.topic, tp.partition, records)
+                self._processed[tp] = records[-1].offset + 1
+        commands = self._inbox[self._commands]
+        while commands and taken < 2 * _STEP_RECORDS:
+            records = commands.popleft()
+            taken += len(records)
+            for record in records:
+                if record.key == TICK_KEY:
+                    self._ticked(record)
+                else:
+                    self.machine.command(record)
+            self._processed[self._commands] = records[-1].offset + 1
+        if taken:
+            self._waiting -= taken
+            if self._waiting < _SATURATED_RECORDS // 2:
+                for tp in [tp for tp in self._received if tp in self._reader.saturated]:
+                    self._reader.relieve(tp)
+
+    async def _collect_sent(self) -> None:
+        """Wait for deliveries that were sent before; a failed one ends the process as any write does."""
+        while self._sent and (self._sent[0].done() or len(self._sent) > 64):
+            await self._sent.popleft()
+
+    def _progress(self) -> tuple[bytes, bytes]:
+        offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in self._processed.items()}
+        return progress_key(self.epoch), orjson.dumps(offsets)
+
+    # Time
+
+    def _ticked(self, record: Any) -> None:
+        self._tick_under_way = False
+        self._clock.seen(record.timestamp)
+        if self.machine.waits_for_ends:
+            self._gate = (record.timestamp, {})
+        else:
+            self._reached_ms = max(self._reached_ms, record.timestamp)
+
+    async def _open_gate(self) -> None:
+        """Let timers act up to a tick once everything that the log held by then is read (C1)."""
+        if self._gate is None:
+            return
+        instant_ms, ends = self._gate
+        underlying = [tp for tp in self._received if tp != self._commands]
+        if not ends:
+            ends.update(await self._log.ends(underlying))
+        for tp in underlying:
+            if self._processed[tp] < ends[tp]:
+                behind = self._processed[tp] != self._received[tp]
+                if behind or await self._reader.next_offset(tp) < ends[tp] or self._processed[tp] != self._received[tp]:
+                    self._later(0.002, self._news.set)
+                    return
+        self._gate = None
+        self._reached_ms = max(self._reached_ms, instant_ms)
+
+    def _arm(self) -> None:
+        """Have a tick sent when the next timer is due, or when the clock wants measuring."""
+        if self._tick_under_way:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_ms = self.machine.next_due_ms()
+        if due_ms >= NEVER or due_ms <= self._reached_ms:
+            return
+        delay_s = min(self._clock.seconds_until(due_ms), _MEASURE_EVERY_S)
+        spacing_s = self._last_tick_at + _TICK_SPACING_S - time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(max(delay_s, spacing_s, 0), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        due = self.machine.next_due_ms() <= self._clock.now_ms()
+        fresh = self._clock.measured_at is not None and now - self._clock.measured_at < _MEASURE_EVERY_S
+        if not due and fresh:
+            self._arm()
+            return
+        self._tick_under_way = True
+        self._last_tick_at = now
+        task = asyncio.create_task(self._send_tick())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_tick(self) -> None:
+        try:
+            sent = time.monotonic()
+            metadata = await self._producer.send_one(self._commands.topic, self.partition, TICK_KEY, b"")
+            if metadata.timestamp_type == 1:
+                self._clock.measured(sent, time.monotonic(), metadata.timestamp)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            end_process(f"{self.entity}, partition {self.partition}: a tick could not be written: {error}", error)
+
+    def _later(self, delay_s: float, call: Callable[[], Any]) -> None:
+        asyncio.get_running_loop().call_later(delay_s, call)

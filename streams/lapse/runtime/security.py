@@ -1,0 +1,53 @@
+"""`[security]` in the words of aiokafka and of librdkafka (X5)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from aiokafka.helpers import create_ssl_context
+
+from lapse.config.root import SecurityConfig
+
+
+def password(security: SecurityConfig) -> str | None:
+    """The SASL password: from `LAPSE_SASL_PASSWORD`, else from the file."""
+    from_environment = os.environ.get("LAPSE_SASL_PASSWORD")
+    if from_environment:
+        return from_environment
+    return None if security.password is None else security.password.get_secret_value()
+
+
+def for_aiokafka(security: SecurityConfig) -> dict[str, Any]:
+    """Settings for aiokafka's clients."""
+    settings: dict[str, Any] = {"security_protocol": security.protocol}
+    if security.protocol.endswith("SSL"):
+        settings["ssl_context"] = create_ssl_context(
+            cafile=security.ca_file, certfile=security.certificate_file, keyfile=security.key_file
+        )
+    if security.protocol.startswith("SASL"):
+        settings |= {
+            "sasl_mechanism": security.sasl_mechanism,
+            "sasl_plain_username": security.username,
+            "sasl_plain_password": password(security),
+        }
+    return settings
+
+
+def for_librdkafka(security: SecurityConfig) -> dict[str, Any]:
+    """Settings for confluent-kafka's clients."""
+    settings: dict[str, Any] = {"security.protocol": security.protocol}
+    for name, value in (
+        ("ssl.ca.location", security.ca_file),
+        ("ssl.certificate.location", security.certificate_file),
+        ("ssl.key.location", security.key_file),
+    ):
+        if value is not None:
+            settings[name] = value
+    if security.protocol.startswith("SASL"):
+        settings |= {
+            "sasl.mechanism": security.sasl_mechanism,
+            "sasl.username": security.username or "",
+            "sasl.password": password(security) or "",
+        }
+    return settings

@@ -1,0 +1,281 @@
+"""The stores of lapse's Faust tables, registered under `faust.stores` as `lapse-memory` and `lapse-rocksdb`.
+
+A store writes its partition's changelog itself, a whole step in one RecordBatch, and restores itself in the rebalance
+hook: Faust's own recovery finds nothing left to do, and cannot hang on a changelog whose last record is unreadable.
+What a table partition holds is the state of a shard, and only the shard knows what has expired: reading through Faust
+(`table[key]`) asks the shard, so an expired record is never seen (L10).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import rocksdict
+from faust.stores.base import Store as FaustStore
+from faust.types import TP, EventT
+
+from lapse.runtime.changelog import Changelog, ChangelogReader, claim_key, epoch_header
+from lapse.runtime.producer import BatchProducer, BatchTooLarge
+
+logger = logging.getLogger(__name__)
+
+Items = list[tuple[bytes, bytes | None]]
+
+
+class ShardOwner(Protocol):
+    """Who owns the shards whose state a store keeps: the entity of the table."""
+
+    @property
+    def journal_producer(self) -> BatchProducer:
+        """Writes the changelog."""
+
+    @property
+    def changelog_reader(self) -> ChangelogReader:
+        """Reads the changelog."""
+
+    @property
+    def worker_name(self) -> str:
+        """Who claims epochs, for people."""
+
+    async def prepare(self, partition: int, epoch: int) -> None:
+        """An epoch is about to be claimed: tell the readers of deliveries before it is."""
+
+    async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
+        """A shard belongs to this worker from now on."""
+
+    async def release(self, partition: int) -> None:
+        """A shard belongs to another worker from now on."""
+
+    def look_up(self, key: bytes) -> bytes | None:
+        """The value of a table key now; None if there is none, or it has expired."""
+
+    def look_through(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values of this worker's shards now."""
+
+
+class JournalStore(FaustStore):  # type: ignore[misc]
+    """A Faust table store that keeps its changelog itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._next_offsets: dict[int, int] = {}
+        self._owned: set[int] = set()
+        self.last_timestamp_ms: int | None = None
+        """The broker's timestamp of the last record written; None where the topic has the writer's timestamps."""
+
+    @property
+    def owner(self) -> ShardOwner:
+        """The entity whose shards these are.
+
+        Raises:
+            RuntimeError: the table was not made by lapse.
+        """
+        owner: ShardOwner | None = (self.options or {}).get("owner")
+        if owner is None:
+            raise RuntimeError(f"table {self.table_name}: this store belongs to an entity of lapse.toml; use lapse's tables")
+        return owner
+
+    @property
+    def changelog_topic(self) -> str:
+        """The topic that this store writes."""
+        return str(self.table.changelog_topic.get_topic_name())
+
+    # What Faust asks
+
+    def persisted_offset(self, tp: TP) -> int | None:
+        """Offset of the last changelog record that is in the state: always the last there is."""
+        return self._next_offsets.get(tp.partition, 0) - 1
+
+    def set_persisted_offset(self, tp: TP, offset: int) -> None:
+        """Nothing: the store knows its offsets."""
+
+    def apply_changelog_batch(self, batch: Iterable[EventT], to_key: Any, to_value: Any) -> None:
+        """Nothing: the store restored itself."""
+
+    def reset_state(self) -> None:
+        """Forget what is kept besides the changelog; `faust reset` calls it."""
+
+    async def backup_partition(self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1) -> None:
+        """Nothing: the changelog is the backup."""
+
+    def restore_backup(self, tp: Any, latest: bool = True, backup_id: int = 0) -> None:
+        """Nothing: the changelog is the backup."""
+
+    async def on_rebalance(
+        self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
+    ) -> None:
+        """Give up the shards that went, take over those that came."""
+        mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic}
+        for partition in sorted(self._owned - mine):
+            self._owned.discard(partition)
+            await self.owner.release(partition)
+            self._close(partition)
+        for partition in sorted(mine - self._owned):
+            await self._take_over(partition)
+            self._owned.add(partition)
+
+    async def _take_over(self, partition: int) -> None:
+        began = time.monotonic()
+        owner = self.owner
+        changelog = self._open(partition)
+        kept = changelog.next_offset
+        reader, topic = owner.changelog_reader, self.changelog_topic
+        self._keep(partition, await reader.read(topic, partition, changelog), changelog)
+        while True:
+            epoch = changelog.epoch + 1
+            await owner.prepare(partition, epoch)
+            claim = [(claim_key(epoch), owner.worker_name.encode())]
+            sent = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
+            claimed_at = (await sent).offset
+            # What stands before the claim counts; what lower epochs write behind it does not.
+            while changelog.next_offset <= claimed_at:
+                self._keep(partition, await reader.read(topic, partition, changelog), changelog)
+            if changelog.epoch == epoch and changelog.contested != epoch:
+                break
+        self._next_offsets[partition] = changelog.next_offset
+        logger.info(
+            "%s, partition %d: restored %d keys (changelog read from %d to %d) in %.2f s; epoch %d",
+            self.table_name,
+            partition,
+            len(changelog.latest),
+            kept,
+            changelog.next_offset,
+            time.monotonic() - began,
+            epoch,
+        )
+        await owner.take_over(partition, epoch, changelog)
+        changelog.latest.clear()
+
+    # What the shard's runner asks
+
+    async def commit(self, partition: int, epoch: int, ahead: Items, items: Items) -> None:
+        """Make a step durable.
+
+        Args:
+            partition: the shard's.
+            epoch: the reign that writes.
+            ahead: may be split into batches; all durable before `items` is sent on its way.
+            items: one RecordBatch; all of it becomes durable, or nothing.
+
+        Raises:
+            BatchTooLarge: `items` does not fit into one RecordBatch.
+        """
+        owner, topic, headers = self.owner, self.changelog_topic, epoch_header(epoch)
+        if ahead:
+            size = sum(len(value or b"") + len(key) + 64 for key, value in (*ahead, *items))
+            if size < 1 << 20:
+                ahead, items = [], [*ahead, *items]
+            else:
+                waiting = await owner.journal_producer.send_in_batches(topic, partition, ahead, headers)
+                for future in waiting:
+                    await future
+        metadata = await (await owner.journal_producer.send_atomically(topic, partition, items, headers))
+        self._next_offsets[partition] = metadata.offset + len(items)
+        self.last_timestamp_ms = metadata.timestamp if metadata.timestamp_type == 1 else None
+        self._write(partition, [*ahead, *items], self._next_offsets[partition], epoch)
+
+    # What differs between memory and disk
+
+    def _open(self, partition: int) -> Changelog:
+        """What is kept of a partition's changelog; nothing here."""
+        return Changelog()
+
+    def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:
+        """Keep what was read from the changelog; nothing here."""
+
+    def _write(self, partition: int, items: Items, next_offset: int, epoch: int) -> None:
+        """Keep what was written to the changelog; nothing here."""
+
+    def _close(self, partition: int) -> None:
+        """Let go of a partition; nothing here."""
+
+    # The mapping that Faust shows
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self.owner.look_up(self._encode_key(key))
+        if value is None:
+            raise KeyError(key)
+        return self._decode_value(value)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError(f"table {self.table_name}: written by its shards only; publish to the topic instead")
+
+    def __delitem__(self, key: Any) -> None:
+        raise TypeError(f"table {self.table_name}: written by its shards only; send sow_delete instead")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._decode_key(key) for key, _ in self.owner.look_through())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.owner.look_through())
+
+    def __contains__(self, key: Any) -> bool:
+        return self.owner.look_up(self._encode_key(key)) is not None
+
+    def _clear(self) -> None:
+        raise TypeError(f"table {self.table_name}: written by its shards only")
+
+
+class MemoryStore(JournalStore):
+    """State in memory; at take-over the whole changelog partition is read (`lapse-memory://`)."""
+
+
+class RocksDBStore(JournalStore):
+    """A copy of the changelog on local disk as well; at take-over only its tail is read (`lapse-rocksdb://`)."""
+
+    _META = b"\x01meta"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._databases: dict[int, rocksdict.Rdict] = {}
+
+    def _path(self, partition: int) -> Path:
+        return Path(str(self.app.conf.tabledir)) / f"{self.table_name}-{partition}.rocksdb"
+
+    def _open(self, partition: int) -> Changelog:
+        path = self._path(partition)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
+        self._databases[partition] = database
+        changelog = Changelog()
+        meta = database.get(self._META)
+        if meta is not None:
+            changelog.next_offset = int.from_bytes(meta[:8], "big")
+            changelog.epoch = int.from_bytes(meta[8:16], "big")
+            changelog.latest = {key: value for key, value in database.items() if key != self._META}
+        return changelog
+
+    def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:
+        self._write(partition, items, changelog.next_offset, changelog.epoch)
+
+    def _write(self, partition: int, items: Items, next_offset: int, epoch: int) -> None:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for key, value in items:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        batch.put(self._META, next_offset.to_bytes(8, "big") + epoch.to_bytes(8, "big"))
+        self._databases[partition].write(batch)
+
+    def _close(self, partition: int) -> None:
+        database = self._databases.pop(partition, None)
+        if database is not None:
+            database.close()
+
+    async def on_stop(self) -> None:
+        """Close the databases."""
+        for partition in list(self._databases):
+            self._close(partition)
+
+    def reset_state(self) -> None:
+        """Delete the local copies; the changelog has everything."""
+        for path in Path(str(self.app.conf.tabledir)).glob(f"{self.table_name}-*.rocksdb"):
+            rocksdict.Rdict.destroy(str(path))
+
+
+__all__ = ["BatchTooLarge", "JournalStore", "MemoryStore", "RocksDBStore", "ShardOwner"]

@@ -1,0 +1,203 @@
+"""Topology: the topics that a configuration needs, how the cluster differs, and how to make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from lapse.config import Config, QueueConfig, SowConfig
+from lapse.protocol import topic as names
+from lapse.runtime import security
+from lapse.runtime.producer import MAX_BATCH_BYTES
+
+_PATIENCE_S: Final = 30.0
+_LARGE: Final = {"max.message.bytes": str(2 * MAX_BATCH_BYTES)}
+
+
+class TopologyError(RuntimeError):
+    """The cluster does not fit the configuration; the text says what differs and how to mend it."""
+
+
+class Role(StrEnum):
+    """What a topic is for."""
+
+    UNDERLYING = "underlying"
+    COMMANDS = "commands"
+    DELIVERIES = "deliveries"
+    EVENTS = "events"
+    CHANGELOG = "changelog"
+    SOW = "sow"
+    DEAD_LETTERS = "dead letters"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic that a configuration needs.
+
+    Attributes:
+        name: the topic.
+        role: what it is for.
+        entity: whose it is.
+        partitions: how many it has, or is to have.
+        config: its settings, where lapse creates it.
+    """
+
+    name: str
+    role: Role
+    entity: str
+    partitions: int
+    config: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One respect in which the cluster differs.
+
+    Attributes:
+        topic: which topic.
+        what: what is wrong, for people.
+        create: the topic to be created, if that mends it; None = a person has to decide.
+    """
+
+    topic: str
+    what: str
+    create: Wanted | None = None
+
+
+class Topology:
+    """What is on the cluster, against what a configuration needs.
+
+    Args:
+        config: the configuration.
+        existing: partitions of every topic on the cluster.
+    """
+
+    def __init__(self, config: Config, existing: dict[str, int]) -> None:
+        self.config = config
+        self.existing = existing
+
+    def partitions(self, entity: str) -> int:
+        """How many shards an entity has: as many as its underlying topics have partitions."""
+        settings = self._entity(entity)
+        counts = [self.existing[topic] for topic in settings.underlying(entity) if topic in self.existing]
+        return max(counts, default=settings.partitions)
+
+    def _entity(self, name: str) -> QueueConfig | SowConfig:
+        return self.config.queue[name] if name in self.config.queue else self.config.sow[name]
+
+    def wanted(self) -> list[Wanted]:
+        """Every topic that the configuration needs."""
+        topics: list[Wanted] = []
+        for name in [*self.config.queue, *self.config.sow]:
+            entity = self._entity(name)
+            count = self.partitions(name)
+            stamped = {"message.timestamp.type": "LogAppendTime"}
+            passing = {**stamped, **_LARGE, "retention.ms": str(entity.retention)}
+            compacted = {**stamped, **_LARGE, "cleanup.policy": "compact"}
+            for topic in entity.underlying(name):
+                topics.append(Wanted(topic, Role.UNDERLYING, name, count, stamped))
+            topics.append(Wanted(names.commands(name), Role.COMMANDS, name, count, passing))
+            topics.append(Wanted(names.deliveries(name), Role.DELIVERIES, name, count, passing))
+            topics.append(Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"}))
+            changelog = names.changelog(self.config.lapse.app_id, name)
+            topics.append(Wanted(changelog, Role.CHANGELOG, name, count, compacted))
+            if name in self.config.sow:
+                topics.append(Wanted(names.sow(name), Role.SOW, name, count, compacted))
+            letters = entity.dead_letter_topic(name)
+            if letters:
+                keep = {**stamped, **_LARGE, "retention.ms": "-1"}
+                topics.append(Wanted(letters, Role.DEAD_LETTERS, name, count, keep))
+        return list({topic.name: topic for topic in topics}.values())
+
+    def differences(self) -> list[Difference]:
+        """How the cluster differs from what is needed; empty = it fits."""
+        found: list[Difference] = []
+        for topic in self.wanted():
+            count = self.existing.get(topic.name)
+            if count is None:
+                what = f"missing; {topic.role.value} of {topic.entity}, {topic.partitions} partitions"
+                found.append(Difference(topic.name, what, topic))
+            elif count != topic.partitions and topic.role is not Role.DEAD_LETTERS:
+                found.append(
+                    Difference(
+                        topic.name,
+                        f"has {count} partitions; {topic.entity} needs {topic.partitions}, as many as its underlying "
+                        "topics. Give all of them the same number, or take a new name for the entity",
+                    )
+                )
+        return found
+
+    def require(self) -> None:
+        """Refuse a cluster that does not fit.
+
+        Raises:
+            TopologyError: it does not.
+        """
+        found = self.differences()
+        if found:
+            listed = "\n".join(f"  {one.topic}: {one.what}" for one in found)
+            raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
+
+
+class Cluster:
+    """A Kafka cluster, as far as topics go.
+
+    Args:
+        config: where it is and how to speak to it.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        settings: dict[str, Any] = {
+            "bootstrap.servers": config.lapse.brokers,
+            **security.for_librdkafka(config.security),
+        }
+        self._admin = AdminClient(settings)
+
+    def topology(self) -> Topology:
+        """Look at the cluster.
+
+        Raises:
+            TopologyError: it does not answer.
+        """
+        try:
+            metadata = self._admin.list_topics(timeout=_PATIENCE_S)
+        except KafkaException as error:
+            raise TopologyError(
+                f"no answer from Kafka at {self._config.lapse.brokers}: {error.args[0].str()}. Is it running? "
+                "`lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another"
+            ) from error
+        return Topology(self._config, {name: len(topic.partitions) for name, topic in metadata.topics.items()})
+
+    def create(self, topics: Iterable[Wanted]) -> None:
+        """Create topics, and wait until they exist.
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        new = [
+            NewTopic(topic.name, topic.partitions, self._config.lapse.replication_factor, config=topic.config)
+            for topic in topics
+        ]
+        if not new:
+            return
+        for name, future in self._admin.create_topics(new, operation_timeout=_PATIENCE_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise TopologyError(f"{name}: could not be created: {error.args[0].str()}") from error
+
+    def stamped_by_broker(self, topics: Iterable[str]) -> dict[str, bool]:
+        """Which topics have `LogAppendTime`."""
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        answers = self._admin.describe_configs(resources) if resources else {}
+        return {
+            resource.name: future.result()["message.timestamp.type"].value == "LogAppendTime"
+            for resource, future in answers.items()
+        }

@@ -1,0 +1,149 @@
+"""Batch transport: one Faust event per partition batch instead of one per message.
+
+Faust spends four asyncio tasks on every message; a batch costs that once. Changelog partitions stay on Faust's own
+path. Three more things are put right here, for the partitions of shards:
+
+- what is committed is what the shard has made durable (`finished`), not what Faust counts as acknowledged;
+- after a rebalance, reading goes on where the shard's journal says (`positions`), not at the committed offset;
+- a shard that is behind (`saturated`) is left out of the fetch until it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, ClassVar, Final
+
+import aiokafka
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP, ConsumerMessage
+
+FETCH_MAX_WAIT_MS: Final = 500
+
+
+class ConsumerThread(driver.AIOKafkaConsumerThread):
+    """Faust's consumer thread, reading committed records only (C41)."""
+
+    def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        # Faust passes these two as constants; aiokafka reads them when the consumer starts.
+        consumer._isolation_level = "read_committed"
+        consumer._fetch_max_wait_ms = FETCH_MAX_WAIT_MS
+        return consumer
+
+
+class BatchConsumer(driver.Consumer):
+    """Faust's aiokafka consumer, handing over whole batches."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.finished: dict[TP, int] = {}
+        self.positions: dict[TP, int] = {}
+        self.saturated: set[TP] = set()
+        self.relieved = asyncio.Event()
+
+    def _new_consumer_thread(self) -> ConsumerThread:
+        return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
+        """Fetch, and yield one message per partition whose value is the list of its records."""
+        generation = self.app.consumer_generation_id
+        records, active = await self._wait_next_records(timeout)
+        if records is None or self.should_stop:
+            return
+        if not self.flow_active:
+            await self.perform_seek()
+            return
+        for tp, batch in records.items():
+            if not self.flow_active or self.app.consumer_generation_id != generation:
+                return
+            if not batch:
+                continue
+            if self._is_changelog_tp(tp):
+                for record in batch:
+                    yield tp, self._to_message(tp, record)
+            elif active is None or tp in active or tp in self._buffered_partitions:
+                yield tp, self._to_batch(tp, batch, generation)
+
+    def _to_batch(self, tp: TP, records: list[Any], generation: int) -> ConsumerMessage:
+        last = records[-1]
+        return ConsumerMessage(
+            tp.topic,
+            tp.partition,
+            last.offset,
+            last.timestamp / 1000.0,
+            last.timestamp_type,
+            (),
+            None,
+            records,
+            None,
+            0,
+            0,
+            tp,
+            generation_id=generation,
+        )
+
+    def _get_active_partitions(self) -> set[TP]:
+        active: set[TP] = super()._get_active_partitions()
+        return active - self.saturated if self.saturated else active
+
+    def pause_partitions(self, tps: Iterable[TP]) -> None:
+        """As Faust's; spelled out because `_get_active_partitions` hands out a copy here."""
+        super()._get_active_partitions().difference_update(tps)
+        self._paused_partitions.update(tps)
+
+    def resume_partitions(self, tps: Iterable[TP]) -> None:
+        """As Faust's; see `pause_partitions`."""
+        super()._get_active_partitions().update(tps)
+        self._paused_partitions.difference_update(tps)
+
+    async def _wait_next_records(self, timeout: float) -> Any:
+        if self.saturated and not self._get_active_partitions() and self.flow_active:
+            # Faust would sleep a whole second with nothing to fetch.
+            self.relieved.clear()
+            try:
+                await asyncio.wait_for(self.relieved.wait(), timeout)
+            except TimeoutError:
+                pass
+            return {}, set()
+        return await super()._wait_next_records(timeout if not self.saturated else min(timeout, 0.02))
+
+    def relieve(self, tp: TP) -> None:
+        """Fetch a partition again after it was saturated."""
+        self.saturated.discard(tp)
+        self.relieved.set()
+
+    async def perform_seek(self) -> None:
+        """Go on where the shards are, wherever that is known."""
+        await super().perform_seek()
+        assigned = self.assignment()
+        for tp, offset in self.positions.items():
+            if tp in assigned:
+                await self.seek(tp, offset)
+                self._read_offset[tp] = None
+
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """Nothing: gaps are counted by the shards."""
+
+    def ack(self, message: Any) -> bool:
+        """Nothing to count: a shard says itself what is finished."""
+        message.acked = True
+        self._unacked_messages.discard(message)
+        return True
+
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
+        return iter([tp for tp in self.finished if topics is None or tp in topics or tp.topic in topics])
+
+    def _new_offset(self, tp: TP) -> int | None:
+        return self.finished.get(tp)
+
+    async def next_offset(self, tp: TP) -> int:
+        """What the consumer will read next from a partition, markers behind its last record counted as read."""
+        consumer = self._thread._ensure_consumer()
+        return int(await self._thread.call_thread(consumer.position, tp))
+
+
+class BatchTransport(driver.Transport):
+    """Faust's aiokafka transport with the batch consumer."""
+
+    Consumer: ClassVar[type[BatchConsumer]] = BatchConsumer
