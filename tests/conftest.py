@@ -9,8 +9,9 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -46,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))  # one session, on one worker
 
 
-def _absent(what: str) -> None:
+def _absent(what: str) -> NoReturn:
     """Skip where something that should be installed is missing; fail where everything must be there."""
     if os.environ.get("CI", "").lower() in ("1", "true"):
         pytest.fail(what, pytrace=False)
@@ -56,39 +57,32 @@ def _absent(what: str) -> None:
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     """Bootstrap servers of a broker that the whole run shares; do not stop or kill it."""
-    from lapse.embedded import EmbeddedError, broker
+    from lapse.embedded import JarUnavailable, JavaMissing, broker
     from lapse.embedded.broker import given_broker
+    from support.container import NoDocker, kafka_container
 
-    if given_broker() is None and request.config.getoption("--kafka") == "testcontainers":
-        from support.container import kafka_container
-
-        with kafka_container() as servers:
-            yield servers
-        return
-    running = broker(heap_mb=768)
-    try:
-        servers = running.__enter__()
-    except EmbeddedError as error:
-        _absent(str(error))
-    try:
+    in_container = given_broker() is None and request.config.getoption("--kafka") == "testcontainers"
+    with ExitStack() as running:
+        try:
+            servers = running.enter_context(kafka_container() if in_container else broker(heap_mb=768))
+        except (JavaMissing, JarUnavailable, NoDocker) as error:
+            _absent(str(error))
         yield servers
-    finally:
-        running.__exit__(None, None, None)
 
 
 @pytest.fixture
 def own_kafka() -> Iterator["EmbeddedKafka"]:
     """A broker of this test's own, already started, to be killed, paused and restarted at will."""
-    from lapse.embedded import EmbeddedError, EmbeddedKafka
+    from lapse.embedded import EmbeddedKafka, JarUnavailable, JavaMissing
 
     own = EmbeddedKafka()
     try:
         own.start()
-    except EmbeddedError as error:
-        own.close()
+        yield own
+    except (JavaMissing, JarUnavailable) as error:
         _absent(str(error))
-    yield own
-    own.close()
+    finally:
+        own.close()
 
 
 @pytest.fixture
@@ -129,7 +123,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A Spark session on two local cores, with the Kafka and Avro connectors; about 6 s once per process."""
     from pyspark import SparkContext
 
-    from lapse.embedded import EmbeddedError
+    from lapse.embedded import JarUnavailable, JavaMissing
     from lapse_spark.session import session
 
     if SparkContext._gateway is not None:
@@ -150,7 +144,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         try:
             started = session("lapse tests", master="local[2]", config=config)
-        except EmbeddedError as error:
+        except (JavaMissing, JarUnavailable) as error:
             _absent(str(error))
         yield started
         started.stop()
