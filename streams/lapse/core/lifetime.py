@@ -88,7 +88,7 @@ class Lifetime:
 
 NO_LIFETIME: Final = Lifetime()
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 def read(headers: Headers, timestamp_ms: int) -> Lifetime:
@@ -164,13 +164,13 @@ def deadline_ms(lifetime: Lifetime, timestamp_ms: int, expiration: Expiration) -
     return _sum(start_ms, relative_ms, "its lifetime")
 
 
-def rfc3339_ms(value: bytes) -> int:
+def rfc3339_ms(value: bytes | None) -> int:
     """Read an RFC 3339 instant, cut to the millisecond, never rounded up (L3, C7).
 
     Raises:
         InvalidLifetime: another form, an instant that does not exist, or one before 1970.
     """
-    match = _RFC3339.match(value)
+    match = None if value is None else _RFC3339.match(value)
     if match is None:
         raise InvalidLifetime(
             f"{CE_EXPIRYTIME} = {_shown(value)}: expected an RFC 3339 instant like 2026-01-31T12:00:00Z"
@@ -224,7 +224,7 @@ def _instant(start_ms: int, relative_ms: int | None, absolute_ms: int | None) ->
     return start_ms + relative_ms if relative_ms else None
 
 
-def _decimal(name: str, value: bytes) -> int:
+def _decimal(name: str, value: bytes | None) -> int:
     if value is None or not _DIGITS.match(value):
         raise InvalidLifetime(f"{name} = {_shown(value)}: expected 1 to 19 ASCII digits, a number of milliseconds")
     number = int(value)
@@ -233,10 +233,10 @@ def _decimal(name: str, value: bytes) -> int:
     return number
 
 
-def _typed(value: bytes) -> tuple[int | None, int | None]:
+def _typed(value: bytes | None) -> tuple[int | None, int | None]:
     """MQe's typed field: its width says whether it is relative or absolute (L4, C7)."""
     width = 0 if value is None else len(value)
-    if width not in (4, 8):
+    if value is None or width not in (4, 8):
         raise InvalidLifetime(
             f"{EXPIRE_TIME} has {width} bytes: expected 4 (relative ms, int32) or 8 (absolute ms, int64), big-endian"
         )

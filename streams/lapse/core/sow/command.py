@@ -190,7 +190,7 @@ class Commands:
             at_ms=at_ms,
             answered=command.answer == "all",
         )
-        step.queries.append(Query(self._state, inquiry))
+        Query.begin(self._state, inquiry, step)
 
     def _sow_delete(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> dict[str, int]:
         given = [bool(command.keys), command.filter is not None, bool(command.bookmarks)]
@@ -270,8 +270,7 @@ class Commands:
             at_ms=at_ms,
             answered=command is None or command.answer == "all",
         )
-        subscriber.query = Query(self._state, inquiry)
-        step.queries.append(subscriber.query)
+        subscriber.query = Query.begin(self._state, inquiry, step)
 
     def _put(self, subscription: Subscription, step: Step) -> None:
         name = journal.SUBSCRIPTION + subscription.id.encode("utf-8", "surrogatepass")

@@ -96,7 +96,6 @@ class Query:
     """
 
     __slots__ = (
-        "_begun",
         "_inquiry",
         "_left",
         "_matched",
@@ -125,9 +124,16 @@ class Query:
         self._skip = inquiry.skip
         self._left = inquiry.top_n
         self._sent = 0
-        self._begun = False
         self.finished = False
         """Whether the group's end was sent."""
+
+    @classmethod
+    def begin(cls, state: SowState, inquiry: Inquiry, step: Step) -> Query:
+        """Begin a query: the group's begin goes out at once, so that no update of the subscription stands before it."""
+        query = cls(state, inquiry)
+        step.messages.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
+        step.queries.append(query)
+        return query
 
     @property
     def subscription(self) -> str:
@@ -154,16 +160,13 @@ class Query:
         self._pending = {}
 
     def pull(self, now_ms: int, step: Step) -> None:
-        """Put the next batch into the step: the group's begin first, at last its end and the reply.
+        """Put the next batch into the step; with the last one the group's end and the reply.
 
         Args:
             now_ms: the instant at which the batch is sent, ms since the epoch.
             step: gets the messages.
         """
         inquiry = self._inquiry
-        if not self._begun:
-            self._begun = True
-            step.messages.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
         room = inquiry.batch_size if self._left is None else min(inquiry.batch_size, self._left)
         sent = 0
         pending = self._pending

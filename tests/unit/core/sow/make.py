@@ -1,0 +1,121 @@
+"""Records and commands for tests of the SOW shard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.sow.output import Message, Step
+from lapse.core.sow.query import Query
+from lapse.core.sow.settings import SowSettings
+from lapse.core.sow.shard import SowShard
+from lapse.protocol.command import Command
+
+T = 1_700_000_000_000
+"""An instant to count from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+def expiration(default_ms: int | None = None, model: str = "override", *, enabled: bool = True) -> Expiration:
+    return Expiration(enabled, default_ms, ExpirationModel(model))
+
+
+def shard_of(default_ms: int | None = None, model: str = "override", *, enabled: bool = True, **more: Any) -> SowShard:
+    return SowShard(SowSettings(name="orders", expiration=expiration(default_ms, model, enabled=enabled), **more))
+
+
+class Desk:
+    """A shard with a log, a journal and a clock: what the runtime is to it."""
+
+    def __init__(self, shard: SowShard) -> None:
+        self.shard = shard
+        self.offsets: dict[tuple[str, int], int] = {}
+        self.journal: dict[bytes, bytes] = {}
+        self.compacted: dict[bytes, bytes] = {}
+
+    def put(
+        self,
+        key: bytes | str | None,
+        payload: Any,
+        at: int,
+        *,
+        topic: str = "t",
+        partition: int = 0,
+        raw: bool = False,
+        **headers: Any,
+    ) -> Step:
+        """Publish; headers by name with underscores; `raw` takes the payload as bytes."""
+        offset = self.offsets.get((topic, partition), 0)
+        self.offsets[topic, partition] = offset + 1
+        value = payload if raw or payload is None else json.dumps(payload).encode()
+        pairs = [
+            (name.replace("_", "-"), content if isinstance(content, bytes) else str(content).encode())
+            for name, content in headers.items()
+        ]
+        record = Arrived(offset, T + at, key.encode() if isinstance(key, str) else key, value, pairs)
+        return self.step(lambda step: self.shard.arrive(topic, partition, [record], step))
+
+    def ask(self, command: str, at: int, *, restriction: str | None = None, **fields: Any) -> Step:
+        fields.setdefault("id", "c")
+        return self.step(lambda step: self.shard.command(Command(command=command, **fields), T + at, step, restriction))
+
+    def advance(self, at: int) -> Step:
+        step = Step()
+        while self.shard.advance(T + at, step):
+            pass
+        return self.keep(step)
+
+    def pull(self, query: Query, at: int) -> Step:
+        return self.step(lambda step: self.shard.pull(query, T + at, step))
+
+    def answer(self, step: Step, at: int) -> list[Message]:
+        """All messages of the step's one query."""
+        messages = list(step.messages)
+        for query in step.queries:
+            while not query.finished:
+                pulled = self.pull(query, at)
+                step.replies += pulled.replies
+                messages += pulled.messages
+        return messages
+
+    def select(self, at: int, **fields: Any) -> list[Any]:
+        """Payloads that a query returns."""
+        messages = self.answer(self.ask("sow", at, **fields), at)
+        assert messages[0].kind == "group-begin"
+        assert messages[-1].kind == "group-end"
+        return [json.loads(message.payload) for message in messages[1:-1] if message.payload is not None]
+
+    def step(self, do: Any) -> Step:
+        step = Step()
+        do(step)
+        return self.keep(step)
+
+    def keep(self, step: Step) -> Step:
+        for name, value in step.changes.items():
+            if value is None:
+                self.journal.pop(name, None)
+            else:
+                self.journal[name] = value
+        for record in self.shard.state_records(step):
+            if record.payload is None:
+                self.compacted.pop(record.key, None)
+            else:
+                self.compacted[record.key] = record.payload
+        return step
+
+    def crash(self, at: int, settings: SowSettings | None = None) -> Step:
+        """Kill the shard, and restore another from the journal."""
+        self.shard = SowShard(settings or self.shard.settings)
+        self.shard.restore(self.journal.items())
+        return self.step(lambda step: self.shard.take_over(T + at, step))

@@ -1,0 +1,363 @@
+"""Queries, deletes and subscriptions, by example."""
+
+import json
+
+import pytest
+
+from lapse.core.sow.output import Happening, Kind, OutOfFocus
+from unit.core.sow.make import Desk, T, shard_of
+
+
+def filled(**more):
+    desk = Desk(shard_of(1000, **more))
+    for n in range(6):
+        desk.put(f"k{n}", {"n": n, "odd": n % 2 == 1, "name": f"name-{n}"}, n)
+    return desk
+
+
+def error(step):
+    (reply,) = step.replies
+    return reply.error
+
+
+def seen(messages):
+    return [(item.kind, item.key, item.payload and json.loads(item.payload), item.reason) for item in messages]
+
+
+@pytest.mark.feature("S5")
+def test_a_query_stands_between_begin_and_end_with_key_deadline_and_bookmark():
+    desk = filled()
+    step = desk.ask("sow", 10, id="q", filter="/n = 3", subscription="me")
+    begin, record, end = desk.answer(step, 10)
+    assert (begin.kind, end.kind) == (Kind.GROUP_BEGIN, Kind.GROUP_END)
+    assert {item.command_id for item in (begin, record, end)} == {"q"}
+    assert (record.kind, record.key, str(record.place)) == (Kind.SOW, b"k3", "t:0:3")
+    assert (record.timestamp_ms, record.deadline_ms) == (T + 3, T + 1003)
+    (reply,) = step.replies
+    assert (reply.id, reply.command, reply.subscription, reply.counts) == ("q", "sow", "me", (("records", 1),))
+
+
+@pytest.mark.feature("S5", "X1")
+def test_filter_order_top_and_skip():
+    desk = filled()
+    numbers = [doc["n"] for doc in desk.select(10, order_by="/n DESC", top_n=2, skip=1)]
+    assert numbers == [4, 3]
+    assert [doc["n"] for doc in desk.select(10, order_by="/n", filter="/odd = true")] == [1, 3, 5]
+    assert [doc["n"] for doc in desk.select(10, order_by="/name asc", top_n=1)] == [0]
+    assert [doc["n"] for doc in desk.select(10, keys=(b"k2", b"k5", b"none", b"k2"), order_by="/n")] == [2, 5]
+    assert desk.select(10, top_n=0) == []
+    assert len(desk.select(10)) == 6
+
+
+@pytest.mark.feature("S5")
+def test_null_nan_and_what_cannot_be_compared_come_last_either_way():
+    desk = Desk(shard_of())
+    for key, value in {"a": 2, "b": None, "c": "x", "d": 1.5, "e": [1]}.items():
+        desk.put(key, {"v": value}, 0)
+    assert [doc["v"] for doc in desk.select(1, order_by="/v")][:3] == [1.5, 2, "x"]
+    assert [doc["v"] for doc in desk.select(1, order_by="/v DESC")][:3] == ["x", 2, 1.5]
+
+
+@pytest.mark.feature("C45", "S5", "L10")
+def test_the_deadline_is_looked_at_when_a_batch_is_sent():
+    desk = Desk(shard_of(batch_size=1))
+    for n, ttl in enumerate([100, 20, 100]):
+        desk.put(f"k{n}", {"n": n}, 0, lapse_ttl_ms=ttl)
+    step = desk.ask("sow", 1, order_by="/n", top_n=2)
+    (query,) = step.queries
+    first = desk.pull(query, 2)
+    assert [json.loads(item.payload)["n"] for item in first.messages] == [0]
+    second = desk.pull(query, 20)
+    assert [json.loads(item.payload)["n"] for item in second.messages[:-1]] == [2]
+    assert second.messages[-1].kind is Kind.GROUP_END
+    assert query.finished
+    assert not desk.pull(query, 21)
+
+
+@pytest.mark.feature("S5")
+def test_a_plain_query_shows_the_records_as_they_stood_at_the_command():
+    desk = Desk(shard_of(batch_size=1))
+    desk.put("a", {"n": 1}, 0)
+    desk.put("b", {"n": 1}, 0)
+    (query,) = desk.ask("sow", 1).queries
+    desk.put("a", {"n": 2}, 2)
+    desk.put("b", None, 2)
+    desk.put("c", {"n": 2}, 2)
+    found = []
+    while not query.finished:
+        found += [json.loads(item.payload)["n"] for item in desk.pull(query, 3).messages if item.payload]
+    assert found == [1, 1]
+
+
+def test_a_query_that_finds_little_lets_others_go_on():
+    desk = Desk(shard_of(max_scan=2))
+    for n in range(5):
+        desk.put(f"k{n}", {"n": n}, 0)
+    (query,) = desk.ask("sow", 1, filter="/n = 0").queries
+    pulls = []
+    while not query.finished:
+        pulls.append(len(desk.pull(query, 1).messages))
+    assert len(pulls) == 3
+    assert sum(pulls) == 2
+
+
+@pytest.mark.feature("S11", "S5")
+def test_an_equality_is_looked_up_and_the_rest_of_the_filter_decides():
+    desk = Desk(shard_of(hash_index=("/o/symbol", "/venue"), max_scan=1, batch_size=1))
+    for n in range(40):
+        desk.put(f"k{n}", {"o": {"symbol": f"S{n % 4}"}, "venue": n % 20, "n": n}, 0)
+    desk.put("k1", {"o": {"symbol": "S9"}, "n": 1}, 1)
+    desk.put("k5", None, 1)
+    desk.put("odd", {"o": 3, "venue": [1]}, 1)
+    for _ in range(2):
+        (query,) = (step := desk.ask("sow", 2, filter="/o/symbol = 'S1' AND /n > 9 AND /venue = 13")).queries
+        found = [json.loads(item.payload)["n"] for item in desk.answer(step, 2) if item.payload]
+        assert found == [13, 33] or found == [33, 13]
+        assert len(desk.select(2, filter="/o/symbol = 'S1'")) == 8
+        assert len(desk.select(2, filter="'S9' = /o/symbol")) == 1
+        assert desk.select(2, filter="/o/symbol = 'S7'") == []
+        assert len(desk.select(2, filter="/o/symbol = 'S1' OR /n = 0")) == 9
+        assert dict(desk.ask("sow_delete", 1, filter="/o/symbol = 'S3'").replies[0].counts)["removed"] in (10, 0)
+        desk.crash(2)
+
+
+@pytest.mark.feature("X7", "X1")
+@pytest.mark.parametrize("name", ["sow", "sow_delete", "subscribe", "sow_and_subscribe", "delta_subscribe"])
+def test_a_bad_filter_is_answered_and_nothing_is_done(name):
+    desk = filled()
+    before = dict(desk.journal)
+    step = desk.ask(name, 10, filter="/n = ", subscription="s")
+    assert "line 1" in error(step) or "column" in error(step) or "expected" in error(step)
+    assert not step.changes
+    assert not step.queries
+    assert desk.journal == before
+
+
+@pytest.mark.feature("X7")
+def test_what_does_not_fit_together_is_answered_with_what_to_do():
+    desk = filled()
+    assert "is no command of a SOW topic; there are sow," in error(desk.ask("acknowledge", 1))
+    assert "exactly one of keys, filter and bookmarks; 0 are given" in error(desk.ask("sow_delete", 1))
+    assert "2 are given" in error(desk.ask("sow_delete", 1, keys=(b"k",), filter="TRUE"))
+    assert "expected topic:partition:offset" in error(desk.ask("sow_delete", 1, bookmarks=("t:0",)))
+    assert "not bookmarks" in error(desk.ask("sow", 1, bookmarks=("t:0:1",)))
+    assert "needs a name" in error(desk.ask("subscribe", 1))
+    assert "takes no order_by" in error(desk.ask("sow_and_subscribe", 1, subscription="s", top_n=3))
+    assert "takes a filter" in error(desk.ask("subscribe", 1, subscription="s", keys=(b"k",)))
+    assert "subscribe again" in error(desk.ask("heartbeat", 1, subscription="s"))
+    assert "subscribe again" in error(desk.ask("unsubscribe", 1, subscription="s"))
+    assert len(desk.shard.state.entries) == 6
+
+
+@pytest.mark.feature("X2")
+def test_answers_are_given_as_wanted():
+    desk = filled()
+    for wanted, good, bad in [("all", 1, 1), ("errors", 0, 1), ("none", 0, 0)]:
+        assert len(desk.ask("depth", 10, answer=wanted).replies) == good
+        assert len(desk.ask("nothing", 10, answer=wanted).replies) == bad
+        step = desk.ask("sow", 10, answer=wanted)
+        assert len(desk.answer(step, 10)) == 8
+        assert len(step.replies) == good
+
+
+@pytest.mark.feature("S3")
+def test_sow_delete_by_keys_by_filter_and_by_bookmarks():
+    desk = filled()
+    step = desk.ask("sow_delete", 10, keys=(b"k0", b"nobody"))
+    assert dict(step.replies[0].counts) == {"removed": 1, "skipped": 1}
+    assert [(item.happening, item.key, str(item.place)) for item in step.departures] == [
+        (Happening.DELETED, b"k0", "t:0:0")
+    ]
+    step = desk.ask("sow_delete", 11, filter="/odd = true")
+    assert dict(step.replies[0].counts)["removed"] == 3
+    step = desk.ask("sow_delete", 12, bookmarks=("t:0:1-3", "u:0:4", "t:1:4"))
+    assert dict(step.replies[0].counts)["removed"] == 1
+    assert [doc["n"] for doc in desk.select(13)] == [4]
+
+
+@pytest.mark.feature("C1", "S3")
+def test_a_delete_stamped_before_the_last_update_does_not_delete_it():
+    desk = filled()
+    step = desk.ask("sow_delete", 3, filter="TRUE")
+    assert dict(step.replies[0].counts) == {"removed": 4, "skipped": 2}
+    assert sorted(doc["n"] for doc in desk.select(10)) == [4, 5]
+
+
+@pytest.mark.feature("C1", "S3", "C46")
+def test_an_update_stamped_before_the_delete_does_not_undo_it():
+    desk = filled()
+    desk.ask("sow_delete", 20, keys=(b"k1",))
+    desk.put("k1", {"n": 9}, 15, partition=0)
+    assert len(desk.select(21)) == 5
+    desk.put("k1", {"n": 10}, 21)
+    assert len(desk.select(21)) == 6
+
+
+@pytest.mark.feature("X4")
+def test_a_restriction_bounds_what_is_seen_and_touched():
+    desk = filled()
+    messages = desk.answer(desk.ask("sow", 10, filter="/n > 1", restriction="/odd = true"), 10)
+    assert sorted(item.key for item in messages if item.key) == [b"k3", b"k5"]
+    desk.ask("subscribe", 10, subscription="s", restriction="/odd = true")
+    desk.crash(11)
+    assert not desk.put("k0", {"n": 0, "odd": False}, 12).messages
+    assert len(desk.put("k0", {"n": 0, "odd": True}, 13).messages) == 1
+    # Out of focus shows what was seen, not what is hidden now.
+    (message,) = desk.put("k0", {"secret": 1, "odd": False}, 14).messages
+    assert json.loads(message.payload) == {"n": 0, "odd": True}
+    counts = desk.ask("sow_delete", 15, filter="TRUE", restriction="/odd = true").replies[0].counts
+    assert dict(counts)["removed"] == 3
+
+
+@pytest.mark.feature("L11", "S5")
+def test_depth_counts_what_has_not_expired():
+    desk = filled()
+    desk.put("later", {}, 10, lapse_enqueue_at_ms=T + 5000)
+    assert dict(desk.ask("depth", 1002).replies[0].counts) == {"records": 3, "scheduled": 1, "subscriptions": 0}
+    assert len(desk.shard.state.entries) == 3
+
+
+@pytest.mark.feature("S6")
+def test_subscribe_shows_updates_from_now_on():
+    desk = filled()
+    desk.ask("subscribe", 10, subscription="s", filter="/n > 2")
+    assert seen(desk.put("k3", {"n": 9}, 11).messages) == [(Kind.PUBLISH, b"k3", {"n": 9}, None)]
+    assert not desk.put("k0", {"n": 1}, 12).messages
+    assert seen(desk.put("k0", {"n": 7}, 13).messages) == [(Kind.PUBLISH, b"k0", {"n": 7}, None)]
+
+
+@pytest.mark.feature("S7")
+def test_out_of_focus_tells_why_and_only_of_what_was_seen():
+    desk = filled()
+    desk.ask("subscribe", 10, subscription="s", filter="/n > 2", heartbeat_timeout_ms=10**6)
+    assert not desk.put("k3", None, 11).messages, "k3 was never seen"
+    for key in ("k4", "k5", "k2"):
+        desk.put(key, {"n": 5, "key": key}, 12)
+    assert seen(desk.put("k4", {"n": 0}, 13).messages) == [
+        (Kind.OUT_OF_FOCUS, b"k4", {"n": 5, "key": "k4"}, OutOfFocus.MATCH)
+    ]
+    assert not desk.put("k4", {"n": 1}, 14).messages
+    assert seen(desk.put("k5", None, 15).messages) == [
+        (Kind.OUT_OF_FOCUS, b"k5", {"n": 5, "key": "k5"}, OutOfFocus.DELETED)
+    ]
+    assert seen(desk.advance(1012).messages) == [
+        (Kind.OUT_OF_FOCUS, b"k2", {"n": 5, "key": "k2"}, OutOfFocus.EXPIRED)
+    ]
+
+
+@pytest.mark.feature("S6")
+def test_sow_and_subscribe_has_no_gap_and_no_duplicate_while_its_batches_are_on_the_way():
+    desk = Desk(shard_of(batch_size=1))
+    for n in range(4):
+        desk.put(f"k{n}", {"n": n}, n)
+    step = desk.ask("sow_and_subscribe", 10, id="q", subscription="s")
+    (query,) = step.queries
+    assert [item.kind for item in step.messages] == [Kind.GROUP_BEGIN]
+    sent = desk.pull(query, 11).messages[0].key
+    unsent = [f"k{n}" for n in range(4) if f"k{n}".encode() != sent]
+    assert not desk.put(unsent[0], None, 12).messages, "gone before it was shown"
+    assert [item.kind for item in desk.put(unsent[1], {"n": 9}, 12).messages] == [Kind.PUBLISH]
+    assert [item.kind for item in desk.put(sent, None, 12).messages] == [Kind.OUT_OF_FOCUS]
+    rest = []
+    while not query.finished:
+        rest += desk.pull(query, 13).messages
+    assert [item.key for item in rest] == [unsent[2].encode(), None]
+
+
+@pytest.mark.feature("S6", "C5")
+def test_a_query_that_a_crash_cut_short_begins_again_and_a_finished_one_does_not():
+    desk = filled()
+    step = desk.ask("sow_and_subscribe", 10, id="q", subscription="s", filter="/n > 2")
+    assert desk.crash(11).queries
+    step = desk.crash(12)
+    assert [item.kind for item in step.messages] == [Kind.GROUP_BEGIN]
+    assert len(desk.answer(step, 12)) == 5
+    assert step.replies[0].id == "q"
+    assert not desk.crash(13)
+
+
+@pytest.mark.feature("S6")
+def test_delta_subscribe_shows_changed_fields_of_what_it_has_seen():
+    desk = Desk(shard_of())
+    desk.put("k", {"a": 1}, 0)
+    desk.ask("delta_subscribe", 1, subscription="s")
+
+    def told(payload, **headers):
+        ((kind, _, shown, _),) = seen(desk.put("k", payload, 2, **headers).messages)
+        return kind, shown
+
+    assert told({"a": 1, "o": {"x": 1, "y": 1}}) == (Kind.PUBLISH, {"a": 1, "o": {"x": 1, "y": 1}})
+    assert told({"a": 2}, lapse_command="delta") == (Kind.DELTA, {"a": 2})
+    assert told({"a": 2, "o": {"x": 1, "y": 2}}) == (Kind.DELTA, {"o": {"y": 2}})
+    assert told({"a": 2, "o": {"x": 1, "y": 2}}) == (Kind.DELTA, {})
+    assert told({"a": 2, "o": {"x": 1, "y": 2}, "n": None}) == (Kind.DELTA, {"n": None})
+    assert told({"a": True, "o": {"x": 1, "y": 2}, "n": None}) == (Kind.DELTA, {"a": True})
+    assert told({"a": 2}) == (Kind.PUBLISH, {"a": 2}), "fields are gone"
+    assert told([1]) == (Kind.PUBLISH, [1])
+
+
+@pytest.mark.feature("S7", "L3")
+def test_an_update_that_is_dead_on_arrival_takes_the_record_out_of_focus():
+    desk = Desk(shard_of())
+    desk.ask("subscribe", 0, subscription="s")
+    desk.put("k", {"n": 1}, 1)
+    assert seen(desk.put("k", {"n": 2}, 9, lapse_expires_at_ms=T + 9).messages) == [
+        (Kind.OUT_OF_FOCUS, b"k", {"n": 1}, OutOfFocus.EXPIRED)
+    ]
+    assert not desk.put("new", {"n": 2}, 9, lapse_expires_at_ms=T + 9).messages
+
+
+@pytest.mark.feature("C2", "S6")
+def test_a_silent_subscription_is_lost_at_its_timeout_and_heartbeats_put_it_off():
+    desk = Desk(shard_of())
+    desk.ask("subscribe", 0, subscription="s", client="me", heartbeat_timeout_ms=100)
+    assert desk.shard.next_due_ms() == T + 100
+    desk.ask("heartbeat", 60, subscription="s")
+    assert not desk.advance(159).departures
+    step = desk.advance(160)
+    assert [(item.happening, item.subscription, item.detail) for item in step.departures] == [
+        (Happening.UNSUBSCRIBED, "s", "silent for 100 ms")
+    ]
+    assert not desk.put("k", {}, 161).messages
+    assert not [key for key in desk.journal if key[:1] == b"c"]
+
+
+@pytest.mark.feature("C5")
+def test_after_a_recovery_a_subscription_has_one_full_timeout():
+    desk = Desk(shard_of())
+    desk.ask("subscribe", 0, subscription="s", heartbeat_timeout_ms=100)
+    desk.crash(10_000)
+    assert not desk.advance(10_099).departures
+    assert desk.advance(10_100).departures
+
+
+@pytest.mark.feature("C20", "S6")
+def test_subscribing_again_replaces_the_options():
+    desk = filled()
+    desk.ask("subscribe", 10, subscription="s", filter="/n = 1")
+    desk.ask("subscribe", 11, subscription="s", filter="/n = 2")
+    assert not desk.put("a", {"n": 1}, 12).messages
+    assert desk.put("b", {"n": 2}, 12).messages
+    desk.ask("sow_and_subscribe", 13, subscription="s", filter="/n = 2")
+    step = desk.ask("sow_and_subscribe", 14, subscription="s", filter="/n = 2")
+    assert len(desk.answer(step, 14)) == 4
+    assert desk.ask("unsubscribe", 15, subscription="s").replies[0].error == ""
+    assert not desk.shard.state.subscribers
+
+
+@pytest.mark.feature("X7")
+def test_a_stored_filter_that_cannot_be_compiled_any_more_ends_its_subscription_only():
+    desk = Desk(shard_of())
+    desk.ask("subscribe", 0, subscription="s", filter="/n = 1")
+    desk.journal[b"cs"] = desk.journal[b"cs"].replace(b"/n = 1", b"/n === ")
+    step = desk.crash(10)
+    assert [(item.happening, item.subscription) for item in step.departures] == [(Happening.UNSUBSCRIBED, "s")]
+    assert step.departures[0].detail
+
+
+def test_tick_lets_happen_what_is_due_and_answers_nothing():
+    desk = Desk(shard_of(10))
+    desk.put("k", {}, 0)
+    step = desk.ask("tick", 10)
+    assert len(step.departures) == 1
+    assert not step.replies

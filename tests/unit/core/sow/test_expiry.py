@@ -1,0 +1,86 @@
+"""The deadline index against a sorted list."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.lifetime import NEVER
+from lapse.core.sow import expiry
+from lapse.core.sow.expiry import DeadlineIndex
+from lapse.core.sow.output import Step
+from lapse.core.sow.record import Facts, pack
+from unit.core.sow.make import Arrived, T, shard_of
+
+
+def entry(deadline):
+    return pack(Facts(deadline, 0, 0, 0, 0, 0), b"", b"")
+
+
+DEADLINES = st.integers(0, 5000) | st.sampled_from([NEVER, 1 << 40])
+MOVES = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from("abcdef"), DEADLINES),
+    st.tuples(st.just("drop"), st.sampled_from("abcdef"), st.just(0)),
+    st.tuples(st.just("due"), st.just(""), st.integers(0, 1500)),
+    st.tuples(st.just("rebuild"), st.just(""), st.just(0)),
+)
+
+
+@pytest.mark.feature("L10", "L11")
+@given(st.lists(MOVES, max_size=40), st.sampled_from([0, 3, 1 << 16]), st.integers(1, 3))
+def test_due_records_are_found_in_order_and_once(moves, slack, limit):
+    before = expiry._SLACK
+    expiry._SLACK = slack
+    try:
+        entries: dict[bytes, bytes] = {}
+        index = DeadlineIndex(entries)
+        deadlines: dict[bytes, int] = {}
+        now = 0
+        for what, name, number in moves:
+            key = name.encode()
+            if what == "put":
+                deadlines[key] = number
+                entries[key] = entry(number)
+                index.add(key, number)
+            elif what == "drop":
+                deadlines.pop(key, None)
+                entries.pop(key, None)
+            elif what == "rebuild":
+                index.rebuild()
+            else:
+                now += number
+                found, more = index.due(now, limit)
+                expected = sorted(instant for instant in deadlines.values() if instant <= now)
+                assert [deadlines[key] for key in found] == expected[: len(found)]
+                assert more or len(found) == len(expected)
+                assert len(found) >= min(limit, len(expected))
+                for key in found:
+                    del deadlines[key]
+                    del entries[key]
+            due = index.next_due_ms()
+            instants = [instant for instant in deadlines.values() if instant != NEVER]
+            if instants:
+                assert due is not None
+                assert due <= min(instants)
+    finally:
+        expiry._SLACK = before
+
+
+def test_an_index_that_is_mostly_out_of_date_is_built_anew():
+    shard = shard_of(3_600_000)
+    for turn in range(200):
+        rows = [Arrived(turn, T + turn * 10_000, b"k%d" % n, b"") for n in range(1000)]
+        shard.arrive("t", 0, rows, Step())
+    assert shard.state.deadlines._filed <= 2 * 1000 + expiry._SLACK
+
+
+@pytest.mark.feature("S4", "L11")
+def test_many_records_of_one_millisecond_leave_in_steps():
+    shard = shard_of(10)
+    shard.arrive("t", 0, [Arrived(n, T + n // 100, b"%d" % n, b"") for n in range(1000)], Step())
+    sizes = []
+    more = True
+    while more:
+        more = shard.advance(T + 100, step := Step(), limit=250)
+        sizes.append(len(step.departures))
+    assert sum(sizes) == 1000
+    assert max(sizes) <= 300

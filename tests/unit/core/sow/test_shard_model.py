@@ -1,0 +1,231 @@
+"""Random lives of a shard against the oracle: same records, same departures, and a subscriber's picture stays true."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from lapse.core.sow.output import Step
+from lapse.core.sow.record import facts_of, payload_of
+from unit.core.sow.make import Desk, T, shard_of
+from unit.core.sow.mirror import Mirror
+from unit.core.sow.oracle import Oracle
+
+KEYS = st.sampled_from([b"a", b"b", b"c"])
+NUMBERS = st.integers(0, 3)
+DOCS = st.dictionaries(
+    st.sampled_from(["x", "y", "o"]),
+    NUMBERS | st.none() | st.lists(NUMBERS, max_size=1) | st.dictionaries(st.sampled_from(["p", "q"]), NUMBERS),
+)
+SPANS = st.integers(0, 40)
+FILTERS = st.sampled_from([None, "/x > 0", "/x = 1"])
+GRAVE_MS = 25
+
+
+def selects(text, doc):
+    value = doc.get("x")
+    return text is None or (type(value) is int and (value > 0 if text == "/x > 0" else value == 1))
+
+
+class ShardLife(RuleBasedStateMachine):
+    queries = Bundle("queries")
+
+    @initialize(
+        enabled=st.booleans(), default=st.none() | st.integers(1, 30), model=st.sampled_from(["override", "ceiling"])
+    )
+    def begin(self, enabled, default, model):
+        self.now = 0
+        self.model = model
+        self.desk = Desk(shard_of(default, model, enabled=enabled, grave_ms=GRAVE_MS, batch_size=1, max_scan=2))
+        self.oracle = Oracle(enabled, default, model == "ceiling")
+        self.mirrors: dict[str, tuple[Mirror, str | None]] = {}
+        self.gone: list[tuple[str, bytes, str]] = []
+
+    def told(self, step: Step) -> Step:
+        for departure in step.departures:
+            if departure.key is not None or departure.place is not None:
+                reason = ",".join(departure.reasons)
+                # A refused record has no key of its own: it never was the record's.
+                key = departure.key if departure.key is not None else b"?"
+                self.gone.append((departure.happening.value, key, reason))
+        for message in step.messages:
+            if message.subscription:
+                self.mirrors[message.subscription][0].take(message)
+        return step
+
+    @rule(span=SPANS)
+    def wait(self, span):
+        self.now += span
+        self.told(self.desk.advance(self.now))
+        self.oracle.pass_time(T + self.now)
+
+    @rule(
+        key=KEYS,
+        doc=DOCS | st.none(),
+        span=st.integers(0, 9),
+        late=st.integers(0, 5),
+        topic=st.sampled_from(["t", "u"]),
+        delta=st.booleans(),
+        ttl=st.none() | st.integers(0, 30),
+        absolute=st.none() | st.integers(-5, 30),
+        enqueue=st.none() | st.integers(-2, 30),
+    )
+    def record(self, key, doc, span, late, topic, delta, ttl, absolute, enqueue):
+        self.now += span
+        at = max(self.now - late, 0)
+        headers: dict[str, object] = {}
+        if ttl is not None and absolute is None:
+            headers["lapse_ttl_ms"] = ttl
+        else:
+            ttl = None
+        if absolute is not None:
+            headers["lapse_expires_at_ms"] = T + at + absolute
+        if enqueue is not None:
+            headers["lapse_enqueue_at_ms"] = T + at + enqueue
+        if delta:
+            headers["lapse_command"] = "delta"
+        offset = self.desk.offsets.get((topic, 0), 0)
+        before = len(self.oracle.left)
+        self.told(self.desk.put(key, doc, at, topic=topic, **headers))
+        self.oracle.record(
+            key,
+            T + at,
+            f"{topic}:0",
+            offset,
+            doc,
+            ttl=ttl,
+            absolute=None if absolute is None else T + at + absolute,
+            enqueue=None if enqueue is None else T + at + enqueue,
+            delta=delta and doc is not None,
+        )
+        # The record that was refused on arrival is told of without its key.
+        if len(self.oracle.left) > before and self.oracle.left[-1][0] == "dead_lettered" and self.gone[-1][1] == b"?":
+            self.oracle.left[-1] = ("dead_lettered", b"?", "undecodable")
+
+    @rule(keys=st.lists(KEYS, min_size=1, max_size=3), back=st.integers(0, 4))
+    def sow_delete(self, keys, back):
+        at = max(self.now - back, 0)
+        step = self.told(self.desk.ask("sow_delete", at, keys=tuple(keys)))
+        assert dict(step.replies[0].counts)["removed"] == self.oracle.delete(keys, T + at, GRAVE_MS)
+
+    @rule(name=st.sampled_from(["s1", "s2"]), text=FILTERS)
+    def sow_and_subscribe(self, name, text):
+        self.told(self.desk.advance(self.now))
+        self.mirrors[name] = (Mirror(), text)
+        step = self.desk.ask(
+            "sow_and_subscribe", self.now, subscription=name, filter=text, batch_size=1, heartbeat_timeout_ms=10**9
+        )
+        self.oracle.pass_time(T + self.now)
+        self.told(step)
+        self.pending = getattr(self, "pending", []) + step.queries
+
+    @rule(name=st.sampled_from(["s1", "s2"]))
+    def unsubscribe(self, name):
+        known = name in self.desk.shard.state.subscribers
+        step = self.desk.ask("unsubscribe", self.now, subscription=name)
+        self.oracle.pass_time(T + self.now)
+        self.told(step)
+        assert (step.replies[0].error == "") == known
+        self.mirrors.pop(name, None)
+
+    @rule()
+    def pull(self):
+        for query in list(getattr(self, "pending", [])):
+            if query.finished:
+                self.pending.remove(query)
+            elif (
+                query.subscription in self.mirrors
+                and self.desk.shard.state.subscribers[query.subscription].query is query
+            ):
+                self.told(self.desk.pull(query, self.now))
+
+    @rule(text=FILTERS, ordered=st.booleans(), top=st.none() | st.integers(0, 2), skip=st.integers(0, 1))
+    def sow(self, text, ordered, top, skip):
+        fields = {"filter": text, "skip": skip, "top_n": top, "order_by": "/x DESC" if ordered else None}
+        step = self.told(self.desk.ask("sow", self.now, **fields))
+        self.oracle.pass_time(T + self.now)
+        expected = [row.doc for row in self.oracle.rows.values() if selects(text, row.doc)]
+        found = [json.loads(message.payload) for message in self.desk.answer(step, self.now)[1:-1]]
+        size = max(len(expected) - skip, 0)
+        assert len(found) == (size if top is None else min(top, size))
+        for doc in found:
+            assert doc in expected
+        if ordered:
+            numbers = [doc["x"] for doc in found if type(doc.get("x")) is int]
+            assert numbers == sorted(numbers, reverse=True)
+        if ordered and top is None and not skip:
+            assert len(found) == len(expected)
+
+    @rule(span=st.integers(0, 9), flip=st.booleans())
+    def crash(self, span, flip):
+        before = self.desk.shard.state
+        self.now += span
+        shard_settings = before.settings
+        if flip:
+            self.oracle.acts = not self.oracle.acts
+            shard_settings = shard_of(
+                self.oracle.default, self.model, enabled=self.oracle.acts, grave_ms=GRAVE_MS, batch_size=1, max_scan=2
+            ).settings
+        step = self.desk.crash(self.now, shard_settings)
+        after = self.desk.shard.state
+        assert after.entries == before.entries
+        assert dict(after.schedule) == dict(before.schedule)
+        assert after.graves == before.graves
+        assert after.sources == before.sources
+        assert {name: s.subscription for name, s in after.subscribers.items()} == {
+            name: s.subscription for name, s in before.subscribers.items()
+        }
+        self.told(step)
+        self.pending = step.queries
+
+    @invariant()
+    def same_records(self):
+        if not hasattr(self, "desk"):
+            return
+        entries = self.desk.shard.state.entries
+        assert {name[1:] for name in entries} == set(self.oracle.rows)
+        for name, entry in entries.items():
+            row, facts = self.oracle.rows[name[1:]], facts_of(entry)
+            assert (facts.deadline_ms, facts.timestamp_ms, facts.offset) == (row.deadline, row.stamp, row.offset)
+            assert json.loads(payload_of(entry)) == row.doc
+        assert self.desk.compacted == {name[1:]: payload_of(entry) for name, entry in entries.items()}
+
+    @invariant()
+    def same_departures(self):
+        if hasattr(self, "desk"):
+            for key in (b"a", b"b", b"c"):
+                mine = [item for item in self.gone if item[1] == key]
+                assert mine == [item for item in self.oracle.left if item[1] == key]
+
+    @invariant()
+    def true_pictures(self):
+        if hasattr(self, "desk"):
+            for mirror, text in self.mirrors.values():
+                if mirror.complete:
+                    assert mirror.rows == {
+                        key: row.doc for key, row in self.oracle.rows.items() if selects(text, row.doc)
+                    }
+
+    @invariant()
+    def next_due_is_not_late(self):
+        if hasattr(self, "desk") and self.oracle.acts:
+            deadlines = [row.deadline for row in self.oracle.rows.values() if row.deadline < 1 << 62]
+            if deadlines:
+                due = self.desk.shard.next_due_ms()
+                assert due is not None
+                assert min(deadlines) - 1024 < due <= min(deadlines) or due < min(deadlines)
+
+
+TestShardLife = ShardLife.TestCase
+TestShardLife.settings = settings(
+    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestShardLife.pytestmark = [
+    pytest.mark.feature(
+        "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "L5", "L9", "L10", "L11", "C1", "C2", "C44", "C45", "C46", "C47"
+    )
+]
