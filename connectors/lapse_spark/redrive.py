@@ -1,0 +1,172 @@
+"""Redrive: dead letters go back to their origin or elsewhere (D5, C29, C30).
+
+Chosen, counted and shown first; then sent with headers that keep the promises: a redriven record has no lifetime of
+its own unless asked for, names the queue that lost it, counts how often it was redriven, and has an id of its own, so
+that a queue drops what a repeated Spark task sends twice (X6).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lapse.core.expression import SparkColumn, SparkColumns, to_spark_sql
+from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
+from lapse.protocol import header as names
+from lapse_spark import dead_letter
+from lapse_spark.connection import Connection
+from lapse_spark.family import LAPSE
+
+MAX_REDRIVES: Final = 3
+"""A letter that was redriven so often stays where it is, unless asked otherwise: the loop limit."""
+
+_PATH: Final = re.compile(r"(?:/[A-Za-z0-9_-]+(?:\[\d+\])?)+\Z", re.ASCII)
+_STEP: Final = re.compile(r"/([A-Za-z0-9_-]+)|\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which dead letters.
+
+    Attributes:
+        entities: queues or SOW topics; empty = all.
+        reasons: any of these; empty = all.
+        since_ms: died at this instant or later, ms since the epoch.
+        until_ms: died before this instant, ms since the epoch.
+        filter: an expression (X1) over payload fields, headers, key, topic, partition, offset of the original.
+        fields: kind of every payload field that the expression names: `{"/price": "number"}`. Payloads are JSON then.
+        max_redrives: letters redriven so often already are refused.
+    """
+
+    entities: Sequence[str] = ()
+    reasons: Sequence[str] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    filter: str = ""
+    fields: Mapping[str, Literal["boolean", "number", "string"]] = field(default_factory=dict)
+    max_redrives: int = MAX_REDRIVES
+
+
+def choose(letters: DataFrame, choice: Choice) -> DataFrame:
+    """The chosen letters, one copy of each, with `refused`: why a letter is not sent all the same, else null.
+
+    Raises:
+        lapse.core.expression.ExpressionError: the filter is no expression, or names a field without a kind.
+    """
+    kept = letters.where(F.col("fault").isNull())
+    if choice.entities:
+        kept = kept.where(F.col("entity").isin(list(choice.entities)))
+    if choice.reasons:
+        kept = kept.where(F.arrays_overlap("reasons", F.array(*(F.lit(reason) for reason in choice.reasons))))
+    if choice.since_ms is not None:
+        kept = kept.where(F.unix_millis("died_at") >= choice.since_ms)
+    if choice.until_ms is not None:
+        kept = kept.where(F.unix_millis("died_at") < choice.until_ms)
+    if choice.filter:
+        paths = {path: _json_column(path, kind) for path, kind in choice.fields.items()}
+        kept = kept.where(F.expr(to_spark_sql(choice.filter, SparkColumns(paths=paths, timestamp="died_at"))))
+    often = F.col("redriven_count") >= choice.max_redrives
+    return dead_letter.distinct(kept).withColumn("refused", F.when(often, "loop limit"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where letters go, and with which lifetime.
+
+    Attributes:
+        topic: another topic than the origin; empty = to where each came from.
+        lifetime: `default`, none of its own, so the queue's applies; `original`, its old deadline; `new`, `ttl_ms`.
+        ttl_ms: the new lifetime, ms.
+    """
+
+    topic: str = ""
+    lifetime: Literal["default", "original", "new"] = "default"
+    ttl_ms: int = 0
+
+
+def records(chosen: DataFrame, target: Target) -> DataFrame:
+    """What Spark's Kafka sink is to write: topic, partition, key, value, headers; refused letters are left out.
+
+    To the origin a record goes into its old partition, and names the queue that lost it, so that every other queue of
+    the topic skips it (C29). Elsewhere the partition follows from the key, and no queue is named.
+    """
+    home = F.lit(not target.topic)
+    own = [names.REDRIVE_QUEUE, names.MESSAGE_ID, *names.DEAD_LETTER_NAMES]
+    kept = F.filter(F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>")), _none_of(own))
+    times = F.col("redriven_count") + 1
+    added: list[Column] = [
+        _header(names.REDRIVEN_COUNT, times.cast("string")),
+        _header(names.MESSAGE_ID, F.concat(F.lit("redrive/"), "id")),
+        F.when(home & (F.col("family") == LAPSE.name), _header(names.REDRIVE_QUEUE, F.col("entity"))),
+    ]
+    if target.lifetime == "new":
+        added.append(_header(TTL_MS, F.lit(str(target.ttl_ms))))
+    elif target.lifetime == "original":
+        deadline = F.col("expires_at_ms")
+        added.append(F.when(deadline.isNotNull(), _header(EXPIRES_AT_MS, deadline.cast("string"))))
+    return chosen.where(F.col("refused").isNull()).select(
+        (F.lit(target.topic) if target.topic else F.col("topic")).alias("topic"),
+        F.when(home, F.col("partition")).cast("int").alias("partition"),
+        "key",
+        "value",
+        F.concat(kept, F.array_compact(F.array(*added))).alias("headers"),
+    )
+
+
+def plan(chosen: DataFrame, target: Target, now_ms: int) -> DataFrame:
+    """The dry run: letters by entity, reasons, target and refusal, and how many of their deadlines have passed (C30).
+
+    Args:
+        chosen: from `choose`.
+        target: where they would go.
+        now_ms: the instant to judge deadlines by, ms since the epoch.
+    """
+    return (
+        chosen.groupBy(
+            "entity",
+            dead_letter.reasons_text(F.col("reasons")).alias("reasons"),
+            (F.lit(target.topic) if target.topic else F.col("topic")).alias("target"),
+            "refused",
+        )
+        .agg(
+            F.count("*").alias("letters"),
+            F.count(F.when(F.col("expires_at_ms") <= now_ms, 1)).alias("deadline_passed"),
+            F.min("died_at").alias("first_died_at"),
+            F.max("died_at").alias("last_died_at"),
+        )
+        .orderBy("entity", "reasons", "target")
+    )
+
+
+def send(to_send: DataFrame, connection: Connection) -> None:
+    """Write `records` to Kafka. The sink may write a record twice when a task is repeated; both have the same id."""
+    to_send.write.format("kafka").options(**connection.writing()).save()
+
+
+def _none_of(unwanted: Sequence[str]) -> Callable[[Column], Column]:
+    return lambda one: ~one["key"].isin(list(unwanted))
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+
+def _json_column(path: str, kind: Literal["boolean", "number", "string"]) -> SparkColumn:
+    """A payload field as a column; null where the payload does not have it."""
+    if not _PATH.match(path):
+        raise ValueError(f"payload field {path!r}: expected /name/name[0], of letters, digits, _ and -")
+    steps = "".join(f"[{index}]" if index else f"['{name}']" for name, index in _STEP.findall(path))
+    text = f'get_json_object(CAST(value AS STRING), "${steps}")'
+    types = {"number": "DOUBLE", "boolean": "BOOLEAN"}
+    return SparkColumn(f"TRY_CAST({text} AS {types[kind]})" if kind in types else text, kind)
+
+
+if __name__ == "__main__":
+    from lapse_spark.cli import redrive as command
+
+    command()

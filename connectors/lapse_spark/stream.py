@@ -1,0 +1,102 @@
+"""Running a stream: once over what there is, or on and on; where it stands, and how far it lags behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import orjson
+from pyspark.sql import DataFrame
+
+from lapse_spark.output import Output
+
+LAG_FILE: Final = "lag.json"
+"""Beside the tables of an output: the source commits no group offsets, so no Kafka tool can show the lag."""
+
+_LOOK_EVERY_S: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a stream stands.
+
+    Attributes:
+        batch: the last batch that is finished; -1 before the first.
+        records: records read since the stream was started.
+        lag: records that Kafka had when the last batch was planned, and that are not read yet.
+        lag_by_partition: the same for every partition, `topic:partition`.
+        at: when that was, RFC 3339, UTC.
+    """
+
+    batch: int = -1
+    records: int = 0
+    lag: int = 0
+    lag_by_partition: Mapping[str, int] | None = None
+    at: str = ""
+
+
+def follow(
+    source: DataFrame,
+    write: Callable[[DataFrame, int], None],
+    output: Output,
+    *,
+    every: str | None = None,
+    watch: Callable[[Standing], None] | None = None,
+) -> Standing:
+    """Run a stream until it has read what there is, or until it is interrupted.
+
+    Args:
+        source: a streaming DataFrame on Kafka.
+        write: is given each batch and its number; called again with the same batch after a crash.
+        output: whose checkpoint says how far the stream has come.
+        every: begin a batch so often (`30 seconds`), and go on; None = take what there is now, and end.
+        watch: is told where the stream stands, now and then.
+
+    Raises:
+        pyspark.errors.StreamingQueryException: a batch failed. What was finished stays, and is not done again.
+    """
+    output.check()
+    writer = source.writeStream.foreachBatch(write).option("checkpointLocation", output.checkpoint)
+    query = (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
+    standing = Standing()
+    seen: set[int] = set()
+    records = 0
+    try:
+        while True:
+            ended = query.awaitTermination(_LOOK_EVERY_S)
+            for progress in query.recentProgress:
+                told: Mapping[str, Any] = orjson.loads(progress.json)
+                if told["batchId"] in seen:
+                    continue
+                if told["numInputRows"]:
+                    seen.add(told["batchId"])
+                records += told["numInputRows"]
+                standing = _standing(told, records)
+            if watch is not None:
+                watch(standing)
+            if standing.batch >= 0:
+                output.put_text(LAG_FILE, orjson.dumps(asdict(standing), option=orjson.OPT_INDENT_2).decode())
+            if ended:
+                return standing
+    except KeyboardInterrupt:
+        return standing
+    finally:
+        query.stop()
+
+
+def _standing(told: Mapping[str, Any], records: int) -> Standing:
+    behind: dict[str, int] = {}
+    for source in told["sources"]:
+        read, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        behind |= {place: max(0, offset - read.get(place, 0)) for place, offset in latest.items()}
+    return Standing(told["batchId"], records, sum(behind.values()), behind, told["timestamp"])
+
+
+def _offsets(told: object) -> dict[str, int]:
+    """Offsets by `topic:partition`, from `{"topic": {"0": 17}}`."""
+    if isinstance(told, str):
+        told = orjson.loads(told)
+    if not isinstance(told, dict):
+        return {}
+    return {f"{topic}:{number}": offset for topic, parts in told.items() for number, offset in parts.items()}
