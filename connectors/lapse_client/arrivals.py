@@ -47,6 +47,13 @@ class Arrivals(Generic[T]):
             self._changed.notify_all()
         self._tell()
 
+    def pop(self) -> T | None:
+        """Remove and return the first item if there is one; never waits, and needs no lock."""
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
+
     def take(self, most: int, timeout_s: float | None = 0.0) -> list[T]:
         """Remove and return up to `most` items, waiting for the first one.
 
@@ -62,7 +69,9 @@ class Arrivals(Generic[T]):
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            while not self._items:
+            while True:
+                if taken := self._pop_some(most):
+                    return taken
                 if self._ended:
                     if self._error is not None:
                         raise self._error
@@ -75,19 +84,32 @@ class Arrivals(Generic[T]):
                     self._changed.wait(left)
                 finally:
                     self._waiters -= 1
-            if len(self._items) <= most:
-                taken = list(self._items)
-                self._items.clear()
-                return taken
-            return [self._items.popleft() for _ in range(most)]
 
     def remove(self, unwanted: Callable[[T], bool]) -> int:
         """Drop what is unwanted, and return how much that was."""
         with self._changed:
-            kept = [item for item in self._items if not unwanted(item)]
-            dropped = len(self._items) - len(kept)
-            self._items = deque(kept)
+            # In place: `pop` takes from the same deque without the lock.
+            dropped = 0
+            for _ in range(len(self._items)):
+                item = self.pop()
+                if item is None:
+                    break
+                if unwanted(item):
+                    dropped += 1
+                else:
+                    self._items.append(item)
         return dropped
+
+    def _pop_some(self, most: int) -> list[T]:
+        """Up to `most` items; other threads may be taking some at the same time."""
+        popleft = self._items.popleft
+        taken: list[T] = []
+        try:
+            for _ in range(min(most, len(self._items))):
+                taken.append(popleft())  # noqa: PERF401  # what was taken must not be lost when the next is not there
+        except IndexError:
+            pass
+        return taken
 
     def _tell(self) -> None:
         if self.on_change is not None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import uuid4
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
@@ -35,15 +35,19 @@ MOST_AT_ONCE: Final = 5_000
 _ANSWER: Final = b"answer"
 
 Fields = dict[str, bytes]
-Received = tuple[Shard, Message, Fields]
-"""A record of the deliveries topic: where from, the record, its headers by name (of a repeated name the first)."""
+"""A record's headers by name; of a repeated name the first, which is the shard's."""
+
+T = TypeVar("T")
 
 
-class Listener(Protocol):
+class Listener(Protocol[T]):
     """What a channel works for; all of it is called by the channel's thread."""
 
-    def received(self, records: list[Received]) -> None:
-        """Records that concern this client came in, in the order of each shard."""
+    def read(self, shard: Shard, message: Message, fields: Fields) -> T:
+        """Make of a record that concerns this client what it works with."""
+
+    def received(self, records: list[T]) -> None:
+        """What was read came in, in the order of each shard."""
 
     def refused(self, shard: Shard, answer: Answer) -> None:
         """A shard refused something that nobody waits for."""
@@ -58,7 +62,7 @@ class Listener(Protocol):
         """The channel cannot go on."""
 
 
-class Channel:
+class Channel(Generic[T]):
     """Commands to the shards of some entities, and the way back.
 
     Args:
@@ -67,7 +71,7 @@ class Channel:
         listener: who gets what comes back.
     """
 
-    def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]], listener: Listener) -> None:
+    def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]], listener: Listener[T]) -> None:
         self.clock = BrokerClock()
         self.ours: set[bytes] = set()
         """Subscriptions and command ids whose records are for the listener."""
@@ -224,7 +228,8 @@ class Channel:
         """Sort out what came in. This is the hot path: a few hundred ns per record matter."""
         ours = self.ours
         by_partition = self._by_partition
-        kept: list[Received] = []
+        kept: list[T] = []
+        read = self._listener.read
         for message in messages:
             if message.error() is not None:
                 self._faulty(message)
@@ -233,7 +238,7 @@ class Channel:
             if headers is None:
                 continue
             fields: Fields = dict(headers)
-            if len(fields) != len(headers):  # of a repeated name the first is the shard's
+            if len(fields) != len(headers):
                 fields = dict(reversed(headers))
             shard = by_partition[message.topic(), message.partition()]  # type: ignore[index]
             epoch = fields.get(header.EPOCH)
@@ -245,7 +250,8 @@ class Channel:
                     kept = []
                 self._answered(shard, message, fields)
             elif fields.get(header.SUBSCRIPTION) in ours or fields.get(header.COMMAND_ID) in ours:
-                kept.append((shard, message, fields))
+                # At once: headers kept by many records cost the garbage collector more than all else here.
+                kept.append(read(shard, message, fields))
         if kept:
             self._listener.received(kept)
 

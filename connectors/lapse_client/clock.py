@@ -8,11 +8,12 @@ _DRIFT = 1e-4
 """How far two clocks may part per ms, generously; it makes an old measurement yield to a new one."""
 
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def elapsed_ms() -> float:
     """Milliseconds of a clock that never steps, and on Linux goes on while the machine sleeps."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
-    return time.monotonic() * 1000
+    return time.clock_gettime(_CLOCK) * 1000
 
 
 class BrokerClock:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import TracebackType
 
+from confluent_kafka import Message
+
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.channel import Channel, Received
+from lapse_client.channel import Channel, Fields
 from lapse_client.connection import Connection
 from lapse_client.shard import Shard
 
@@ -24,7 +26,7 @@ class Conversation:
     """
 
     def __init__(self, connection: Connection, entity: str, shards: int) -> None:
-        self._channel = Channel(connection, [(entity, shards)], self)
+        self._channel: Channel[None] = Channel(connection, [(entity, shards)], self)
 
     def __enter__(self) -> Conversation:
         self._channel.start()
@@ -48,7 +50,10 @@ class Conversation:
         """Send each shard a command of its own and wait for all answers."""
         return self._channel.ask([(self._channel.shards[number], command) for number, command in asked], timeout_s)
 
-    def received(self, records: list[Received]) -> None:
+    def read(self, shard: Shard, message: Message, fields: Fields) -> None:
+        """Nothing but answers is expected (from `Channel`)."""
+
+    def received(self, records: list[None]) -> None:
         """Nothing but answers is expected (from `Channel`)."""
 
     def refused(self, shard: Shard, answer: Answer) -> None:

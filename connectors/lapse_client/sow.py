@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final
 
+from confluent_kafka import Message
+
 from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
-from lapse_client.channel import Channel, Received
+from lapse_client.channel import Channel, Fields
 from lapse_client.connection import Connection
 from lapse_client.error import Closed
 from lapse_client.shard import Shard
 from lapse_client.sow_query import SowQuery
-from lapse_client.sow_record import SowRecord
+from lapse_client.sow_record import SowRecord, read
 from lapse_client.sow_subscription import Manner, SowSubscription
 
 _TICK_S: Final = 0.05
@@ -44,7 +46,7 @@ class SowClient:
         self.topic = topic
         self._connection = connection or Connection.from_environment()
         self._timeout_s = timeout_s
-        self._channel: Channel | None = None
+        self._channel: Channel[SowRecord] | None = None
         self._shards = 0
         self._queries: list[SowQuery] = []
         self._error: BaseException | None = None
@@ -153,12 +155,14 @@ class SowClient:
         """Return updates from now on, changed fields only."""
         return self._subscription("delta_subscribe", filter, heartbeat_timeout_ms)
 
-    def received(self, records: list[Received]) -> None:
+    def read(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
+        """Read a result (from `Channel`)."""
+        return read(shard, message, fields)
+
+    def received(self, records: list[SowRecord]) -> None:
         """Hand results to their queries (from `Channel`)."""
-        for record in records:
-            for query in list(self._queries):
-                if query.concerns(record[2]):
-                    query.received(record)
+        for query in list(self._queries):
+            query.received(records)
 
     def refused(self, shard: Shard, answer: Answer) -> None:
         """Nothing is sent without waiting for the answer (from `Channel`)."""
@@ -189,7 +193,7 @@ class SowClient:
             timeout_s=self._timeout_s,
         )
 
-    def _live(self) -> Channel:
+    def _live(self) -> Channel[SowRecord]:
         if self._channel is None:
             raise Closed(f"the SOW client of {self.topic}")
         if self._error is not None:

@@ -10,18 +10,17 @@ from itertools import islice
 from typing import Final
 from uuid import uuid4
 
-from lapse.protocol import header
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.arrivals import Arrivals
-from lapse_client.channel import Channel, Fields, Received
+from lapse_client.channel import Channel
 from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
 from lapse_client.shard import Shard
 from lapse_client.sow_order import Order
-from lapse_client.sow_record import SowRecord, read
+from lapse_client.sow_record import SowRecord
 
-_END: Final = b"group-end"
-_RESULT: Final = b"sow"
+_END: Final = "group-end"
+_RESULT: Final = "sow"
 
 
 class SowQuery:
@@ -33,21 +32,16 @@ class SowQuery:
         timeout_s: how long a shard may keep silent, in seconds.
     """
 
-    def __init__(self, channel: Channel, command: Command, timeout_s: float) -> None:
+    def __init__(self, channel: Channel[SowRecord], command: Command, timeout_s: float) -> None:
         self.arrivals: Arrivals[tuple[int, SowRecord | None]] = Arrivals()
         self._channel = channel
         self._command = command
         self._timeout_s = timeout_s
         self._order = Order.parse(command.order_by) if command.order_by is not None else None
-        self._ids = {f"{uuid4().hex}-{shard.index}".encode(): shard for shard in channel.shards}
+        self._ids = {f"{uuid4().hex}-{shard.index}": shard for shard in channel.shards}
         self._results: list[deque[SowRecord]] = [deque() for _ in channel.shards]
         self._running = set(range(len(channel.shards)))
         self._futures: list[Future[Answer]] = []
-
-    @property
-    def ids(self) -> list[bytes]:
-        """Ids of its commands, one per shard."""
-        return list(self._ids)
 
     def records(self) -> Iterator[SowRecord]:
         """Ask, and yield the results as they come; in order if an order is asked for.
@@ -64,25 +58,22 @@ class SowQuery:
         finally:
             for future in self._futures:
                 future.cancel()
-            self._channel.ours.difference_update(self._ids)
+            self._channel.ours.difference_update(map(str.encode, self._ids))
 
-    def received(self, record: Received) -> None:
-        """Take in one record (by the channel's thread)."""
-        shard, _, fields = record
-        kind = fields.get(header.KIND)
-        if kind == _RESULT:
-            self.arrivals.put([(shard.index, read(*record))])
-        elif kind == _END:
-            self.arrivals.put([(shard.index, None)])
-
-    def concerns(self, fields: Fields) -> bool:
-        """Whether a record answers this query."""
-        return fields.get(header.COMMAND_ID) in self._ids
+    def received(self, records: list[SowRecord]) -> None:
+        """Take in what answers this query (by the channel's thread)."""
+        arrived: list[tuple[int, SowRecord | None]] = []
+        for record in records:
+            shard = self._ids.get(record.command_id)
+            if shard is not None and record.kind in (_RESULT, _END):
+                arrived.append((shard.index, record if record.kind == _RESULT else None))
+        if arrived:
+            self.arrivals.put(arrived)
 
     def _ask(self, most: int | None) -> None:
-        self._channel.ours.update(self._ids)
+        self._channel.ours.update(map(str.encode, self._ids))
         for ident, shard in self._ids.items():
-            command = self._command.model_copy(update={"id": ident.decode(), "top_n": most, "skip": None})
+            command = self._command.model_copy(update={"id": ident, "top_n": most, "skip": None})
             future = self._channel.send(shard, command)
             self._futures.append(future)
             future.add_done_callback(lambda done, shard=shard: self._refused(shard, done))  # type: ignore[misc]

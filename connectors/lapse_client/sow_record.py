@@ -47,6 +47,7 @@ class SowRecord:
         partition: the shard.
         operation: of an `oof`, why: deleted, expired, or no longer matching.
         reasons: of an `oof`, the removal's reasons (L14).
+        command_id: of a query's result, the command that asked.
         headers: the record's own headers.
     """
 
@@ -59,6 +60,7 @@ class SowRecord:
     partition: int = -1
     operation: str = ""
     reasons: tuple[str, ...] = ()
+    command_id: str = field(default="", repr=False, compare=False)
     headers: Sequence[tuple[str, bytes | None]] = field(default=(), repr=False)
 
 
@@ -78,5 +80,6 @@ def read(shard: Shard, message: Message, fields: Fields) -> SowRecord:
         partition=shard.partition,
         operation=fields.get(header.OPERATION, b"").decode(),
         reasons=tuple(reasons.split(",")) if reasons else (),
+        command_id=fields.get(header.COMMAND_ID, b"").decode(),
         headers=[item for item in headers_of(message) if item[0] not in _OWN],
     )

@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from lapse.protocol import header
+from confluent_kafka import Message
+
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.arrivals import Arrivals
-from lapse_client.channel import Channel, Received, forgotten
+from lapse_client.channel import Channel, Fields, forgotten
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
@@ -29,8 +30,8 @@ _TICK_S: Final = 0.05
 _MOST_WAITING: Final = 50_000
 """Updates that may wait for the application before reading pauses."""
 
-_BEGIN: Final = b"group-begin"
-_END: Final = b"group-end"
+_BEGIN: Final = "group-begin"
+_END: Final = "group-end"
 
 
 class SowSubscription:
@@ -128,20 +129,24 @@ class SowSubscription:
         while taken := self.arrivals.take(1, timeout):
             yield taken[0]
 
-    def received(self, records: list[Received]) -> None:
+    def read(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
+        """Read an update (from `Channel`)."""
+        return read(shard, message, fields)
+
+    def received(self, records: list[SowRecord]) -> None:
         """Take updates in (from `Channel`)."""
         updates: list[SowRecord] = []
         for record in records:
-            kind, index = record[2].get(header.KIND), record[0].index
-            if kind == _BEGIN:
+            index = record.partition
+            if record.kind == _BEGIN:
                 self._confirm(index)
-            elif kind == _END:
+            elif record.kind == _END:
                 if index in self._grouping:
                     self._grouping.discard(index)
                     if not self._grouping:
                         updates.append(SowRecord(kind="group-end"))
             else:
-                updates.append(read(*record))
+                updates.append(record)
         if updates:
             self.arrivals.put(updates)
 

@@ -140,7 +140,7 @@ class QueueSubscriber:
             max_size: deliveries in one list at most.
             timeout: end after so many seconds without one; None = only `close` ends it.
         """
-        while batch := self._live().take(max_size, timeout):
+        while batch := self.subscription.take(max_size, timeout):
             yield batch
 
     def receive(self, timeout: float | None = None) -> Delivery | None:
@@ -152,8 +152,7 @@ class QueueSubscriber:
         Returns:
             None after the timeout or `close`.
         """
-        taken = self._live().take(1, timeout)
-        return taken[0] if taken else None
+        return self.subscription.receive(timeout)
 
     def run(self, handler: Handler, threads: int = 1) -> None:
         """Hand every delivery to a callback, until `close`; the subscriber is closed then.
@@ -165,14 +164,14 @@ class QueueSubscriber:
             handler: called with each delivery, by as many threads as asked for; its result is ignored.
             threads: how many; more than `max_backlog` never have work at the same time.
         """
-        subscription = self._live()
+        subscription = self.subscription
         failures: list[BaseException] = []
 
         def work() -> None:
             self._handlers.add(threading.get_ident())
             try:
-                while taken := subscription.take(1, None):
-                    _handle(handler, taken[0])
+                while (delivery := subscription.receive(None)) is not None:
+                    _handle(handler, delivery)
             except BaseException as error:  # noqa: BLE001  # raised again by the caller's thread
                 failures.append(error)
                 subscription.arrivals.end(error)
@@ -197,7 +196,7 @@ class QueueSubscriber:
         Raises:
             AlreadySettled: one of them was settled before; those in front of it are acknowledged.
         """
-        self._live().acknowledge(deliveries)
+        self.subscription.acknowledge(deliveries)
 
     def settle(
         self,
@@ -222,7 +221,7 @@ class QueueSubscriber:
             AnswerTimeout: a shard did not answer; whether it settled is not known.
             CommandFailed: a shard refused the command as a whole.
         """
-        subscription = self._live()
+        subscription = self.subscription
         asked = subscription.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, answer=wait)
         if not asked:
             return []
@@ -233,9 +232,15 @@ class QueueSubscriber:
 
     def flush(self) -> None:
         """Send the acknowledgments that wait for others now."""
-        self._live().flush()
+        self.subscription.flush()
 
-    def _live(self) -> Subscription:
+    @property
+    def subscription(self) -> Subscription:
+        """What runs behind it.
+
+        Raises:
+            Closed: it was never started.
+        """
         if self._subscription is None:
             raise Closed(f"the subscriber of {self.queue}")
         return self._subscription

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.acknowledgments import Acknowledgments
 from lapse_client.arrivals import Arrivals
-from lapse_client.channel import Channel, Received, forgotten
+from lapse_client.channel import Channel, forgotten
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.credit import Credits, Grant
@@ -50,6 +51,7 @@ class Subscription:
     ) -> None:
         self.terms = terms
         self.arrivals: Arrivals[Delivery] = Arrivals()
+        self.read = functools.partial(Delivery, self)
         self.channel = Channel(connection, queues, self)
         self.channel.ours.add(terms.name.encode())
         self._on_refused = on_refused
@@ -126,6 +128,16 @@ class Subscription:
             if deadline_ms is not None:
                 timeout_s = max(0.0, (deadline_ms - elapsed_ms()) / 1000)
 
+    def receive(self, timeout_s: float | None) -> Delivery | None:
+        """Return one delivery whose lease still holds; None after the timeout, or at the end."""
+        delivery = self.arrivals.pop()
+        if delivery is not None and delivery.lease_ends_ms > self.channel.clock.now_ms():
+            return delivery
+        if delivery is not None:
+            self._forget([delivery])
+        taken = self.take(1, timeout_s)
+        return taken[0] if taken else None
+
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Collect acknowledgments; a shard's are sent when they are enough, or old enough."""
         self._acknowledgments.add(deliveries)
@@ -174,9 +186,8 @@ class Subscription:
                     self._credits.settled(shard.index, len(group), elapsed_ms())
         return asked
 
-    def received(self, records: list[Received]) -> None:
+    def received(self, arrived: list[Delivery]) -> None:
         """Take deliveries in, and count them (from `Channel`)."""
-        arrived = [Delivery(self, *record) for record in records]
         counts: dict[int, int] = {}
         for delivery in arrived:
             if not delivery.is_barrier:

@@ -128,7 +128,7 @@ def test_close_gives_back_at_once(shards: Start) -> None:
     with subscriber(queue, 10) as receiver:
         batch = []
         while len(batch) < 10:
-            batch += receiver._live().take(10, 5)
+            batch += receiver.subscription.take(10, 5)
         assert {delivery.delivery_count for delivery in batch} == {2}
 
 
@@ -149,7 +149,7 @@ def test_prefetched_messages_whose_lease_is_over_are_dropped(shards: Start) -> N
     publish(queue, 5)
     with subscriber(queue, 5) as receiver:
         first = receiver.receive(10)
-        until(lambda: len(receiver._live().arrivals) == 4)
+        until(lambda: len(receiver.subscription.arrivals) == 4)
         time.sleep(1.2)
         again = receiver.receive(10)
         assert first.delivery_count == 1

@@ -1,0 +1,287 @@
+"""The client for asyncio: the same names as `lapse_client`, and the same engine behind them.
+
+Each class holds its synchronous twin, whose background thread does the work; what would wait is a coroutine here, and
+iterators are asynchronous. Deliveries are the same objects: settling one never waits, so it is a plain call.
+
+::
+
+    async with QueueSubscriber("orders", max_backlog=100) as subscriber:
+        async for delivery in subscriber:
+            async with delivery:
+                await handle(delivery.value)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client import publisher as sync_publisher
+from lapse_client import sow as sync_sow
+from lapse_client import subscriber as sync_subscriber
+from lapse_client.arrivals import Arrivals
+from lapse_client.connection import Connection
+from lapse_client.delivery import Delivery, Settling
+from lapse_client.publisher import Payload
+from lapse_client.settlement import SettlementResult
+from lapse_client.sow_record import SowRecord
+from lapse_client.sow_subscription import SowSubscription as SyncSowSubscription
+
+__all__ = ["Delivery", "Publisher", "QueueSubscriber", "SowClient", "SowRecord", "SowSubscription"]
+
+_POLL_S: Final = 0.02
+_AT_ONCE: Final = 1_000
+
+T = TypeVar("T")
+
+
+class _Awakening:
+    """Lets a coroutine wait for arrivals that another thread brings."""
+
+    def __init__(self, arrivals: Arrivals[Any]) -> None:
+        self._event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._arrivals = arrivals
+        arrivals.on_change = self._changed
+
+    async def take(self, get: Callable[[], T], timeout_s: float | None) -> T:
+        """Call `get` until it returns something, or the timeout or the end is reached."""
+        deadline = None if timeout_s is None else self._loop.time() + timeout_s
+        while True:
+            self._event.clear()
+            found = get()
+            if found or self._arrivals.ended:
+                return found
+            left = None if deadline is None else deadline - self._loop.time()
+            if left is not None and left <= 0:
+                return found
+            try:
+                await asyncio.wait_for(self._event.wait(), left)
+            except TimeoutError:
+                continue
+
+    def _changed(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._event.set)
+
+
+class QueueSubscriber:
+    """Receives a queue's messages under leases; see `lapse_client.QueueSubscriber`, whose arguments these are."""
+
+    def __init__(self, queue: str | re.Pattern[str], max_backlog: int = 1, **options: Any) -> None:
+        self._twin = sync_subscriber.QueueSubscriber(queue, max_backlog, **options)
+        self._awakening: _Awakening | None = None
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self._twin.name
+
+    async def start(self) -> QueueSubscriber:
+        """Subscribe; `async with` does so too."""
+        await asyncio.to_thread(self._twin.start)
+        self._awakening = _Awakening(self._twin.subscription.arrivals)
+        return self
+
+    async def close(self) -> None:
+        """Send what was acknowledged, give the rest back, wait for the answers."""
+        await asyncio.to_thread(self._twin.close)
+
+    async def __aenter__(self) -> QueueSubscriber:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self.messages()
+
+    async def messages(self, timeout: float | None = None) -> AsyncIterator[Delivery]:  # noqa: ASYNC109  # ends it, raises nothing
+        """Iterate over deliveries; end after `timeout` seconds without one."""
+        while (delivery := await self.receive(timeout)) is not None:
+            yield delivery
+
+    async def batches(self, max_size: int = _AT_ONCE, timeout: float | None = None) -> AsyncIterator[list[Delivery]]:  # noqa: ASYNC109
+        """Iterate over lists of up to `max_size` deliveries; end after `timeout` seconds without one."""
+        while batch := await self._wait(lambda: self._twin.subscription.take(max_size, 0.0), timeout):
+            yield batch
+
+    async def receive(self, timeout: float | None = None) -> Delivery | None:  # noqa: ASYNC109
+        """Wait for one delivery; None after `timeout` seconds, or `close`."""
+        return await self._wait(lambda: self._twin.subscription.receive(0.0), timeout)
+
+    async def run(self, handler: Callable[[Delivery], Awaitable[object]], tasks: int = 1) -> None:
+        """Hand every delivery to a coroutine function, `tasks` at a time, until `close`.
+
+        A delivery that the handler leaves unsettled is acknowledged when it returns, and cancelled when it raises;
+        the exception is logged, and the next delivery follows.
+        """
+
+        async def work() -> None:
+            async for delivery in self.messages():
+                try:
+                    async with delivery:
+                        await handler(delivery)
+                except Exception:  # noqa: BLE001  # logged, and the message comes again
+                    sync_subscriber.log.exception("the handler failed on %s; it is cancelled", delivery.bookmark)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(tasks):
+                group.create_task(work())
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge many deliveries; never waits."""
+        self._twin.acknowledge(deliveries)
+
+    async def settle(
+        self,
+        how: Settling,
+        deliveries: Sequence[Delivery],
+        *,
+        wait: bool = False,
+        delay_ms: int | None = None,
+        lease_ms: int | None = None,
+    ) -> list[SettlementResult]:
+        """Settle many deliveries at once, and learn what became of each if wanted."""
+        return await asyncio.to_thread(
+            self._twin.settle, how, deliveries, wait=wait, delay_ms=delay_ms, lease_ms=lease_ms
+        )
+
+    async def flush(self) -> None:
+        """Send the acknowledgments that wait for others now."""
+        await asyncio.to_thread(self._twin.flush)
+
+    async def _wait(self, get: Callable[[], T], timeout_s: float | None) -> T:
+        if self._awakening is None:
+            self._twin.subscription  # noqa: B018  # raises that it is not started
+            raise AssertionError
+        return await self._awakening.take(get, timeout_s)
+
+
+class Publisher:
+    """Publishes with lifetimes; see `lapse_client.Publisher`, whose arguments these are."""
+
+    def __init__(self, connection: Connection | None = None, *, timeout_s: float = 30.0) -> None:
+        self._twin = sync_publisher.Publisher(connection, timeout_s=timeout_s)
+        self._serving: asyncio.Task[None] | None = None
+        self._waiting = 0
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def publish(self, to: str, value: Payload, key: Payload = None, **options: Any) -> Bookmark:
+        """Publish a record and wait until Kafka has it; the options are those of the synchronous `publish`."""
+        future = await asyncio.to_thread(self._twin.submit, to, value, key, **options)
+        self._waiting += 1
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            self._waiting -= 1
+
+    async def flush(self) -> None:
+        """Wait until Kafka has everything."""
+        await asyncio.to_thread(self._twin.flush)
+
+    async def close(self) -> None:
+        """Flush, and refuse to publish from then on."""
+        await asyncio.to_thread(self._twin.close)
+
+    async def _serve(self) -> None:
+        """Reports on records are handed out while somebody asks for them."""
+        while self._waiting:
+            await asyncio.to_thread(self._twin.poll, _POLL_S)
+
+
+class SowSubscription:
+    """Updates of a SOW topic; see `lapse_client.SowSubscription`."""
+
+    def __init__(self, twin: SyncSowSubscription) -> None:
+        self._twin = twin
+
+    async def __aenter__(self) -> SowSubscription:
+        await asyncio.to_thread(self._twin.start)
+        self._awakening = _Awakening(self._twin.arrivals)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Unsubscribe and stop."""
+        await asyncio.to_thread(self._twin.close)
+
+    def __aiter__(self) -> AsyncIterator[SowRecord]:
+        return self.updates()
+
+    async def updates(self, timeout: float | None = None) -> AsyncIterator[SowRecord]:  # noqa: ASYNC109
+        """Iterate over updates; end after `timeout` seconds without one."""
+        while taken := await self._awakening.take(lambda: self._twin.arrivals.take(1), timeout):
+            yield taken[0]
+
+
+class SowClient:
+    """Queries and subscribes to a SOW topic; see `lapse_client.SowClient`, whose arguments these are."""
+
+    def __init__(self, topic: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
+        self._twin = sync_sow.SowClient(topic, connection=connection, timeout_s=timeout_s)
+
+    async def __aenter__(self) -> SowClient:
+        await asyncio.to_thread(self._twin.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await asyncio.to_thread(self._twin.close)
+
+    async def query(self, filter: str | None = None, **options: Any) -> AsyncIterator[SowRecord]:  # noqa: A002
+        """Yield the current records; the options are those of the synchronous `query`."""
+        results = self._twin.query(filter, **options)
+
+        def some() -> list[SowRecord]:
+            return [record for _, record in zip(range(_AT_ONCE), results, strict=False)]
+
+        while records := await asyncio.to_thread(some):
+            for record in records:
+                yield record
+
+    async def delete(
+        self,
+        *,
+        keys: Iterable[str | bytes] = (),
+        filter: str | None = None,  # noqa: A002  # the command's word
+        bookmarks: Iterable[str] = (),
+    ) -> int:
+        """Delete records by keys, by filter or by bookmarks, and return how many were removed."""
+        return await asyncio.to_thread(self._twin.delete, keys=keys, filter=filter, bookmarks=bookmarks)
+
+    def subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
+        """Return updates from now on, to be opened with `async with`."""
+        return SowSubscription(self._twin.subscribe(filter, **options))
+
+    def sow_and_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
+        """Return the current records, then updates, without a gap or a repeat between them."""
+        return SowSubscription(self._twin.sow_and_subscribe(filter, **options))
+
+    def delta_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
+        """Return updates from now on, changed fields only."""
+        return SowSubscription(self._twin.delta_subscribe(filter, **options))
