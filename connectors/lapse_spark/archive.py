@@ -97,6 +97,6 @@ def purge(spark: SparkSession, path: str, before: date, *, dry_run: bool = False
 
 
 if __name__ == "__main__":
-    from lapse_spark.cli import archive as command
+    from lapse_spark import cli
 
-    command()
+    cli.archive()

@@ -241,6 +241,6 @@ def _words(mask: int | None) -> str:
 
 
 if __name__ == "__main__":
-    from lapse_spark.cli import ledger as command
+    from lapse_spark import cli
 
-    command()
+    cli.ledger()

@@ -90,6 +90,6 @@ def lives(events: DataFrame, messages: DataFrame | None = None) -> DataFrame:
 
 
 if __name__ == "__main__":
-    from lapse_spark.cli import lives as command
+    from lapse_spark import cli
 
-    command()
+    cli.lives()

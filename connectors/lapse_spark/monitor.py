@@ -184,6 +184,6 @@ def _day_before(day: date, horizon: timedelta) -> date:
 
 
 if __name__ == "__main__":
-    from lapse_spark.cli import monitor as command
+    from lapse_spark import cli
 
-    command()
+    cli.monitor()

@@ -167,6 +167,6 @@ def _json_column(path: str, kind: Literal["boolean", "number", "string"]) -> Spa
 
 
 if __name__ == "__main__":
-    from lapse_spark.cli import redrive as command
+    from lapse_spark import cli
 
-    command()
+    cli.redrive()

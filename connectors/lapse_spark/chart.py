@@ -1,0 +1,191 @@
+"""Charts as SVG text: bars, lines and heat maps that stand in a page by themselves, in light and dark, for all readers.
+
+Colours come from the page's style sheet (classes `s0` to `s7`), so that they follow its light or dark theme. Every
+chart has a title and a description for screen readers, and every mark says its value when pointed at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Final
+
+_WIDTH, _HEIGHT = 760, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 44
+_COLOURS: Final = 8
+
+Series = Mapping[str, Sequence[float]]
+
+
+def bars(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -> str:
+    """Vertical bars, stacked where there are several series.
+
+    Args:
+        labels: one for every place on the horizontal axis.
+        series: name to values, as many as labels.
+        title: what the chart shows; for screen readers.
+        unit: of the values, behind every number that is shown when pointed at.
+    """
+    _check(labels, series)
+    tops = [sum(values) for values in zip(*series.values(), strict=True)]
+    scale = _Scale(max(tops, default=0))
+    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(labels))
+    width = max(1.0, step * 0.78)
+    marks: list[str] = []
+    for place, label in enumerate(labels):
+        base = 0.0
+        for number, (name, values) in enumerate(series.items()):
+            value = values[place]
+            if value <= 0:
+                continue
+            y, foot = scale.y(base + value), scale.y(base)
+            base += value
+            marks.append(
+                f'<rect class="s{number % _COLOURS}" x="{_LEFT + place * step + (step - width) / 2:.1f}" y="{y:.1f}" '
+                f'width="{width:.1f}" height="{max(0.5, foot - y):.1f}">{_tip(name, label, value, unit)}</rect>'
+            )
+    return _frame(title, scale, _ticks(labels, step), marks) + _legend(list(series))
+
+
+def lines(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -> str:
+    """Lines over an ordered axis, one for each series; NaN leaves a gap.
+
+    Args:
+        labels: one for every place on the horizontal axis.
+        series: name to values, as many as labels.
+        title: what the chart shows; for screen readers.
+        unit: of the values.
+    """
+    _check(labels, series)
+    scale = _Scale(max((v for values in series.values() for v in values if not math.isnan(v)), default=0))
+    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(labels))
+    marks: list[str] = []
+    for number, (name, values) in enumerate(series.items()):
+        path, drawing = [], False
+        for place, value in enumerate(values):
+            if math.isnan(value):
+                drawing = False
+                continue
+            path.append(f"{'L' if drawing else 'M'}{_LEFT + (place + 0.5) * step:.1f},{scale.y(value):.1f}")
+            drawing = True
+        marks.append(f'<path class="line s{number % _COLOURS}" d="{" ".join(path)}"/>')
+        radius = 2.5 if len(labels) <= 60 else 1.5
+        marks.extend(
+            f'<circle class="dot s{number % _COLOURS}" cx="{_LEFT + (place + 0.5) * step:.1f}" '
+            f'cy="{scale.y(value):.1f}" r="{radius}">{_tip(name, labels[place], value, unit)}</circle>'
+            for place, value in enumerate(values)
+            if not math.isnan(value)
+        )
+    return _frame(title, scale, _ticks(labels, step), marks) + _legend(list(series))
+
+
+def heat(
+    rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], *, title: str, unit: str = ""
+) -> str:
+    """A heat map: the darker, the more.
+
+    Args:
+        rows: labels from top to bottom.
+        columns: labels from left to right.
+        values: a row of numbers for every row; NaN = empty.
+        title: what the chart shows; for screen readers.
+        unit: of the values.
+    """
+    if len(values) != len(rows) or any(len(row) != len(columns) for row in values):
+        raise ValueError(f"heat map {title!r}: {len(rows)} × {len(columns)} labels do not fit the values")
+    left = 14 + 7 * max((len(row) for row in rows), default=0)
+    height = 22
+    width = (_WIDTH - left - _RIGHT) / max(1, len(columns))
+    most = max((v for row in values for v in row if not math.isnan(v)), default=0) or 1
+    marks: list[str] = []
+    for down, row in enumerate(rows):
+        marks.append(f'<text x="{left - 8}" y="{down * height + 15}" text-anchor="end">{escape(row)}</text>')
+        for across, column in enumerate(columns):
+            value = values[down][across]
+            if math.isnan(value):
+                continue
+            marks.append(
+                f'<rect class="heat" x="{left + across * width:.1f}" y="{down * height + 1}" width="{width - 1:.1f}" '
+                f'height="{height - 2}" fill-opacity="{0.06 + 0.94 * max(0.0, value) / most:.3f}">'
+                f"{_tip(row, column, value, unit)}</rect>"
+            )
+    below = len(rows) * height + 16
+    every = max(1, math.ceil(len(columns) * 30 / (_WIDTH - left)))
+    marks.extend(
+        f'<text x="{left + (across + 0.5) * width:.1f}" y="{below}" text-anchor="middle">{escape(column)}</text>'
+        for across, column in enumerate(columns)
+        if across % every == 0
+    )
+    return _svg(title, below + 10, marks)
+
+
+def short(value: float) -> str:
+    """A number for people: `336,776`, `1.2 M`, `0.35`."""
+    if math.isnan(value):
+        return "–"
+    for size, letter in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= 10 * size or (letter == "M" and abs(value) >= size and value % 1000 == 0):
+            return f"{value / size:.3g} {letter}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"
+
+
+class _Scale:
+    """From values to heights, with round numbers on the axis."""
+
+    def __init__(self, most: float) -> None:
+        size = 10 ** math.floor(math.log10(most)) if most > 0 else 1.0
+        self.step: float = next((size * part for part in (0.2, 0.25, 0.5, 1, 2) if most <= 5 * size * part), size)
+        self.top = self.step * max(1, math.ceil(most / self.step))
+
+    def y(self, value: float) -> float:
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - value / self.top)
+
+    def grid(self) -> list[str]:
+        drawn: list[str] = []
+        for number in range(round(self.top / self.step) + 1):
+            value = number * self.step
+            y = self.y(value)
+            drawn.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            drawn.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>')
+        return drawn
+
+
+def _ticks(labels: Sequence[str], step: float) -> list[str]:
+    widest = max((len(label) for label in labels), default=1)
+    every = max(1, math.ceil((widest * 7 + 10) / step))
+    return [
+        f'<text x="{_LEFT + (place + 0.5) * step:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
+        f"{escape(label)}</text>"
+        for place, label in enumerate(labels)
+        if place % every == 0
+    ]
+
+
+def _tip(name: str, label: str, value: float, unit: str) -> str:
+    behind = f" {unit}" if unit else ""
+    return f"<title>{escape(name)}, {escape(label)}: {value:,.10g}{escape(behind)}</title>"
+
+
+def _legend(names: Sequence[str]) -> str:
+    if len(names) < 2:
+        return ""
+    keys = "".join(f'<li><i class="s{number % _COLOURS}"></i>{escape(name)}</li>' for number, name in enumerate(names))
+    return f'<ul class="legend">{keys}</ul>'
+
+
+def _frame(title: str, scale: _Scale, ticks: Sequence[str], marks: Sequence[str]) -> str:
+    return _svg(title, _HEIGHT, [*scale.grid(), *marks, *ticks])
+
+
+def _svg(title: str, height: float, parts: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}"><title>{escape(title)}</title>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _check(labels: Sequence[str], series: Series) -> None:
+    for name, values in series.items():
+        if len(values) != len(labels):
+            raise ValueError(f"series {name!r}: {len(values)} values for {len(labels)} labels")

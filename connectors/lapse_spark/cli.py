@@ -1,0 +1,310 @@
+"""`lapse spark …`: the jobs as commands; each is also `python -m lapse_spark.<job>`, which `spark-submit` can run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, Literal
+
+import click
+from rich.console import Console
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_spark import archive as archive_job
+from lapse_spark import audit, overview, quarantine, read, statement
+from lapse_spark import ledger as ledger_job
+from lapse_spark import lives as lives_job
+from lapse_spark import monitor as monitor_job
+from lapse_spark.option import INSTANT, Cluster, cluster, print_json, stream_options, working
+from lapse_spark.redrive import MAX_REDRIVES, Choice, Target
+from lapse_spark.report import Report
+from lapse_spark.stream import Standing
+
+
+@click.group()
+def spark() -> None:
+    """Count, archive, redrive and audit dead letters with Apache Spark."""
+
+
+@spark.command()
+@click.option("--queue", required=True, help="The queue.")
+@click.option("--topics", required=True, metavar="NAME,…", help="Its underlying topics, all of them.")
+@click.option("--dead-letter-topic", multiple=True, help="Where its letters are, besides dlq.<queue>; may be repeated.")
+@click.option("--start", multiple=True, metavar="BOOKMARK", help="First message of a partition; may be repeated.")
+@click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
+@click.option("--expected-depth", type=int, help="Depth + scheduled + dying as the queue says, to be compared.")
+@click.option("--strict", is_flag=True, help="Records that cannot be read spoil the balance.")
+@click.option("--limit", default=ledger_job.SHOWN, show_default=True, help="How many differences are listed.")
+@click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
+@cluster
+def ledger(
+    *,
+    cluster: Cluster,
+    as_json: bool,
+    queue: str,
+    topics: str,
+    dead_letter_topic: tuple[str, ...],
+    start: tuple[str, ...],
+    until: int | None,
+    expected_depth: int | None,
+    strict: bool,
+    limit: int,
+    output: str | None,
+) -> None:
+    """Reckon what became of every message; exits with 1 where it does not add up."""
+    with working(f"Reckoning the ledger of {queue}"):
+        found = ledger_job.run(
+            cluster.session("ledger"),
+            cluster.connection,
+            queue,
+            [name.strip() for name in topics.split(",") if name.strip()],
+            dead_letter_topics=dead_letter_topic,
+            start=[Bookmark.parse(text) for text in start],
+            until_ms=until,
+            expected_depth=expected_depth,
+            strict=strict,
+            shown=limit,
+            output=output,
+        )
+    if as_json:
+        print_json(found.as_json())
+    else:
+        statement.show(found, Console())
+    if not found.balanced:
+        raise SystemExit(1)
+
+
+@spark.command()
+@click.argument("path")
+@click.option("--window", default=monitor_job.WINDOW, show_default=True, help="Length of a window.")
+@click.option(
+    "--horizon-hours", default=24.0, show_default=True, help="How far back copies of a letter are looked for."
+)
+@stream_options
+@cluster
+def monitor(
+    *,
+    cluster: Cluster,
+    as_json: bool,
+    path: str,
+    window: str,
+    horizon_hours: float,
+    pattern: str,
+    every: str | None,
+    max_records: int | None,
+    strict: bool,
+) -> None:
+    """Count dead letters by entity, reasons and window into the directory PATH, each letter once."""
+    session = cluster.session("monitor")
+    with working("Counting dead letters") as watch:
+        standing = monitor_job.run(
+            session,
+            cluster.connection,
+            path,
+            pattern=pattern or read.DEAD_LETTER_PATTERN,
+            window=window,
+            horizon=timedelta(hours=horizon_hours),
+            every=every,
+            max_records_per_batch=max_records,
+            strict=strict,
+            watch=watch,
+        )
+    totals = monitor_job.totals(session, path)
+    rows = [] if totals is None else [row.asDict() for row in totals.orderBy("entity", "window_start").collect()]
+    if as_json:
+        print_json({"standing": asdict(standing), "counts": rows})
+        return
+    page = Report(f"Dead letters in {path}")
+    columns = ("entity", "reasons", "window_start", "letters")
+    page.table(columns, [[row[name] for name in columns] for row in rows], title=_stands(standing))
+    page.show(Console())
+
+
+@spark.command()
+@click.argument("path")
+@click.option("--allow-gaps", is_flag=True, help="Go on where Kafka has removed letters that were not archived.")
+@click.option("--purge-before", type=click.DateTime(["%Y-%m-%d"]), help="Instead: delete the days before this one.")
+@click.option("--dry-run", is_flag=True, help="With --purge-before: only say which days would go.")
+@stream_options
+@cluster
+def archive(
+    *,
+    cluster: Cluster,
+    as_json: bool,
+    path: str,
+    allow_gaps: bool,
+    purge_before: datetime | None,
+    dry_run: bool,
+    pattern: str,
+    every: str | None,
+    max_records: int | None,
+    strict: bool,
+) -> None:
+    """Keep dead letters with all their bytes as Parquet in the directory PATH."""
+    session = cluster.session("archive")
+    if purge_before is not None:
+        days = archive_job.purge(session, path, purge_before.date(), dry_run=dry_run)
+        print_json({"deleted": [day.isoformat() for day in days], "dry_run": dry_run})
+        return
+    with working("Archiving dead letters") as watch:
+        standing = archive_job.run(
+            session,
+            cluster.connection,
+            path,
+            pattern=pattern or read.DEAD_LETTER_PATTERN,
+            every=every,
+            max_records_per_batch=max_records,
+            fail_on_data_loss=not allow_gaps,
+            strict=strict,
+            watch=watch,
+        )
+    if as_json:
+        print_json(asdict(standing))
+    else:
+        click.echo(_stands(standing))
+
+
+@spark.command()
+@click.argument("audit_path", metavar="AUDIT")
+@click.option("--entity", multiple=True, help="Only letters of this queue or SOW topic; may be repeated.")
+@click.option("--reason", multiple=True, help="Only letters with this reason; may be repeated.")
+@click.option("--since", type=INSTANT, help="Died at this instant or later.")
+@click.option("--until", type=INSTANT, help="Died before this instant.")
+@click.option("--filter", "expression", default="", help="Only letters that this expression matches.")
+@click.option("--field", multiple=True, metavar="/PATH:KIND", help="Kind of a field: number, string or boolean.")
+@click.option("--max-redrives", default=MAX_REDRIVES, show_default=True, help="The loop limit.")
+@click.option("--to", "topic", default="", help="Another topic than the origin.")
+@click.option("--lifetime", type=click.Choice(["default", "original", "new"]), default="default", show_default=True)
+@click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="With --lifetime new: the lifetime, ms.")
+@click.option("--rate", type=click.IntRange(min=1), help="Most messages in a second.")
+@click.option("--limit", type=click.IntRange(min=1), help="Most messages in all, the oldest letters first.")
+@click.option("--pattern", default="", help="Java regular expression of the dead-letter topics. [default: dlq.*]")
+@click.option("--archive", "archive_path", help="Take the letters from this archive instead of the topics.")
+@click.option("--send", is_flag=True, help="Send them; without it only what would be sent is counted.")
+@cluster
+def redrive(
+    *,
+    cluster: Cluster,
+    as_json: bool,
+    audit_path: str,
+    entity: tuple[str, ...],
+    reason: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    expression: str,
+    field: tuple[str, ...],
+    max_redrives: int,
+    topic: str,
+    lifetime: Literal["default", "original", "new"],
+    ttl_ms: int,
+    rate: int | None,
+    limit: int | None,
+    pattern: str,
+    archive_path: str | None,
+    send: bool,
+) -> None:
+    """Send dead letters back, none twice; AUDIT is the directory that remembers which were sent."""
+    session = cluster.session("redrive")
+    choice = Choice(
+        entities=entity,
+        reasons=reason,
+        since_ms=since,
+        until_ms=until,
+        filter=expression,
+        fields=dict(_field(text) for text in field),
+        max_redrives=max_redrives,
+    )
+    if archive_path is None:
+        letters = read.dead_letters(session, cluster.connection, pattern=pattern)
+    else:
+        archived = archive_job.letters(session, archive_path)
+        if archived is None:
+            raise ValueError(f"{archive_path}: no archive")
+        letters = archived
+    with working("Redriving" if send else "Counting what would be redriven"):
+        done = audit.run(
+            session,
+            cluster.connection,
+            letters,
+            choice,
+            Target(topic=topic, lifetime=lifetime, ttl_ms=ttl_ms),
+            path=audit_path,
+            now_ms=time.time_ns() // 1_000_000,
+            dry_run=not send,
+            rate=rate,
+            limit=limit,
+        )
+    if as_json:
+        print_json(asdict(done))
+        return
+    page = Report("Redriven" if send else "Would be redriven (--send does it)")
+    page.figure("messages", done.sent)
+    page.figure("whose deadline has passed", done.deadline_passed)
+    page.figure("refused by the loop limit", done.refused)
+    page.figure("sent by earlier runs, left out", done.earlier)
+    if done.groups:
+        page.table(list(done.groups[0]), [list(group.values()) for group in done.groups], title="By entity")
+    page.show(Console())
+
+
+@spark.command()
+@click.option("--entity", required=True, help="The queue or SOW topic.")
+@click.option("--bookmark", default="", help="Everything that happened to this message.")
+@click.option("--output", help="Directory for Parquet with one row per message.")
+@cluster
+def lives(*, cluster: Cluster, as_json: bool, entity: str, bookmark: str, output: str | None) -> None:
+    """Tell the life of one message, or write those of all."""
+    if bool(bookmark) == bool(output):
+        raise ValueError("give --bookmark for one message, or --output for all")
+    session = cluster.session("lives")
+    good, _ = quarantine.split(read.events(session, cluster.connection, [entity]))
+    if output:
+        lives_job.lives(good).write.mode("overwrite").parquet(output)
+        return
+    rows = [row.asDict() for row in lives_job.timeline(good, Bookmark.parse(bookmark)).collect()]
+    if as_json:
+        print_json(rows)
+        return
+    page = Report(f"{entity}: {bookmark}")
+    shown = ("at_ms", "event", "subscription", "reasons", "delivery_count", "detail")
+    cells = [[row[name] for name in shown] for row in rows]
+    page.table(shown, [[str(cell[0]), *cell[1:]] for cell in cells], title=f"{len(rows)} events")
+    page.show(Console())
+
+
+@spark.command()
+@click.argument("path")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="The HTML file to write.")
+@click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def report(path: str, output: Path | None, master: str | None, as_json: bool) -> None:
+    """Show what the monitor has counted in the directory PATH."""
+    from lapse_spark.option import plain_faults
+    from lapse_spark.session import session
+
+    with plain_faults(), working("Reading"):
+        page = overview.build(session("lapse report", master=master), path)
+    if output is not None:
+        page.write(output)
+    if as_json:
+        print_json(page.as_json())
+    elif output is None:
+        page.show(Console())
+    else:
+        click.echo(f"written: {output}")
+
+
+def _stands(standing: Standing) -> str:
+    return f"{standing.records:,} records read, {standing.lag:,} behind"
+
+
+_KINDS: Final[tuple[Literal["boolean", "number", "string"], ...]] = ("boolean", "number", "string")
+
+
+def _field(text: str) -> tuple[str, Literal["boolean", "number", "string"]]:
+    path, _, kind = text.partition(":")
+    if kind == "number" or kind == "string" or kind == "boolean":
+        return path, kind
+    raise ValueError(f"--field {text!r}: expected /path:number, /path:string or /path:boolean")

@@ -1,0 +1,144 @@
+"""What all commands of the pipeline share: the cluster, Spark's master, instants, and faults as one line."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import click
+import orjson
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from lapse_spark.connection import Connection
+from lapse_spark.session import session
+from lapse_spark.stream import Standing
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where a command works, from its options.
+
+    Attributes:
+        connection: the Kafka cluster.
+        master: Spark's master; None = as configured, else this machine.
+        config: further Spark settings.
+    """
+
+    connection: Connection
+    master: str | None
+    config: Mapping[str, str]
+
+    def session(self, name: str) -> SparkSession:
+        """The Spark session for a job of this name."""
+        return session(f"lapse {name}", master=self.master, config=self.config)
+
+
+class Instant(click.ParamType):
+    """An instant on the command line, as ms since the epoch."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read ms since the epoch, or ISO 8601 (UTC where it names no zone)."""
+        if isinstance(value, int) or str(value).isdigit():
+            return int(value)
+        try:
+            found = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r}: expected 2026-01-31T12:00:00Z, or ms since the epoch", param, ctx)
+        return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+INSTANT = Instant()
+
+
+def cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a cluster and of Spark; it gets them as `cluster`, and `as_json`."""
+
+    @click.option(
+        "--bootstrap",
+        envvar="KAFKA_BOOTSTRAP_SERVERS",
+        default="",
+        metavar="HOST:PORT,…",
+        help="Addresses of the Kafka cluster. [env: KAFKA_BOOTSTRAP_SERVERS]",
+    )
+    @click.option(
+        "--kafka-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Java properties file with client options (security.protocol, sasl.jaas.config, …).",
+    )
+    @click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
+    @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+    @functools.wraps(command)
+    def with_cluster(
+        *args: Any, bootstrap: str, kafka_config: Path | None, master: str | None, conf: tuple[str, ...], **options: Any
+    ) -> None:
+        with plain_faults():
+            settings = dict(_setting(text) for text in conf)
+            connection = Connection.from_file(bootstrap, kafka_config) if kafka_config else Connection(bootstrap)
+            command(*args, cluster=Cluster(connection, master, settings), **options)
+
+    return with_cluster
+
+
+def stream_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a streaming command its options."""
+
+    @click.option("--pattern", default="", help="Java regular expression of the dead-letter topics. [default: dlq.*]")
+    @click.option("--every", metavar="INTERVAL", help="Begin a batch so often, as '30 seconds', and go on.")
+    @click.option("--max-records", type=click.IntRange(min=1), help="Most records in a batch.")
+    @click.option("--strict", is_flag=True, help="End at the first record that is no dead letter.")
+    @functools.wraps(command)
+    def with_options(*args: Any, **options: Any) -> None:
+        command(*args, **options)
+
+    return with_options
+
+
+@contextmanager
+def plain_faults() -> Iterator[None]:
+    """Show what a user can mend as one line, without a traceback."""
+    from lapse.embedded.errors import EmbeddedError
+
+    try:
+        yield
+    except (ValueError, OSError, EmbeddedError) as error:
+        raise click.ClickException(str(error)) from error
+    except PySparkException as error:
+        text = (error.getMessage() or str(error)).strip().splitlines()
+        raise click.ClickException(" ".join(text[:2])) from error
+
+
+@contextmanager
+def working(what: str) -> Iterator[Callable[[Standing], None]]:
+    """Show on a terminal that something is going on; yields what a stream tells where it stands."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _standing: None
+        return
+    with console.status(what) as status:
+        yield lambda standing: status.update(
+            f"{what}: {standing.records:,} records, {standing.lag:,} behind (batch {standing.batch})"
+        )
+
+
+def print_json(data: object) -> None:
+    """Print data as JSON, instants in RFC 3339."""
+    click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z, default=str).decode())
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--conf {text!r}: expected NAME=VALUE")
+    return name, value

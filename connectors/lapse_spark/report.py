@@ -1,0 +1,186 @@
+"""Reports: one HTML file without a server or a network, the same as tables on a terminal, and as JSON.
+
+page = Report("A year of flights", subtitle="336,776 messages through one queue")
+page.figure("published", 336_776)
+page.section("Dead letters", "Counted by Spark from the topics alone.")
+page.bars(hours, {"time_limit": [...], "max_deliveries": [...]}, title="Dead letters by hour")
+page.table(["carrier", "letters"], rows, title="By carrier")
+page.write(Path("report.html"))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+from rich.console import Console
+from rich.table import Table
+
+from lapse_spark import chart
+
+Cell = str | int | float | bool | date | Sequence[str] | None
+State = Literal["plain", "good", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Something on the page: its HTML, and its data for JSON and the terminal."""
+
+    kind: str
+    title: str
+    html: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+class Report:
+    """A page that is filled from top to bottom.
+
+    Attributes:
+        title: of the page.
+        subtitle: a sentence below it.
+    """
+
+    def __init__(self, title: str, *, subtitle: str = "", made_at: datetime | None = None) -> None:
+        self.title = title
+        self.subtitle = subtitle
+        self._made_at = made_at or datetime.now(UTC)
+        self._parts: list[_Part] = []
+
+    def figure(self, name: str, value: Cell, *, note: str = "", state: State = "plain") -> None:
+        """Show a number large; figures in a row stand side by side. `good` and `bad` mark it, not by colour alone."""
+        sign = {"good": "✓ ", "bad": "✗ ", "plain": ""}[state]
+        small = f"<small>{escape(note)}</small>" if note else ""
+        html = (
+            f'<div class="figure {state}"><b>{sign}{escape(_shown(value))}</b><span>{escape(name)}</span>{small}</div>'
+        )
+        self._parts.append(_Part("figure", name, html, {"value": value, "note": note, "state": state}))
+
+    def section(self, title: str, text: str = "") -> None:
+        """Begin a section; an empty line in the text begins a paragraph."""
+        paragraphs = "".join(f"<p>{escape(part.strip())}</p>" for part in text.split("\n\n") if part.strip())
+        self._parts.append(
+            _Part("section", title, f'<h2 id="{_anchor(title)}">{escape(title)}</h2>{paragraphs}', {"text": text})
+        )
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str) -> None:
+        """Show rows; numbers stand to the right."""
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td{_side(cell)}>{escape(_shown(cell))}</td>" for cell in row) + "</tr>" for row in rows
+        )
+        html = (
+            f'<div class="scroll"><table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>"
+        )
+        data = {"columns": list(columns), "rows": [list(row) for row in rows]}
+        self._parts.append(_Part("table", title, html, data))
+
+    def frame(self, rows: DataFrame, *, title: str, limit: int = 50) -> None:
+        """Show the first rows of a DataFrame as a table."""
+        self.table(rows.columns, [tuple(row) for row in rows.limit(limit).collect()], title=title)
+
+    def bars(self, labels: Sequence[str], series: chart.Series, *, title: str, unit: str = "") -> None:
+        """Show bars, stacked where there are several series (name to values)."""
+        self._chart("bars", title, chart.bars(labels, series, title=title, unit=unit), labels, series)
+
+    def lines(self, labels: Sequence[str], series: chart.Series, *, title: str, unit: str = "") -> None:
+        """Show a line for each series (name to values)."""
+        self._chart("lines", title, chart.lines(labels, series, title=title, unit=unit), labels, series)
+
+    def heat(
+        self,
+        rows: Sequence[str],
+        columns: Sequence[str],
+        values: Sequence[Sequence[float]],
+        *,
+        title: str,
+        unit: str = "",
+    ) -> None:
+        """Show a heat map, a row of values for each row."""
+        svg = chart.heat(rows, columns, values, title=title, unit=unit)
+        self._chart("heat", title, svg, columns, dict(zip(rows, values, strict=True)))
+
+    def html(self) -> str:
+        """The whole page as one HTML text."""
+        body: list[str] = []
+        row = False
+        for part in self._parts:
+            if (part.kind == "figure") is not row:
+                row = not row
+                body.append('<div class="figures">' if row else "</div>")
+            body.append(part.html)
+        body.append("</div>" if row else "")
+        sections = [part.title for part in self._parts if part.kind == "section"]
+        links = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in sections)
+        at = self._made_at.strftime("%Y-%m-%d %H:%M UTC")
+        subtitle = f"<p>{escape(self.subtitle)}</p>" if self.subtitle else ""
+        style = files("lapse_spark").joinpath("report.css").read_text("utf-8")
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self.title)}</title><style>{style}</style></head><body><header><h1>{escape(self.title)}</h1>"
+            f"{subtitle}</header>{f'<nav>{links}</nav>' if len(sections) > 1 else ''}<main>{''.join(body)}</main>"
+            f'<footer>lapse, <time datetime="{self._made_at.isoformat()}">{at}</time></footer></body></html>\n'
+        )
+
+    def write(self, path: Path) -> Path:
+        """Write the page; a reader never sees half of it."""
+        part = path.with_name(f"{path.name}.part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(self.html(), "utf-8")
+        return part.replace(path)
+
+    def as_json(self) -> dict[str, Any]:
+        """All data of the page, for `orjson.dumps`."""
+        parts = [{"kind": part.kind, "title": part.title, **part.data} for part in self._parts]
+        return {"title": self.title, "subtitle": self.subtitle, "made_at": self._made_at.isoformat(), "parts": parts}
+
+    def show(self, console: Console) -> None:
+        """Print figures and tables on a terminal."""
+        console.print(self.title, style="bold")
+        for part in self._parts:
+            if part.kind == "figure":
+                console.print(f"{_shown(part.data['value']):>14}  {part.title}", highlight=False, markup=False)
+            elif part.kind == "section":
+                console.print(f"\n{part.title}", style="bold", markup=False)
+            elif part.kind == "table":
+                drawn = Table(title=part.title, title_justify="left")
+                for name in part.data["columns"]:
+                    drawn.add_column(name)
+                for row in part.data["rows"]:
+                    drawn.add_row(*(_shown(cell) for cell in row))
+                console.print(drawn)
+
+    def _chart(self, kind: str, title: str, svg: str, labels: Sequence[str], series: chart.Series) -> None:
+        html = f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
+        data = {"labels": list(labels), "series": {name: list(values) for name, values in series.items()}}
+        self._parts.append(_Part(kind, title, html, data))
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return chart.short(cell)
+    if isinstance(cell, datetime):
+        return cell.strftime("%Y-%m-%d %H:%M:%S")
+    return ", ".join(cell) if isinstance(cell, list | tuple) else str(cell)
+
+
+def _side(cell: Cell) -> str:
+    return ' class="number"' if isinstance(cell, int | float) and not isinstance(cell, bool) else ""
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"

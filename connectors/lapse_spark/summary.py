@@ -1,0 +1,64 @@
+"""Summaries of dead letters: what died where and why, how late, and which keys die again and again."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lapse_spark.dead_letter import reasons_text
+
+
+def by_entity(letters: DataFrame) -> DataFrame:
+    """Letters by entity and reasons: how many, from when to when, and the last one's text.
+
+    Args:
+        letters: `schema.DEAD_LETTER` without faults, or the table `letters` of the monitor.
+    """
+    return (
+        letters.groupBy("entity", reasons_text(F.col("reasons")).alias("reasons"))
+        .agg(
+            F.count("*").alias("letters"),
+            F.min("died_at").alias("first_died_at"),
+            F.max("died_at").alias("last_died_at"),
+            F.max_by("message", "died_at").alias("last_message"),
+        )
+        .orderBy(F.desc("letters"), "entity", "reasons")
+    )
+
+
+def lateness(letters: DataFrame) -> DataFrame:
+    """How long after its deadline a message was removed, by entity, in ms: median, 99th percentile, most.
+
+    Large values are leases that outlasted the deadline (Q10), or a worker that was down.
+    """
+    late = F.col("expired_at_ms") - F.col("expires_at_ms")
+    return (
+        letters.where(F.array_contains("reasons", "time_limit") & late.isNotNull())
+        .groupBy("entity")
+        .agg(
+            F.count("*").alias("letters"),
+            F.percentile(late, F.lit(0.5)).cast("bigint").alias("median_ms"),
+            F.percentile(late, F.lit(0.99)).cast("bigint").alias("p99_ms"),
+            F.max(late).alias("most_ms"),
+        )
+        .orderBy("entity")
+    )
+
+
+def poison(letters: DataFrame, at_least: int = 3) -> DataFrame:
+    """Keys with several dead letters, and letters that died again after a redrive: what a redrive will not mend.
+
+    Args:
+        letters: `schema.DEAD_LETTER` without faults, with its keys.
+        at_least: how many letters make a key suspicious.
+    """
+    return (
+        letters.groupBy("entity", F.make_valid_utf8(F.col("key").cast("string")).alias("key"))
+        .agg(
+            F.count("*").alias("letters"),
+            F.max("redriven_count").alias("redriven"),
+            F.max_by("message", "died_at").alias("last_message"),
+        )
+        .where((F.col("letters") >= at_least) | (F.col("redriven") > 0))
+        .orderBy(F.desc("letters"), "entity", "key")
+    )
