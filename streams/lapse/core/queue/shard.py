@@ -420,10 +420,11 @@ class QueueShard:
             if piece.place < 0:
                 outcomes.extend(self._missing(number, piece.first, piece.last))
                 continue
-            done = piece.first
             for segment, slot, stop in list(self.state.spans([(piece.place, piece.last - piece.first + 1)])):
-                yield segment, slot, stop, done, settlement.SETTLED
-                done += stop - slot
+                yield segment, slot, stop, piece.first, settlement.SETTLED
+                break
+            else:
+                outcomes.extend(self._missing(number, piece.first, piece.last))
         if last >= source.next_offset:
             outcomes.append(Outcome(topic, partition, max(first, source.next_offset), last, Result.UNKNOWN))
 
