@@ -43,13 +43,8 @@ class Credits:
         self._waiting = [True] * shards  # told, and no answer yet
         self._active_at_ms = [0.0] * shards
         self._to_tell: set[int] = set(range(shards))
-        self._next = 0
         self._idle_moves = 0
-        self._travelling = 0 < max_backlog < shards
-        share, rest = divmod(max_backlog, shards)
-        for shard in range(shards):
-            self._tell(shard, share + (shard < rest))
-        self._next = rest if self._travelling else 0
+        self._deal()
 
     @property
     def travelling(self) -> bool:
@@ -102,6 +97,12 @@ class Credits:
         if self._told[home] != self.max_backlog:
             self._tell(home, self.max_backlog)
 
+    def lower(self, max_backlog: int) -> None:
+        """Deal out anew, because the queue allows less than was asked for."""
+        if max_backlog < self.max_backlog:
+            self.max_backlog = max_backlog
+            self._deal()
+
     def due(self, now_ms: float) -> list[Grant]:
         """What is to be told to which shard now; the caller does so."""
         if self._travelling:
@@ -112,6 +113,15 @@ class Credits:
         grants = [Grant(shard, self._told[shard]) for shard in sorted(self._to_tell)]
         self._to_tell.clear()
         return grants
+
+    def _deal(self) -> None:
+        share, rest = divmod(self.max_backlog, self._shards)
+        self._travelling = 0 < self.max_backlog < self._shards
+        self._next = rest if self._travelling else 0
+        for shard in range(self._shards):
+            credit = share + (shard < rest)
+            if credit != self._told[shard] or self._waiting[shard]:
+                self._tell(shard, credit)
 
     def _tell(self, shard: int, credit: int) -> None:
         self._told[shard] = credit

@@ -281,6 +281,8 @@ class Subscription:
             if self._subscribing.get(grant.shard, (0.0, None))[1] is future:
                 del self._subscribing[grant.shard]
             self._credits.answered(grant.shard, grant.credit, elapsed_ms())
+            if (most := answer.counts.get("max_per_subscription_backlog")) is not None:
+                self._credits.lower(most)
             if (home := answer.counts.get("home")) is not None:
                 self._concentrate(self._shards[grant.shard].entity, home)
             self._unconfirmed.discard(grant.shard)

@@ -1,0 +1,231 @@
+"""`lapse queue`: receive from a queue, look into it, and settle by bookmark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from lapse.cli.instant import shown
+from lapse_client.connection import Connection
+from lapse_client.delivery import Delivery
+from lapse_client.error import LapseError
+from lapse_client.queue import Queue
+from lapse_client.settlement import SettlementResult
+from lapse_client.subscriber import QueueSubscriber
+
+Command = Callable[..., Any]
+
+_SERVERS = click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+_FILTER = click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
+
+
+@click.group()
+def queue() -> None:
+    """Receive from queues, look into them, settle messages."""
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--max-backlog", type=click.IntRange(0), default=1, show_default=True, help="Most unsettled deliveries.")
+@click.option("-n", "--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--timeout", type=float, help="End after so many seconds without a message.")
+@click.option(
+    "--settle",
+    type=click.Choice(["acknowledge", "cancel", "expire"]),
+    default="acknowledge",
+    show_default=True,
+    help="What becomes of each message when it is printed.",
+)
+@_FILTER
+@_SERVERS
+@_JSON
+def subscribe(
+    name: str,
+    max_backlog: int,
+    count: int | None,
+    timeout: float | None,
+    settle: str,
+    expression: str | None,
+    bootstrap_servers: str | None,
+    as_json: bool,
+) -> None:
+    """Print messages as they are delivered; Ctrl-C ends it and gives the rest back."""
+    connection = Connection.from_environment(bootstrap_servers)
+    with _told(), QueueSubscriber(name, max_backlog, connection=connection, filter=expression) as subscriber:
+        try:
+            for number, delivery in enumerate(subscriber.messages(timeout), 1):
+                _print_delivery(delivery, as_json)
+                getattr(delivery, settle)()
+                if number == count:
+                    break
+        except KeyboardInterrupt:
+            pass
+
+
+@queue.command()
+@click.argument("name")
+@_SERVERS
+@_JSON
+def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
+    """Say how many messages there are, by state, and how old the oldest is."""
+    with _open(name, bootstrap_servers) as client:
+        counts = client.depth()
+    if as_json:
+        click.echo(orjson.dumps(counts))
+        return
+    table = Table(title=name)
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for figure, value in counts.items():
+        table.add_row(figure.replace("_", " "), f"{value:,}")
+    Console().print(table)
+
+
+@queue.command()
+@click.argument("name")
+@click.option("-n", "--top-n", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="So many are left out first.")
+@_FILTER
+@_SERVERS
+@_JSON
+def peek(
+    name: str, top_n: int, skip: int, expression: str | None, bootstrap_servers: str | None, as_json: bool
+) -> None:
+    """Show messages with state, deadline and counts; takes no lease."""
+    with _open(name, bootstrap_servers) as client:
+        messages = client.peek(filter=expression, top_n=top_n, skip=skip)
+    if as_json:
+        for message in messages:
+            click.echo(orjson.dumps(message.model_dump()))
+        return
+    table = Table("bookmark", "state", "until", "by", "expires", "deliveries", "cancels", title=name)
+    for one in messages:
+        table.add_row(
+            one.bookmark,
+            one.state,
+            shown(one.until_ms),
+            one.subscription,
+            shown(one.expires_at_ms),
+            str(one.delivery_count),
+            str(one.cancel_count),
+        )
+    Console().print(table)
+
+
+def _settling(how: str, name: str, text: str) -> None:
+    """Add the subcommand that settles in one way."""
+
+    def settle(
+        name: str,
+        bookmarks: tuple[str, ...],
+        expression: str | None,
+        bootstrap_servers: str | None,
+        as_json: bool,
+        delay_ms: int | None = None,
+    ) -> None:
+        if bool(bookmarks) is (expression is not None):
+            raise click.UsageError("name either bookmarks or --filter")
+        with _open(name, bootstrap_servers) as client:
+            _print_results(client.settle(how, bookmarks, filter=expression, delay_ms=delay_ms), as_json)  # type: ignore[arg-type]
+
+    settle.__doc__ = text
+    command: Command = _FILTER(_SERVERS(_JSON(settle)))
+    if how == "cancel":
+        command = click.option("--delay-ms", type=click.IntRange(0), help="Undeliverable for so long, in ms.")(command)
+    command = click.argument("bookmarks", nargs=-1, metavar="[TOPIC:PARTITION:FIRST[-LAST]]...")(command)
+    queue.command(name)(click.argument("name")(command))
+
+
+_settling("acknowledge", "ack", "Settle messages as done.")
+_settling("cancel", "cancel", "Return leased messages to the queue, or withdraw scheduled ones.")
+_settling("expire", "expire", "Expire messages now.")
+
+
+@queue.command()
+@click.argument("name")
+@_SERVERS
+def pause(name: str, bootstrap_servers: str | None) -> None:
+    """Deliver nothing until `resume`."""
+    with _open(name, bootstrap_servers) as client:
+        client.pause()
+
+
+@queue.command()
+@click.argument("name")
+@_SERVERS
+def resume(name: str, bootstrap_servers: str | None) -> None:
+    """Deliver again."""
+    with _open(name, bootstrap_servers) as client:
+        client.resume()
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--leased", is_flag=True, help="Leased messages too.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_FILTER
+@_SERVERS
+@_JSON
+def purge(
+    name: str, leased: bool, yes: bool, expression: str | None, bootstrap_servers: str | None, as_json: bool
+) -> None:
+    """Remove all messages, or those that match."""
+    with _open(name, bootstrap_servers) as client:
+        if not yes:
+            click.confirm(
+                f"Remove messages from {name} ({client.depth().get('depth', 0):,} in it)?", abort=True, err=True
+            )
+        counts = client.purge(filter=expression, leased=leased)
+    click.echo(orjson.dumps(counts) if as_json else f"{counts.get('removed', 0):,} messages removed.")
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Turn the client's errors into the command's."""
+    try:
+        yield
+    except (LapseError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextlib.contextmanager
+def _open(name: str, bootstrap_servers: str | None) -> Iterator[Queue]:
+    with _told(), Queue(name, connection=Connection.from_environment(bootstrap_servers)) as client:
+        yield client
+
+
+def _print_delivery(delivery: Delivery, as_json: bool) -> None:
+    value = None if delivery.value is None else delivery.value.decode("utf-8", "replace")
+    if not as_json:
+        click.echo("" if value is None else value)
+        return
+    facts = {
+        "bookmark": str(delivery.bookmark),
+        "key": None if delivery.key is None else delivery.key.decode("utf-8", "replace"),
+        "value": value,
+        "headers": [
+            (name, None if text is None else text.decode("utf-8", "replace")) for name, text in delivery.headers
+        ],
+        "delivery_count": delivery.delivery_count,
+        "lease_until_ms": delivery.lease_until_ms,
+        "expires_at_ms": delivery.expires_at_ms,
+        "barrier": delivery.is_barrier,
+    }
+    click.echo(orjson.dumps(facts))
+
+
+def _print_results(results: list[SettlementResult], as_json: bool) -> None:
+    for result in results:
+        if as_json:
+            click.echo(orjson.dumps({"bookmarks": str(result.messages), "result": result.result}))
+        else:
+            click.echo(f"{result.messages} {result.result}")
+    if any(not result.settled for result in results):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,130 @@
+"""`lapse sow`: query, follow and delete records of SOW topics."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from lapse.cli.instant import shown
+from lapse_client.connection import Connection
+from lapse_client.error import LapseError
+from lapse_client.sow import SowClient
+from lapse_client.sow_record import SowRecord
+
+_SERVERS = click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+_FILTER = click.option("-f", "--filter", "expression", help="Only records for which this expression is true.")
+
+
+@click.group()
+def sow() -> None:
+    """Query, follow and delete records of SOW topics."""
+
+
+@sow.command()
+@click.argument("topic")
+@click.argument("expression", required=False)
+@click.option("--order-by", help="An expression, with ASC or DESC behind it.")
+@click.option("-n", "--top-n", type=click.IntRange(0), help="At most so many.")
+@click.option("--skip", type=click.IntRange(0), help="So many are left out first.")
+@click.option("-k", "--key", "keys", multiple=True, help="Only this key; may be repeated.")
+@_SERVERS
+@_JSON
+def query(
+    topic: str,
+    expression: str | None,
+    order_by: str | None,
+    top_n: int | None,
+    skip: int | None,
+    keys: tuple[str, ...],
+    bootstrap_servers: str | None,
+    as_json: bool,
+) -> None:
+    """Show the current records of TOPIC for which EXPRESSION is true; all without one."""
+    with _open(topic, bootstrap_servers) as client:
+        records = client.query(expression, order_by=order_by, top_n=top_n, skip=skip, keys=keys)
+        if as_json:
+            for record in records:
+                click.echo(orjson.dumps(_facts(record)))
+            return
+        table = Table("key", "value", "expires", "bookmark", title=topic)
+        for record in records:
+            table.add_row(
+                _text(record.key), _text(record.value), shown(record.expires_at_ms), str(record.bookmark or "")
+            )
+        Console().print(table)
+
+
+@sow.command()
+@click.argument("topic")
+@click.argument("expression", required=False)
+@click.option("--from-now", is_flag=True, help="Updates only, without the current records first.")
+@click.option("--deltas", is_flag=True, help="Changed fields only, from now on.")
+@click.option("--timeout", type=float, help="End after so many seconds without an update.")
+@_SERVERS
+def follow(
+    topic: str,
+    expression: str | None,
+    from_now: bool,
+    deltas: bool,
+    timeout: float | None,
+    bootstrap_servers: str | None,
+) -> None:
+    """Print the current records of TOPIC, then updates and what goes out of focus, as JSON lines."""
+    with _open(topic, bootstrap_servers) as client:
+        ask = client.delta_subscribe if deltas else client.subscribe if from_now else client.sow_and_subscribe
+        with ask(expression) as updates, contextlib.suppress(KeyboardInterrupt):
+            for update in updates.updates(timeout):
+                click.echo(orjson.dumps({"kind": update.kind, **_facts(update)}))
+
+
+@sow.command()
+@click.argument("topic")
+@click.option("-k", "--key", "keys", multiple=True, help="This key; may be repeated.")
+@click.option("--bookmark", "bookmarks", multiple=True, help="The record last updated there; may be repeated.")
+@_FILTER
+@_SERVERS
+@_JSON
+def delete(
+    topic: str,
+    keys: tuple[str, ...],
+    bookmarks: tuple[str, ...],
+    expression: str | None,
+    bootstrap_servers: str | None,
+    as_json: bool,
+) -> None:
+    """Delete records by key, by bookmark or by filter."""
+    with _open(topic, bootstrap_servers) as client:
+        removed = client.delete(keys=keys, filter=expression, bookmarks=bookmarks)
+    click.echo(orjson.dumps({"removed": removed}) if as_json else f"{removed:,} records deleted.")
+
+
+@contextlib.contextmanager
+def _open(topic: str, bootstrap_servers: str | None) -> Iterator[SowClient]:
+    try:
+        with SowClient(topic, connection=Connection.from_environment(bootstrap_servers)) as client:
+            yield client
+    except (LapseError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _text(data: bytes | None) -> str:
+    return "" if data is None else data.decode("utf-8", "replace")
+
+
+def _facts(record: SowRecord) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "key": None if record.key is None else _text(record.key),
+        "value": None if record.value is None else _text(record.value),
+        "bookmark": None if record.bookmark is None else str(record.bookmark),
+        "expires_at_ms": record.expires_at_ms,
+        "timestamp_ms": record.timestamp_ms,
+    }
+    if record.operation:
+        facts |= {"operation": record.operation, "reasons": record.reasons}
+    return facts
