@@ -1,0 +1,238 @@
+"""The shard does what the contract's naive reading does, whatever comes, and a crash at any moment changes nothing.
+
+`LAPSE_SOAK=20000 pytest tests/unit/core/queue/test_shard_machine.py` runs that many examples.
+"""
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from unit.core.queue.world import World, small
+
+from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
+from lapse.core.queue.settlement import Claim
+
+NAMES = st.sampled_from(["inky", "blinky", "clyde"])
+TOPICS = st.sampled_from(["orders", "direct"])
+WAITS = st.sampled_from([0, 1, 49, 50, 51, 99, 100, 101, 150, 400])
+LIFETIMES = st.sampled_from([None, None, 0, 1, 50, 100, 150, 2**63 - 2])
+INSTANTS = st.sampled_from([None, None, None, -500, 0, 1, 50, 100, 300])
+VERBS = st.sampled_from(["acknowledge", "cancel", "expire", "renew"])
+CLAIMS = st.lists(
+    st.builds(
+        lambda topic, first, length, token: Claim(topic, 0, first, first + length, token),
+        st.sampled_from(["orders", "orders", "direct", "nowhere"]),
+        st.integers(0, 40),
+        st.sampled_from([0, 0, 1, 3, 12]),
+        st.sampled_from([None, None, 0, 1, 2, 3]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+EXPIRATIONS = st.builds(
+    Expiration,
+    st.sampled_from([True, True, True, False]),
+    st.sampled_from([None, None, 100, 150]),
+    st.sampled_from(ExpirationModel),
+)
+
+
+@st.composite
+def queues(draw) -> QueueSettings:
+    semantics = draw(st.sampled_from([Semantics.AT_LEAST_ONCE, Semantics.AT_LEAST_ONCE, Semantics.AT_MOST_ONCE]))
+    once = semantics is Semantics.AT_MOST_ONCE
+    return QueueSettings(
+        name="orders",
+        semantics=semantics,
+        fairness=Fairness.ROUND_ROBIN if once else draw(st.sampled_from(Fairness)),
+        leasing=draw(st.sampled_from(Leasing)),
+        expiration=draw(EXPIRATIONS),
+        topic_expirations_ms=draw(st.sampled_from([{}, {"direct": 120}])),
+        lease_ms=100,
+        max_lease_ms=300,
+        max_backlog=draw(st.sampled_from([None, None, 3])),
+        max_deliveries=draw(st.sampled_from([0, 0, 1, 2, 3])),
+        max_cancels=draw(st.sampled_from([0, 0, 1, 2])),
+        dead_letter_topic=draw(st.sampled_from(["dlq.orders", ""])),
+    )
+
+
+class ShardMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._small = small()
+        self._small.__enter__()
+
+    def teardown(self) -> None:
+        self._small.__exit__(None, None, None)
+
+    @initialize(queue=queues(), size=st.sampled_from([3, 5, 8]), ring=st.sampled_from([2, 4, 16]))
+    def begin(self, queue: QueueSettings, size: int, ring: int) -> None:
+        self._small.__exit__(None, None, None)
+        self._small = small(size, ring)
+        self._small.__enter__()
+        self.world = World(queue)
+
+    @rule(
+        topic=TOPICS,
+        count=st.integers(1, 9),
+        gap=st.sampled_from([0, 0, 0, 1, 4]),
+        ttl_ms=LIFETIMES,
+        expires_in_ms=INSTANTS,
+        enqueue_in_ms=INSTANTS,
+        odd=st.sampled_from(["", "", "", "", "", "broken", "other queue", "this queue", "no timestamp", "ahead"]),
+        read=st.booleans(),
+    )
+    def publish(self, topic, count, gap, ttl_ms, expires_in_ms, enqueue_in_ms, odd, read) -> None:
+        now_ms = self.world.now_ms
+        if ttl_ms is not None:
+            expires_in_ms = None
+        for number in range(count):
+            said = {
+                "ttl_ms": None if ttl_ms is None or number % 3 == 2 else ttl_ms,
+                "expires_at_ms": None if expires_in_ms is None else now_ms + expires_in_ms + number % 2,
+                "enqueue_at_ms": None if enqueue_in_ms is None or number % 4 == 3 else now_ms + enqueue_in_ms,
+            }
+            if odd == "no timestamp":
+                said["timestamp"] = -1
+            elif odd == "ahead":
+                said["timestamp"] = now_ms + 60
+            elif odd == "broken" and number % 2:
+                said["broken"] = True
+            elif odd.endswith("queue"):
+                said["redriven_for"] = "orders" if odd == "this queue" else "risk"
+            self.world.publish(topic, gap if number == count // 2 else 0, **said)
+        if read:
+            self.world.read(topic)
+
+    @rule(topic=TOPICS, most=st.sampled_from([1, 3, 50]), again=st.sampled_from([0, 0, 1, 6]))
+    def read(self, topic, most, again) -> None:
+        self.world.read(topic, most, again)
+
+    @rule(
+        name=NAMES, max_backlog=st.sampled_from([0, 1, 2, 4, 10]), timeout_ms=st.sampled_from([120, 100_000, 100_000])
+    )
+    def subscribe(self, name, max_backlog, timeout_ms) -> None:
+        self.world.subscribe(name, max_backlog, timeout_ms)
+
+    @rule(name=NAMES)
+    def unsubscribe(self, name) -> None:
+        self.world.unsubscribe(name)
+
+    @rule(name=NAMES)
+    def heard(self, name) -> None:
+        self.world.heard(name)
+
+    @rule()
+    def deliver(self) -> None:
+        self.world.deliver()
+
+    @rule(wait_ms=WAITS, tick=st.booleans(), deliver=st.booleans())
+    def wait(self, wait_ms, tick, deliver) -> None:
+        if tick:
+            self.world.advance(wait_ms)
+        else:
+            self.world.now_ms += wait_ms
+        if deliver:
+            self.world.deliver()
+
+    @precondition(lambda self: self.world.oracle.next_due_ms() is not None)
+    @rule(early_ms=st.sampled_from([0, 0, 1]))
+    def wait_for_timer(self, early_ms) -> None:
+        due_ms = self.world.oracle.next_due_ms()
+        if due_ms < self.world.now_ms + 10_000_000:
+            self.world.advance(max(0, due_ms - early_ms - self.world.now_ms))
+
+    @rule(verb=VERBS, name=NAMES | st.just("stranger"), claims=CLAIMS, delay_ms=st.sampled_from([0, 0, 50, 2**63 - 1]))
+    def settle(self, verb, name, claims, delay_ms) -> None:
+        delay_ms = min(delay_ms, 2**63 - 1 - self.world.now_ms)
+        self.world.settle(verb, name, *claims, delay_ms=delay_ms if verb == "cancel" else 0)
+
+    @rule(verb=VERBS, which=st.integers(0, 30), stale=st.booleans(), lease_ms=st.sampled_from([None, 1, 250, 10_000]))
+    def settle_own(self, verb, which, stale, lease_ms) -> None:
+        held = self.world.oracle.in_state("leased", "sent")
+        if held:
+            message = held[which % len(held)]
+            topic, partition, offset = message.bookmark
+            claim = Claim(topic, partition, offset, offset, message.deliveries - stale)
+            self.world.settle(verb, message.holder, claim, lease_ms=lease_ms if verb == "renew" else None)
+
+    @rule(topic=TOPICS)
+    def acknowledge_all(self, topic) -> None:
+        records = self.world.topics[topic, 0]
+        if records:
+            holder = next((m.holder for m in self.world.oracle.in_state("leased")), "stranger")
+            self.world.settle("acknowledge", holder, Claim(topic, 0, 0, records[-1].offset))
+
+    @rule(on=st.booleans())
+    def pause(self, on) -> None:
+        self.world.pause(on)
+
+    @rule(leased=st.booleans(), really=st.sampled_from([False, False, True]))
+    def purge(self, leased, really) -> None:
+        if really:
+            self.world.purge(leased)
+
+    @rule()
+    def commit(self) -> None:
+        self.world.commit()
+
+    @rule(
+        torn=st.lists(st.integers(0, 50), max_size=2),
+        stall=st.booleans(),
+        expiration=st.none() | EXPIRATIONS,
+        limits=st.none() | st.tuples(st.integers(0, 3), st.integers(0, 2)),
+        commit=st.booleans(),
+        compact=st.booleans(),
+    )
+    def crash(self, torn, stall, expiration, limits, commit, compact) -> None:
+        queue = self.world.settings
+        if expiration is not None:
+            queue = replace(queue, expiration=expiration)
+        if limits is not None:
+            queue = replace(queue, max_deliveries=limits[0], max_cancels=limits[1])
+        if commit:
+            self.world.commit()
+        self.world.crash(queue, torn, stall, compact)
+
+    @rule(by_ms=WAITS, leave_all=st.booleans())
+    def zombie(self, by_ms, leave_all) -> None:
+        self.world.zombie(by_ms, leave_all)
+
+    @rule(tombstones_too=st.booleans())
+    def compact(self, tombstones_too) -> None:
+        self.world.compact(tombstones_too)
+
+    @invariant()
+    def sometimes_durable(self) -> None:
+        world = getattr(self, "world", None)
+        if world is not None and world.step is not None and len(world.step.changes) > 12:
+            world.commit()
+
+
+@pytest.mark.feature(
+    "L5", "L6", "L7", "L8", "L9", "L10", "L12", "L14", "Q3", "Q5", "Q6", "Q7", "Q8", "Q9", "Q10", "Q21"
+)
+@pytest.mark.feature(
+    "C2", "C5", "C6", "C9", "C10", "C13", "C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21", "C22"
+)
+@pytest.mark.feature("C23", "C29", "C37", "Q16", "L1")
+def test_the_shard_is_the_oracle() -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    examples = int(os.environ.get("LAPSE_SOAK", "150"))
+    run_state_machine_as_test(
+        ShardMachine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=50,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,448 @@
+"""A queue shard beside its oracle, with the changelog that a crash leaves; every command is compared at once."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue import journal as journals
+from lapse.core.queue import segment as segments
+from lapse.core.queue import source as sources
+from lapse.core.queue import state as states
+from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.segment import State
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.state import QueueState
+from lapse.core.queue.step import Messages, Step
+
+STATES = {
+    State.AVAILABLE: "available",
+    State.LEASED: "leased",
+    State.DELAYED: "delayed",
+    State.SENT: "sent",
+}
+EVENTS = {"acknowledge": "acknowledged", "cancel": "cancelled", "renew": "renewed"}
+
+
+@contextmanager
+def small(size: int = 5, ring: int = 4) -> Iterator[None]:
+    """Segments of a few places and a short ring, so that what is rare happens all the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (segments, sources, states):
+            patch.setattr(module, "SIZE", size)
+        patch.setattr(journals, "RING", ring)
+        patch.setattr(journals, "_AHEAD", 1)
+        patch.setattr(journals, "_MOVED", 1)
+        yield
+
+
+@dataclass
+class Log:
+    """A changelog partition: who wrote, key, value; a claim has no key."""
+
+    records: list[tuple[int, int, bytes, bytes | None]] = field(default_factory=list)
+    claims: dict[int, int] = field(default_factory=dict)
+    end: int = 0
+
+    def claim(self, epoch: int) -> None:
+        self.claims[epoch] = self.end
+        self.append(epoch, [(b"", b"")])
+
+    def append(self, epoch: int, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        for key, value in items:
+            self.records.append((self.end, epoch, key, value))
+            self.end += 1
+
+    def latest(self) -> dict[bytes, bytes]:
+        """What counts: not what a lower epoch writes behind a higher one's claim."""
+        reign, latest = 0, dict[bytes, bytes]()
+        for _, epoch, key, value in self.records:
+            if epoch < reign:
+                continue
+            reign = epoch
+            latest.pop(key, None)
+            if key and value is not None:
+                latest[key] = value
+        return latest
+
+    def compact(self, below: int, tombstones_too: bool) -> None:
+        """Keep the last record of each key, whoever wrote it; the broker knows nothing of epochs."""
+        last = {key: at for at, _, key, _ in self.records if at < below}
+        self.records = [
+            (at, epoch, key, value)
+            for at, epoch, key, value in self.records
+            if not key or at >= below or (last[key] == at and not (tombstones_too and value is None))
+        ]
+
+
+class World:
+    """One shard, its oracle, its changelog and its underlying topics."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        self.now_ms = 1_000
+        self.log = Log()
+        self.epoch = 1
+        self.oracle = Oracle(settings)
+        self.shard = QueueShard(settings)
+        self.journal = QueueJournal(self.shard.state, self.epoch)
+        self.step: Step | None = None
+        self.topics: dict[tuple[str, int], list[Published]] = defaultdict(list)
+        self.forgotten: set[Bookmark] = set()
+        self.stalled: tuple[int, QueueShard, QueueJournal, Step | None] | None = None
+        self.log.claim(1)
+        self.log.append(1, self.journal.begin())
+        self.committed = copy.deepcopy(self.oracle)
+        self.committed_dump = dump(self.shard.state)
+
+    # Commands, on both
+
+    def publish(self, topic: str, gap: int = 0, **said: object) -> Bookmark:
+        """Write a record to an underlying topic; nobody has read it yet."""
+        records = self.topics[topic, 0]
+        offset = (records[-1].offset + 1 if records else 0) + gap
+        said.setdefault("timestamp", self.now_ms)
+        records.append(published(offset, **said))
+        return (topic, 0, offset)
+
+    def read(self, topic: str, most: int = 1 << 30, again: int = 0) -> None:
+        """Take in what is next; with `again`, some records that were read before as well."""
+        next_offset = self.oracle.next_offset.get((topic, 0), 0)
+        records = self.topics[topic, 0]
+        at = sum(record.offset < next_offset for record in records)
+        batch = records[max(0, at - again) : at + most]
+        if batch:
+            self._both(
+                lambda step: self.shard.arrive(topic, 0, batch, step), lambda: self.oracle.arrive(topic, 0, batch)
+            )
+
+    def subscribe(self, subscription: str, max_backlog: int = 1, timeout_ms: int = 1_000_000) -> None:
+        now_ms = self.now_ms
+        self._both(
+            lambda step: _none(self.shard.subscribe(subscription, "client", max_backlog, timeout_ms, "", now_ms, step)),
+            lambda: self.oracle.subscribe(subscription, max_backlog, timeout_ms, now_ms),
+        )
+
+    def heard(self, subscription: str) -> None:
+        self._both(
+            lambda _: self.shard.heard(subscription, self.now_ms), lambda: self.oracle.heard(subscription, self.now_ms)
+        )
+
+    def unsubscribe(self, subscription: str) -> None:
+        self._both(
+            lambda step: self.shard.unsubscribe(subscription, self.now_ms, step),
+            lambda: self.oracle.unsubscribe(subscription, self.now_ms),
+        )
+
+    def pause(self, on: bool) -> None:
+        step = self._open()
+        (self.shard.pause if on else self.shard.resume)(self.now_ms, step)
+        self.oracle.paused = on
+        self.check()
+
+    def purge(self, leased: bool = False) -> tuple[int, int]:
+        return self._both(
+            lambda step: self.shard.purge(self.now_ms, step, leased), lambda: self.oracle.purge(self.now_ms, leased)
+        )
+
+    def deliver(self) -> dict[str, list[Sent]]:
+        self._both(lambda step: _none(self.shard.deliver(self.now_ms, step)), lambda: self.oracle.deliver(self.now_ms))
+        return by_subscription(self._last_sent)
+
+    def advance(self, by_ms: int = 0) -> list[Gone]:
+        self.now_ms += by_ms
+        self._both(lambda step: self.shard.advance(self.now_ms, step), lambda: self.oracle.advance(self.now_ms))
+        gone = self._last_gone
+        if self.shard.next_due_ms() <= self.now_ms:
+            # What came back and left at once may leave its instant behind; one more look finds nothing to do.
+            idle = Step()
+            self.shard.advance(self.now_ms, idle)
+            assert idle == Step()
+        assert self.shard.next_due_ms() > self.now_ms, "a timer that is never done"
+        return gone
+
+    def settle(
+        self, verb: str, subscription: str, *claims: Claim, delay_ms: int = 0, lease_ms: int | None = None
+    ) -> list[str]:
+        """Settle on both; the results, bookmark by bookmark in the order of the claims."""
+        step, now_ms = self._open(), self.now_ms
+        told = len(step.happenings)
+        before = {bookmark: message.state for bookmark, message in self.oracle.messages.items()}
+        if verb == "renew":
+            outcomes, _ = self.shard.renew(subscription, claims, now_ms, step, lease_ms)
+        else:
+            outcomes = self.shard.settle(Verb(verb), subscription, claims, now_ms, step, delay_ms)
+        named = [
+            ((claim.topic, claim.partition, offset), claim.delivery_count)
+            for claim in claims
+            for offset in range(claim.first, claim.last + 1)
+        ]
+        expected = self.oracle.settle(verb, subscription, named, now_ms, delay_ms, lease_ms)
+        actual = [
+            ((one.topic, one.partition, offset), str(one.result))
+            for one in outcomes
+            for offset in range(one.first, one.last + 1)
+        ]
+        lenient = [
+            (bookmark, "time_limit" if bookmark in self.forgotten and result == "already_settled" else result)
+            for bookmark, result in actual
+        ]
+        assert lenient == expected
+        if verb in EVENTS:
+            events = [one for one in step.happenings[told:] if one.messages and one.kind == EVENTS[verb]]
+            assert sorted(b for one in events for b, *_ in rows(one.messages)) == sorted(
+                bookmark for bookmark, result in expected if result == "settled" and before[bookmark] != "sent"
+            )
+        self._compare_outputs()
+        self.check()
+        return [result for _, result in actual]
+
+    # Durability
+
+    def commit(self) -> None:
+        """Make the open step durable, in one batch."""
+        if self.step is not None:
+            self.log.append(self.epoch, self.journal.encode(self.step))
+            self._clear()
+            self.step = None
+            self.committed = copy.deepcopy(self.oracle)
+            self.committed_dump = dump(self.shard.state)
+
+    def crash(
+        self,
+        settings: QueueSettings | None = None,
+        torn: Iterable[int] = (),
+        stall: bool = False,
+        compact: bool = False,
+    ) -> None:
+        """Lose what is not durable, and take the shard over, perhaps after others who did not get to the end of it."""
+        if stall:
+            self.stalled = (self.epoch, self.shard, self.journal, self.step)
+        old_enough = self._old_enough()
+        for cut in torn:
+            _, journal = self._restored()
+            items = journal.begin()
+            self.log.append(self.epoch, items[: cut % (len(items) + 1)])
+            if compact:
+                self.log.compact(old_enough, False)
+        state, self.journal = self._restored()
+        assert dump(state) == self.committed_dump, "the restored state is not the one that was durable"
+        self.log.append(self.epoch, self.journal.begin())
+        self.settings = settings or self.settings
+        self.shard = QueueShard(self.settings, state)
+        self.oracle = copy.deepcopy(self.committed)
+        self.oracle.settings = self.settings
+        self.forgotten |= {b for b, message in self.oracle.messages.items() if message.state == "expired"}
+        self.step = None
+        self._both(lambda step: self.shard.take_over(self.now_ms, step), lambda: self.oracle.take_over(self.now_ms))
+        self.commit()
+
+    def _restored(self) -> tuple[QueueState, QueueJournal]:
+        self.epoch += 1
+        self.log.claim(self.epoch)
+        restored = restore(self.log.latest().items())
+        return restored.state, QueueJournal(restored.state, self.epoch, restored)
+
+    def zombie(self, by_ms: int, leave_all: bool) -> None:
+        """An owner that was stalled wakes up and writes on, for it does not know that its reign is over."""
+        if self.stalled is None:
+            return
+        epoch, shard, journal, step = self.stalled
+        self.stalled = (epoch, shard, journal, None)
+        if step is None:
+            self.log.append(epoch, journal.maintain())
+            step = Step()
+        shard.advance(self.now_ms + by_ms, step)
+        shard.deliver(self.now_ms + by_ms, step)
+        if leave_all:
+            shard.purge(self.now_ms, step, leased=True)
+        self.log.append(epoch, journal.encode(step))
+
+    def compact(self, tombstones_too: bool) -> None:
+        """Compact the changelog, as far as `min.compaction.lag.ms` lets the broker."""
+        self.log.compact(self._old_enough(), tombstones_too)
+
+    def _old_enough(self) -> int:
+        """All is old, but for what was written since segments were inherited that still stand under older epochs."""
+        oldest = min((int.from_bytes(key[1:9]) for key in self.journal._whole_at.values()), default=self.epoch)
+        return min((at for epoch, at in self.log.claims.items() if epoch > oldest), default=self.log.end)
+
+    # Comparing
+
+    def _open(self) -> Step:
+        if self.step is None:
+            self.log.append(self.epoch, self.journal.maintain())
+            self.step = Step()
+        return self.step
+
+    def _both(self, shard, oracle):
+        step = self._open()
+        actual, expected = shard(step), oracle()
+        assert actual == expected
+        self._compare_outputs()
+        self.check()
+        return expected
+
+    def _compare_outputs(self) -> None:
+        step = self.step
+        self._last_sent, self._last_gone = self.oracle.deliveries, self.oracle.removals
+        sent = [Sent(one.subscription, *row, one.until_ms) for one in step.deliveries for row in rows(one.messages)]
+        gone = [
+            Gone(bookmark, tuple(map(str, one.reasons)), one.letter, deadline_ms, one.at_ms, deliveries, cancels)
+            for one in step.removals
+            for bookmark, deadline_ms, deliveries, cancels in rows(one.messages)
+        ]
+        assert by_subscription(sent) == by_subscription(self._last_sent)
+        assert Counter(gone) == Counter(self._last_gone)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.step.deliveries.clear()
+        self.step.removals.clear()
+        self.oracle.deliveries, self.oracle.removals = [], []
+
+    def check(self) -> None:
+        """The whole state, message by message, and every count that is kept beside it."""
+        state, oracle = self.shard.state, self.oracle
+        numbers = {subscriber.number: subscriber.id for subscriber in oracle.subscribers.values()}
+        live = []
+        for index, segment in sorted(state.segments.items()):
+            assert not segment.droppable
+            column = segment.state[: segment.used]
+            assert segment.available == np.count_nonzero(column == State.AVAILABLE)
+            assert segment.held == np.count_nonzero(np.isin(column, list(STATES)))
+            for slot in np.flatnonzero(np.isin(column, list(STATES))).tolist():
+                run = segment.run_at(slot)
+                of = state.sources[run.source]
+                name = STATES[State(int(column[slot]))]
+                deadline_ms, holder, until_ms = segment.deadline_of(slot), "", 0
+                if name in ("leased", "sent"):
+                    holder = numbers[int(segment.holder[slot])]
+                if name in ("leased", "delayed"):
+                    until_ms = int(segment.until_ms[slot])
+                    assert segment.min_until_ms <= until_ms
+                if name in ("available", "delayed"):
+                    assert segment.min_deadline_ms <= deadline_ms
+                bookmark = (of.topic, of.partition, run.offset + slot - run.slot)
+                live.append(
+                    (
+                        bookmark,
+                        name,
+                        None if deadline_ms == NEVER else deadline_ms,
+                        holder,
+                        until_ms,
+                        int(segment.deliveries[slot]),
+                        segment.cancels_of(slot),
+                    )
+                )
+                pieces = list(of.find(bookmark[2], bookmark[2]))
+                assert [piece.place for piece in pieces] == [segment.base + slot]
+            assert index == segment.index
+        assert live == [
+            (
+                m.bookmark,
+                m.state,
+                m.deadline_ms,
+                m.holder if m.state in ("leased", "sent") else "",
+                m.until_ms if m.state in ("leased", "delayed") else 0,
+                m.deliveries,
+                m.cancels,
+            )
+            for m in oracle.in_state(*STATES.values())
+        ]
+        assert {
+            ((state.sources[number].topic, state.sources[number].partition, offset), one.at_ms)
+            for (number, offset), one in state.scheduled.items()
+        } == {(m.bookmark, m.at_ms) for m in oracle.scheduled()}
+        assert [
+            (s.id, s.number, s.max_backlog, s.outstanding, s.last_seen_ms) for s in state.subscriptions.values()
+        ] == [
+            (s.id, s.number, s.max_backlog, oracle.outstanding(s.id), s.last_seen_ms)
+            for s in oracle.subscribers.values()
+        ]
+        assert state.paused == oracle.paused
+        assert {(s.topic, s.partition): s.next_offset for s in state.sources} == oracle.next_offset
+        due_ms = oracle.next_due_ms()
+        assert self.shard.next_due_ms() <= (NEVER if due_ms is None else due_ms)
+
+
+def _none(_: object) -> None:
+    """What the oracle answers where there is nothing to say."""
+
+
+def published(offset: int, **said) -> Published:
+    """A record whose headers say what the keywords say."""
+    record = Published(offset=offset, **said)
+    names = ((record.ttl_ms, "ttl"), (record.expires_at_ms, "expires-at"), (record.enqueue_at_ms, "enqueue-at"))
+    record.headers = [("trace", b"1")] if offset % 3 == 0 else []
+    record.headers += [(f"lapse-{name}-ms", b"%d" % value) for value, name in names if value is not None]
+    if record.broken:
+        record.headers.append(("lapse-ttl-ms", b"soon"))
+    if record.redriven_for:
+        record.headers.append(("lapse-redrive-queue", record.redriven_for.encode()))
+    return record
+
+
+def rows(messages: Messages) -> Iterator[tuple[Bookmark, int | None, int, int]]:
+    for at, offset in enumerate(messages.offsets.tolist()):
+        deadline_ms = NEVER if messages.deadlines_ms is None else int(messages.deadlines_ms[at])
+        cancels = 0 if messages.cancels is None else int(messages.cancels[at])
+        yield (
+            (messages.topic, messages.partition, offset),
+            None if deadline_ms == NEVER else deadline_ms,
+            int(messages.deliveries[at]),
+            cancels,
+        )
+
+
+def by_subscription(sent: Iterable[Sent]) -> dict[str, list[Sent]]:
+    shares: dict[str, list[Sent]] = defaultdict(list)
+    for one in sent:
+        shares[one.subscription].append(one)
+    return dict(shares)
+
+
+def dump(state: QueueState) -> bytes:
+    """Everything that a shard's future depends on, in one form, but for when subscriptions were heard of."""
+    parts: list[object] = [
+        state.next_place,
+        state.next_number,
+        state.paused,
+        [(source.topic, source.partition, source.next_offset) for source in state.sources],
+        sorted(state.scheduled.items()),
+        [
+            (s.id, s.number, s.client, s.max_backlog, s.heartbeat_timeout_ms, s.filter, s.outstanding)
+            for s in state.subscriptions.values()
+        ],
+    ]
+    for index, segment in sorted(state.segments.items()):
+        column = segment.state[: segment.used]
+        live = np.isin(column, list(STATES))
+        bound = np.isin(column, (State.LEASED, State.DELAYED, State.SENT))
+        held = np.isin(column, (State.LEASED, State.SENT))
+
+        def some(values: np.ndarray | None, where: np.ndarray, otherwise: int) -> bytes:
+            if values is None:
+                return np.full(np.count_nonzero(where), otherwise, np.int64).tobytes()
+            return values[: len(where)][where].astype(np.int64).tobytes()
+
+        runs = [tuple(run) for run in segment.runs]
+        parts.append((index, segment.used, segment.held, segment.available, runs, column.tobytes()))
+        parts += [
+            some(segment.deadline_ms, live, NEVER),
+            some(segment.deliveries, live, 0),
+            some(segment.cancels, live, 0),
+            some(segment.holder, held, -1),
+            some(segment.until_ms, bound, 0),
+        ]
+    return repr(parts).encode()
