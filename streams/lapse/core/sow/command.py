@@ -136,7 +136,8 @@ class Commands:
         """Note that a query reached its end; a subscription's is not begun again."""
         subscriber = self._state.subscribers.get(query.subscription)
         if subscriber is not None and subscriber.query is query:
-            subscriber.query = None
+            if not query.withholds_any:
+                subscriber.query = None
             self._put(replace(subscriber.subscription, querying=False), step)
 
     # --- each command ----------------------------------------------------------------------------------------
@@ -153,16 +154,16 @@ class Commands:
                 self._subscribe(command, at_ms, step, restriction)
                 return None if command.command == "sow_and_subscribe" else {}
             case "unsubscribe":
-                self._subscriber(command)
+                self._subscriber(command, at_ms, step)
                 self._end(command.subscription, at_ms, step, "")
                 return {}
             case "heartbeat":
-                subscriber = self._subscriber(command)
+                subscriber = self._subscriber(command, at_ms, step)
                 subscriber.heard_ms = max(subscriber.heard_ms, at_ms)
                 return {}
             case "depth":
                 return {
-                    "records": len(self._state.entries),
+                    "records": self._depth(at_ms),
                     "scheduled": len(self._state.schedule),
                     "subscriptions": len(self._state.subscribers),
                 }
@@ -215,8 +216,10 @@ class Commands:
         removed = skipped = 0
         for name in names:
             entry = self._state.entries.get(name)
-            if entry is None:
-                skipped += bool(command.keys)
+            if entry is None or self._state.is_due(entry, at_ms):
+                if command.keys:
+                    skipped += 1
+                    self._delete_unseen(name, entry, at_ms, step)
             elif facts_of(entry).timestamp_ms > at_ms or not _select(compiled, self._state, name, entry):
                 skipped += 1
             else:
@@ -256,6 +259,19 @@ class Commands:
         if queried:
             self._begin_query(subscriber, at_ms, step, command)
 
+    def _delete_unseen(self, name: bytes, entry: bytes | None, at_ms: int, step: Step) -> None:
+        """Delete a key that is not there, or has expired: updates stamped before may not have been read yet (C1)."""
+        if entry is not None:
+            self._life.expire(name, entry, at_ms, step)
+        self._life.bury(name, at_ms, step)
+
+    def _depth(self, at_ms: int) -> int:
+        state = self._state
+        due_ms = state.deadlines.next_due_ms() if self._settings.expiration.enabled else None
+        if due_ms is None or due_ms > at_ms:
+            return len(state.entries)
+        return sum(not state.is_due(entry, at_ms) for entry in state.entries.values())
+
     # --- parts -----------------------------------------------------------------------------------------------
 
     def _begin_query(self, subscriber: Subscriber, at_ms: int, step: Step, command: Command | None = None) -> None:
@@ -284,8 +300,11 @@ class Commands:
         self._state.change(step, name, None)
         step.departures.append(Departure(Happening.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
 
-    def _subscriber(self, command: Command) -> Subscriber:
+    def _subscriber(self, command: Command, at_ms: int, step: Step) -> Subscriber:
         subscriber = self._state.subscribers.get(command.subscription)
+        if subscriber is not None and subscriber.lost_at_ms <= at_ms:
+            self.lose(command.subscription, at_ms, step)
+            subscriber = None
         if subscriber is None:
             raise CommandRefused(f"there is no subscription {command.subscription!r} here; subscribe again")
         return subscriber

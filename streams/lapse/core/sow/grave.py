@@ -9,6 +9,9 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+NO_SOURCE: Final = (1 << 32) - 1
+"""Source of a grave that a command dug: of equal stamps, every update is later."""
+
 _LAYOUT: Final = struct.Struct(">qqqI")
 
 

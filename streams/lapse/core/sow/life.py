@@ -10,7 +10,7 @@ from lapse.core.reason import Reason, in_order
 from lapse.core.record import Record
 from lapse.core.sow import delta, journal
 from lapse.core.sow.arrival import Refused, Update
-from lapse.core.sow.grave import Grave
+from lapse.core.sow.grave import NO_SOURCE, Grave
 from lapse.core.sow.output import Departure, Happening, Kind, Letter, OutOfFocus, Place, Step
 from lapse.core.sow.record import Facts, deadline_of, facts_of, headers_of, pack, payload_of, unpack_headers
 from lapse.core.sow.state import SowState
@@ -170,6 +170,8 @@ class Life:
         )
 
     def _order(self, timestamp_ms: int, source: int, offset: int) -> tuple[int, int, str, int]:
+        if source == NO_SOURCE:
+            return timestamp_ms, -1, "", -1
         topic, partition = self._state.sources[source]
         return timestamp_ms, partition, topic, offset
 
@@ -199,10 +201,13 @@ class Life:
         """Remove a record by a command that counts as of `at_ms`."""
         facts = facts_of(entry)
         self._remove(name, entry, OutOfFocus.DELETED, step)
-        # Offset and source of the record: of several with the command's stamp none is older than the command.
-        self._bury(name, at_ms, facts.offset, facts.source, at_ms, step)
+        self.bury(name, at_ms, step)
         place = self._state.place(facts.source, facts.offset)
         step.departures.append(Departure(Happening.DELETED, at_ms, place, name[1:], facts.deadline_ms))
+
+    def bury(self, name: bytes, at_ms: int, step: Step) -> None:
+        """Remember that a command deleted a key, whether or not it was there: an update may be on its way (C1)."""
+        self._bury(name, at_ms, -1, NO_SOURCE, at_ms, step)
 
     def _delete(self, name: bytes, entry: bytes, update: Update, step: Step) -> None:
         self._remove(name, entry, OutOfFocus.DELETED, step)

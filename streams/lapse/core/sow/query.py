@@ -145,6 +145,11 @@ class Query:
         """Id of the command that asked."""
         return self._inquiry.command_id
 
+    @property
+    def withholds_any(self) -> bool:
+        """Whether it left out records that had expired and are not yet removed."""
+        return bool(self._withheld)
+
     def withholds(self, name: bytes) -> bool:
         """Whether a record of the snapshot was not sent: not yet, or because it had expired."""
         return name in self._pending or name in self._withheld
@@ -174,7 +179,7 @@ class Query:
             if not pending or sent == room:
                 break
             name, entry = pending.popitem()
-            if self._state.is_due(entry, now_ms):
+            if self._state.is_due(entry, max(now_ms, inquiry.at_ms)):
                 self._withheld.add(name)
                 continue
             view = self._state.view(name, entry)

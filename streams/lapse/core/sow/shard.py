@@ -104,20 +104,19 @@ class SowShard:
             self._life.refuse(record, topic, partition, refused, at_ms, step)
 
     def command(self, command: Command, at_ms: int, step: Step, restriction: str | None = None) -> None:
-        """Do a command as of an instant: what is due by then happens first (C2, L11).
+        """Do a command as of an instant: what has expired by then is not there for it (L10, L11).
 
-        Where much may be due, call `advance` before and write its steps, so that this one does not grow with it.
+        Removing it is left to `advance`, whose caller knows whether the shard has read all that the logs held by that
+        instant: an update stamped before the deadline may still be on its way (C1).
 
         Args:
-            command: the command; a `tick` only lets happen what is due.
+            command: the command.
             at_ms: its instant, ms since the epoch.
             step: gets changes and outputs, among them the answer, or a query to pull.
             restriction: what its user may see and touch at most, an expression; None = all (X4).
         """
-        while self.advance(at_ms, step):
-            pass
-        if command.command != "tick":
-            self._commands.handle(command, at_ms, step, restriction)
+        self.state.now_ms = max(self.state.now_ms, at_ms)
+        self._commands.handle(command, at_ms, step, restriction)
 
     def advance(self, now_ms: int, step: Step, limit: int = 10_000) -> bool:
         """Let happen what is due: expiry and scheduled versions by their instants, then lost subscriptions (C2).

@@ -56,10 +56,10 @@ class SowState:
         self.settings = settings
         self.entries: dict[bytes, bytes] = {}
         self.deadlines = DeadlineIndex(self.entries)
-        self.schedule = Schedule(settings.expiration.enabled)
         self.graves: dict[bytes, Grave] = {}
         self.subscribers: dict[str, Subscriber] = {}
         self.sources: list[tuple[str, int]] = []
+        self.schedule = Schedule(settings.expiration.enabled, self.sources)
         self._source_numbers: dict[tuple[str, int], int] = {}
         self.hash_index = HashIndex(settings.hash_index)
         self.sequence = 0
@@ -98,6 +98,7 @@ class SowState:
         The same as `apply` for each, only that the indexes over the records are built once at the end.
         """
         entries = self.entries
+        others: list[tuple[bytes, bytes | None]] = []
         sequence = 0
         unpack_from = HEAD.unpack_from
         for name, value in items:
@@ -107,7 +108,10 @@ class SowState:
                 if number > sequence:
                     sequence = number
             else:
-                self.apply(name, value)
+                others.append((name, value))
+        # Sources first: the order of scheduled versions is that of their bookmarks.
+        for name, value in sorted(others, key=lambda item: item[0][:1] != journal.SOURCE):
+            self.apply(name, value)
         since = (subscriber.subscription.since for subscriber in self.subscribers.values())
         self.sequence = max(chain((sequence,), since))
         if self.settings.expiration.enabled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from lapse.core.sow import journal
@@ -76,15 +76,21 @@ class Version(NamedTuple):
 
 
 class Schedule:
-    """The scheduled versions of a shard, in the order of C11: instant, then bookmark."""
+    """The scheduled versions of a shard, in the order of C11: instant, then bookmark.
 
-    __slots__ = ("_by_key", "_due", "_versions", "acts_on_deadlines")
+    Args:
+        acts_on_deadlines: whether a deadline before its instant takes a version out.
+        sources: topic and partition of every source, by its number.
+    """
 
-    def __init__(self, acts_on_deadlines: bool) -> None:
-        self.acts_on_deadlines = acts_on_deadlines
+    __slots__ = ("_acts_on_deadlines", "_by_key", "_due", "_sources", "_versions")
+
+    def __init__(self, acts_on_deadlines: bool, sources: Sequence[tuple[str, int]]) -> None:
+        self._acts_on_deadlines = acts_on_deadlines
+        self._sources = sources
         self._versions: dict[bytes, Version] = {}
         self._by_key: dict[bytes, set[bytes]] = {}
-        self._due: list[tuple[int, int, int, bytes]] = []
+        self._due: list[tuple[int, str, int, int, bytes]] = []
 
     def __len__(self) -> int:
         return len(self._versions)
@@ -96,7 +102,7 @@ class Schedule:
         """Add a version under its journal key."""
         self._versions[journal_key] = version
         self._by_key.setdefault(version.key, set()).add(journal_key)
-        heapq.heappush(self._due, (self._due_ms(version), version.source, version.offset, journal_key))
+        heapq.heappush(self._due, (*self._turn(version), journal_key))
 
     def discard(self, journal_key: bytes) -> None:
         """Take a version out, if it is there."""
@@ -114,7 +120,7 @@ class Schedule:
     def next_due(self) -> tuple[int, bytes] | None:
         """Return when the next version is due (ms since the epoch), and its journal key."""
         while self._due:
-            due_ms, _, _, journal_key = self._due[0]
+            due_ms, *_, journal_key = self._due[0]
             if journal_key in self._versions:
                 return due_ms, journal_key
             heapq.heappop(self._due)
@@ -125,14 +131,13 @@ class Schedule:
         siblings = self._by_key.get(key)
         if not siblings:
             return None
-        best = min(
-            (self._due_ms(version), version.source, version.offset, name)
-            for name, version in ((name, self._versions[name]) for name in siblings)
-        )
-        return best[0], best[3]
+        turns = ((*self._turn(self._versions[name]), name) for name in siblings)
+        due_ms, *_, journal_key = min(turns)
+        return due_ms, journal_key
 
-    def _due_ms(self, version: Version) -> int:
-        return min(version.enqueue_at_ms, version.deadline_ms) if self.acts_on_deadlines else version.enqueue_at_ms
+    def _turn(self, version: Version) -> tuple[int, str, int, int]:
+        due_ms = min(version.enqueue_at_ms, version.deadline_ms) if self._acts_on_deadlines else version.enqueue_at_ms
+        return due_ms, *self._sources[version.source], version.offset
 
 
 def journal_key(source: int, offset: int) -> bytes:

@@ -66,9 +66,14 @@ class Desk:
         record = Arrived(offset, T + at, key.encode() if isinstance(key, str) else key, value, pairs)
         return self.step(lambda step: self.shard.arrive(topic, partition, [record], step))
 
-    def ask(self, command: str, at: int, *, restriction: str | None = None, **fields: Any) -> Step:
+    def ask(self, command: str, at: int, *, restriction: str | None = None, timely: bool = True, **fields: Any) -> Step:
+        """Send a command; `timely` = the timers due by then have acted."""
         fields.setdefault("id", "c")
-        return self.step(lambda step: self.shard.command(Command(command=command, **fields), T + at, step, restriction))
+        step = Step()
+        while timely and self.shard.advance(T + at, step):
+            pass
+        self.shard.command(Command(command=command, **fields), T + at, step, restriction)
+        return self.keep(step)
 
     def advance(self, at: int) -> Step:
         step = Step()

@@ -155,9 +155,9 @@ class Oracle:
         removed = 0
         for key in keys:
             row = self.rows.get(key)
+            if row is None or row.stamp <= at:
+                self.buried[key] = (at, -1, "", -1, at + grave_ms)
             if row is not None and row.stamp <= at:
-                topic, _, partition = row.source.partition(":")
-                self.buried[key] = (at, int(partition), topic, row.offset, at + grave_ms)
                 del self.rows[key]
                 self.left.append(("deleted", key, ""))
                 removed += 1
