@@ -1,0 +1,106 @@
+"""What has arrived is handed out once, in order; the broker's clock; epochs; the order of results."""
+
+import threading
+import time
+
+import pytest
+
+from lapse_client.arrivals import Arrivals
+from lapse_client.clock import BrokerClock
+from lapse_client.error import LapseError
+from lapse_client.shard import Shard
+from lapse_client.sow_order import Order
+from lapse_client.sow_record import SowRecord
+
+
+@pytest.mark.feature("X3")
+def test_takers_share_what_arrives_without_loss_or_repeat() -> None:
+    arrivals: Arrivals[int] = Arrivals()
+    taken: list[list[int]] = [[] for _ in range(4)]
+
+    def work(number: int) -> None:
+        while True:
+            item = arrivals.pop() if number % 2 else None
+            some = [item] if item is not None else arrivals.take(3, None)
+            if not some:
+                return
+            taken[number] += some
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for start in range(0, 20_000, 10):
+        arrivals.put(list(range(start, start + 10)))
+    while len(arrivals):
+        time.sleep(0.001)
+    arrivals.end()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(item for some in taken for item in some) == list(range(20_000))
+    assert all(some == sorted(some) for some in taken)
+
+
+def test_the_end_is_told_after_what_is_left() -> None:
+    arrivals: Arrivals[int] = Arrivals()
+    arrivals.put([1, 2])
+    arrivals.end(LapseError("gone"))
+    assert arrivals.take(9) == [1, 2]
+    with pytest.raises(LapseError, match="gone"):
+        arrivals.take(9, None)
+
+
+def test_waiting_ends_in_time() -> None:
+    began = time.monotonic()
+    assert Arrivals[int]().take(1, 0.05) == []
+    assert 0.04 < time.monotonic() - began < 2
+
+
+@pytest.mark.feature("X3")
+def test_what_is_unwanted_is_removed_in_place() -> None:
+    arrivals: Arrivals[int] = Arrivals()
+    arrivals.put([1, 2, 3, 4])
+    assert arrivals.remove(lambda item: item % 2 == 0) == 2
+    assert arrivals.take(9) == [1, 3]
+
+
+@pytest.mark.feature("C3")
+def test_the_narrowest_measurement_wins_and_a_step_is_followed() -> None:
+    from lapse_client.clock import elapsed_ms
+
+    clock, base = BrokerClock(), 1_000_000
+    clock.observe(100.0, base + 105, 110.0)
+    assert clock.uncertainty_ms == 5
+    clock.observe(200.0, base + 290, 300.0)
+    assert clock.uncertainty_ms == 5
+    assert abs(clock.now_ms() - elapsed_ms() - base) < 5
+    clock.observe(400.0, base + 9_401, 402.0)
+    assert abs(clock.now_ms() - elapsed_ms() - base - 9_000) < 5
+
+
+@pytest.mark.feature("X3")
+def test_a_lower_epoch_is_void() -> None:
+    shard = Shard(0, "q", 0)
+    assert shard.enters(b"5")
+    assert not shard.enters(b"4")
+    assert not shard.enters(b"x")
+    assert shard.enters(b"6")
+    assert shard.epoch_text == b"6"
+    assert shard.enters(None)
+
+
+@pytest.mark.feature("S5")
+def test_results_are_ordered_as_the_shards_order_them() -> None:
+    values = [b'{"a":2}', b'{"a":"x"}', b"{}", b'{"a":1.5}', b"no json", None]
+    records = [SowRecord(kind="sow", value=value) for value in values]
+    up, down = Order.parse("/a"), Order.parse("/a desc")
+    assert [one.value for one in sorted(records, key=up.key)] == [
+        values[3],
+        values[0],
+        values[1],
+        *values[2:3],
+        *values[4:],
+    ]
+    falling = sorted(records, key=down.key, reverse=down.descending)
+    assert [one.value for one in falling][:3] == [values[1], values[0], values[3]]
+    with pytest.raises(LapseError, match="order_by"):
+        Order.parse("/a +")

@@ -1,0 +1,142 @@
+"""Credits never add up to more than the backlog, and travel to whoever has messages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from lapse_client.credit import Credits
+
+pytestmark = pytest.mark.feature("Q3", "X3")
+
+
+@given(st.integers(1, 50), st.integers(0, 500))
+def test_the_first_deal_hands_out_everything(shards: int, max_backlog: int) -> None:
+    grants = Credits(shards, max_backlog).due(0.0)
+    assert [grant.shard for grant in grants] == list(range(shards))
+    assert sum(grant.credit for grant in grants) == max_backlog
+    assert max(grant.credit for grant in grants) - min(grant.credit for grant in grants) <= 1
+
+
+def test_an_idle_credit_travels_on_only_after_the_answer() -> None:
+    deal = Credits(3, 1, idle_ms=50)
+    for grant in deal.due(0.0):
+        deal.answered(grant.shard, grant.credit, 0.0)
+    assert deal.due(49.0) == []
+    assert deal.due(50.0) == [(0, 0)]
+    assert deal.due(1000.0) == []
+    deal.answered(0, 0, 1000.0)
+    assert deal.due(1000.0) == [(1, 1)]
+
+
+def test_a_shard_at_work_keeps_its_credit() -> None:
+    deal = Credits(2, 1, idle_ms=50)
+    for grant in deal.due(0.0):
+        deal.answered(grant.shard, grant.credit, 0.0)
+    deal.delivered(0, 1, 10.0)
+    assert deal.due(10_000.0) == []
+    deal.settled(0, 1, 10_000.0)
+    assert deal.due(10_049.0) == []
+    assert deal.due(10_050.0) == [(0, 0)]
+
+
+def test_a_delivery_on_the_way_keeps_the_credit_from_travelling() -> None:
+    deal = Credits(2, 1, idle_ms=50)
+    for grant in deal.due(0.0):
+        deal.answered(grant.shard, grant.credit, 0.0)
+    assert deal.due(50.0) == [(0, 0)]
+    deal.delivered(0, 1, 51.0)
+    deal.answered(0, 0, 52.0)
+    assert deal.due(60.0) == []
+    deal.settled(0, 1, 70.0)
+    assert deal.due(71.0) == [(1, 1)]
+
+
+def test_a_lost_shard_is_told_again() -> None:
+    deal = Credits(2, 10)
+    deal.due(0.0)
+    deal.lost(1)
+    assert deal.due(1.0) == [(1, 5)]
+
+
+def test_the_home_of_a_total_order_gets_everything() -> None:
+    deal = Credits(4, 10)
+    for grant in deal.due(0.0):
+        deal.answered(grant.shard, grant.credit, 0.0)
+    deal.concentrate(2)
+    assert deal.due(1.0) == [(2, 10)]
+
+
+def test_a_queue_may_allow_less_than_was_asked_for() -> None:
+    deal = Credits(2, 100)
+    for grant in deal.due(0.0):
+        deal.answered(grant.shard, grant.credit, 0.0)
+    deal.lower(5)
+    assert deal.due(1.0) == [(0, 3), (1, 2)]
+
+
+class Traffic(RuleBasedStateMachine):
+    """Shards that deliver whatever their credit allows, with commands and answers in flight."""
+
+    @initialize(shards=st.integers(1, 6), max_backlog=st.integers(0, 12))
+    def begin(self, shards: int, max_backlog: int) -> None:
+        self.credits = Credits(shards, max_backlog, idle_ms=50)
+        self.now = 0.0
+        self.asked: list[list[int]] = [[] for _ in range(shards)]  # subscribe commands on their way, per shard
+        self.back: list[list[tuple[str, int]]] = [[] for _ in range(shards)]  # records on their way back
+        self.allowed = [0] * shards
+        self.leased = [0] * shards  # as the shard counts
+        self.held = [0] * shards  # as the application counts: arrived and unsettled
+        self.visited: set[int] = set()
+
+    def shard(self, number: int) -> int:
+        return number % len(self.asked)
+
+    @rule(ms=st.integers(0, 200))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+        for grant in self.credits.due(self.now):
+            self.asked[grant.shard].append(grant.credit)
+
+    @rule(number=st.integers(0, 5))
+    def shard_reads_a_command(self, number: int) -> None:
+        shard = self.shard(number)
+        if self.asked[shard]:
+            self.allowed[shard] = self.asked[shard].pop(0)
+            self.visited.add(shard)
+            self.back[shard].append(("answer", self.allowed[shard]))
+
+    @rule(number=st.integers(0, 5))
+    def shard_delivers(self, number: int) -> None:
+        shard = self.shard(number)
+        if self.leased[shard] < self.allowed[shard]:
+            self.leased[shard] += 1
+            self.back[shard].append(("delivery", 1))
+
+    @rule(number=st.integers(0, 5))
+    def record_arrives(self, number: int) -> None:
+        shard = self.shard(number)
+        if self.back[shard]:
+            kind, figure = self.back[shard].pop(0)
+            if kind == "delivery":
+                self.held[shard] += 1
+                self.credits.delivered(shard, 1, self.now)
+            else:
+                self.credits.answered(shard, figure, self.now)
+
+    @rule(number=st.integers(0, 5))
+    def application_settles(self, number: int) -> None:
+        shard = self.shard(number)
+        if self.held[shard]:
+            self.held[shard] -= 1
+            self.leased[shard] -= 1
+            self.credits.settled(shard, 1, self.now)
+
+    @invariant()
+    def never_more_than_the_backlog(self) -> None:
+        if hasattr(self, "credits"):
+            assert sum(self.leased) <= self.credits.max_backlog
+            assert self.credits.total() <= self.credits.max_backlog
+
+
+TestTraffic = Traffic.TestCase

@@ -1,0 +1,44 @@
+"""What a worker would have to refuse is refused before it is sent."""
+
+import pytest
+
+from lapse_client.error import InvalidPublication
+from lapse_client.publication import headers
+
+
+@pytest.mark.feature("L2", "L3", "L5", "X6", "S2")
+def test_options_become_headers() -> None:
+    assert headers({"a": "ä", "b": None}, ttl_ms=5, enqueue_at_ms=7, message_id="m", delta=True) == [
+        ("a", "ä".encode()),
+        ("b", None),
+        ("lapse-ttl-ms", b"5"),
+        ("lapse-enqueue-at-ms", b"7"),
+        ("lapse-message-id", b"m"),
+        ("lapse-command", b"delta"),
+    ]
+    assert headers([("a", b"1"), ("a", b"2")]) == [("a", b"1"), ("a", b"2")]
+    assert headers(None, expires_at_ms=0) == [("lapse-expires-at-ms", b"0")]
+
+
+@pytest.mark.feature("L12", "X7")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"ttl_ms": -1}, "ttl_ms = -1"),
+        ({"ttl_ms": 1.5}, "ttl_ms = 1.5"),
+        ({"ttl_ms": True}, "ttl_ms = True"),
+        ({"expires_at_ms": 1 << 63}, "expires_at_ms"),
+        ({"enqueue_at_ms": -5}, "enqueue_at_ms"),
+        ({"ttl_ms": (1 << 63) - 1}, "beyond 64 bits"),
+        ({"ttl_ms": 1, "expires_at_ms": 2}, "two lifetimes at once"),
+        ({"ttl_ms": 1, "own": {"ce_expirytime": "2030-01-01T00:00:00Z"}}, "two lifetimes at once"),
+        ({"own": {"lapse-ttl-ms": "soon"}}, "lapse-ttl-ms = 'soon'"),
+        ({"own": {"lapse-expire-time": b"123"}}, "3 bytes"),
+        ({"message_id": ""}, "message_id"),
+        ({"own": {"a": 1}}, "header a = 1"),
+        ({"own": {"": b"1"}}, "header name"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(options: dict, told: str) -> None:
+    with pytest.raises(InvalidPublication, match=told):
+        headers(options.pop("own", None), **options)

@@ -1,0 +1,78 @@
+"""What is public, and what it may import."""
+
+import subprocess
+import sys
+
+import pytest
+
+import lapse_client
+import lapse_client.aio
+import lapse_client.error
+from lapse_client.connection import Connection, entities
+
+
+@pytest.mark.feature("X3")
+def test_the_public_surface_is_this() -> None:
+    assert sorted(lapse_client.__all__) == lapse_client.__all__
+    assert set(lapse_client.__all__) == {
+        *("AlreadySettled", "AnswerTimeout", "Bookmark", "BookmarkRange", "Closed", "CommandFailed", "Connection"),
+        *("ConnectionFailed", "DeadLetter", "DeadLetterReader", "Delivery", "InvalidPublication", "LapseError"),
+        *("PublishFailed", "Publisher", "Queue", "QueueSubscriber", "Replayed", "SettlementResult", "SowClient"),
+        *("SowRecord", "SowSubscription", "UnknownEntity", "replay"),
+    }
+    assert all(getattr(lapse_client, name).__doc__ for name in lapse_client.__all__)
+
+
+@pytest.mark.feature("X3")
+def test_the_asynchronous_names_are_synchronous_names() -> None:
+    for name in lapse_client.aio.__all__:
+        twin, one = getattr(lapse_client, name), getattr(lapse_client.aio, name)
+        public = {attribute for attribute in vars(one) if not attribute.startswith("_")}
+        assert public <= {attribute for attribute in dir(twin) if not attribute.startswith("_")} | {"start"}, name
+
+
+@pytest.mark.feature("X3")
+def test_the_error_tree_is_drawn_as_it_is() -> None:
+    drawn = lapse_client.error.__doc__
+    for name, found in vars(lapse_client.error).items():
+        if isinstance(found, type) and issubclass(found, lapse_client.LapseError):
+            assert name in drawn
+            assert name == "LapseError" or name in lapse_client.__all__
+
+
+@pytest.mark.feature("X3")
+def test_the_client_needs_neither_faust_nor_spark() -> None:
+    code = (
+        "import sys, lapse_client, lapse_client.aio\n"
+        "print([name for name in ('faust', 'mode', 'aiokafka', 'pyspark') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.feature("X5")
+def test_no_secret_is_in_a_repr() -> None:
+    shown = repr(Connection("broker:9092", {"sasl.password": "geheim"}, user="me", secret="geheim"))
+    assert "geheim" not in shown
+    assert "broker:9092" in shown
+
+
+@pytest.mark.feature("X5", "X7")
+def test_options_are_read_from_a_file(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "kafka.properties"
+    file.write_text("# ours\nsecurity.protocol = SASL_SSL\nsasl.password=a=b\nbootstrap.servers=x:1\n")
+    monkeypatch.setenv("LAPSE_KAFKA_CONFIG", str(file))
+    monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
+    found = Connection.from_environment()
+    assert found.bootstrap_servers == "x:1"
+    assert found.options == {"security.protocol": "SASL_SSL", "sasl.password": "a=b"}
+    file.write_text("nonsense\n")
+    with pytest.raises(lapse_client.LapseError, match="line 1"):
+        Connection.from_environment()
+
+
+@pytest.mark.feature("X3")
+def test_entities_are_known_by_their_topics() -> None:
+    topics = dict.fromkeys(["lapse.q.commands", "lapse.s.commands", "lapse.sow.s", "lapse..commands", "x.commands"], 1)
+    assert entities(topics, sow=False) == ["q"]
+    assert entities(topics, sow=True) == ["s"]
