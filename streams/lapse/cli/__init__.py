@@ -33,6 +33,9 @@ COMMANDS: Mapping[str, Lazy] = {
     "apply": Lazy("lapse.cli.topology:apply", "Create the topics that lapse.toml needs.", extra="worker"),
     "check": Lazy("lapse.cli.topology:check", "Say whether the cluster fits lapse.toml.", extra="worker"),
     "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
+    "publish": Lazy("lapse.cli.publish:publish", "Publish to a topic, or to a queue's default target."),
+    "queue": Lazy("lapse.cli.queue:queue", "Receive from queues, look into them, settle messages."),
+    "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records of SOW topics."),
     "kafka": Lazy("lapse.cli.kafka:kafka", "Start, show and stop a local Kafka broker.", extra="worker"),
 }
 """Name of each subcommand, and where it is. Keep the summaries equal to the first lines of the commands' help."""
