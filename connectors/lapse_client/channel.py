@@ -23,7 +23,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
 from lapse_client.clock import BrokerClock, elapsed_ms
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, LapseError
 from lapse_client.shard import Shard
 
@@ -174,7 +174,7 @@ class Channel(Generic[T]):
     def _end(self, name: str, partition: int) -> TopicPartition:
         """The end as it is now: unlike librdkafka's OFFSET_END it cannot move past an answer to what we send next."""
         place = TopicPartition(name, partition)
-        _, end = self._consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        _, end = log_bounds(self._consumer, place)
         place.offset = end
         return place
 

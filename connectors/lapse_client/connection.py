@@ -6,13 +6,14 @@ import functools
 import logging
 import os
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lapse.protocol import topic
@@ -21,6 +22,17 @@ from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
 DEFAULT_SERVERS: Final = "localhost:9092"
 METADATA_TIMEOUT_S: Final = 15.0
 COMMANDS: Final = ".commands"
+
+_RETRY_S: Final = 0.1
+_ELECTING: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+"""What brokers say for a moment after a topic was created, or a broker was lost."""
 
 log = logging.getLogger("lapse_client.kafka")
 
@@ -137,6 +149,22 @@ class Connection:
         own = {"bootstrap.servers": self.bootstrap_servers, "client.id": self.client}
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {"logger": log, **own, **defaults, **named, **self.options}
+
+
+def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """The first offset of a partition and the one behind its last; waits while a leader is being elected.
+
+    Raises:
+        KafkaException: no answer in time, or a refusal.
+    """
+    give_up = time.monotonic() + METADATA_TIMEOUT_S
+    while True:
+        try:
+            return consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _ELECTING or time.monotonic() >= give_up:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:

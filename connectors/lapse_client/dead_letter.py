@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
 from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
 from lapse_client.headers import headers_of
 
@@ -138,7 +138,7 @@ class DeadLetterReader:
         places, ends = [], {}
         for partition in range(self._partitions):
             place = TopicPartition(self.topic, partition)
-            first, end = consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+            first, end = log_bounds(consumer, place)
             place.offset = first
             if end > first:
                 ends[partition] = end

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException, TopicPartition
 
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection
+from lapse_client.connection import Connection, log_bounds
 from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
 from lapse_client.headers import headers_of
 
@@ -55,7 +55,7 @@ def replay(start: Bookmark | str, *, connection: Connection | None = None, follo
     consumer = cluster.consumer()
     try:
         place = TopicPartition(first.topic, first.partition, first.offset)
-        low, end = consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        low, end = log_bounds(consumer, place)
         if not low <= first.offset <= end:
             raise LapseError(f"{first} is not in the log, which has offsets {low} to {end - 1}: start at one of them")
         consumer.assign([place])
