@@ -22,9 +22,15 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @click.command()
 @click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of this worker's own; default from lapse.toml.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
-@click.option("--supervise/--no-supervise", default=True, help="Start again after a crash (a failed write ends the process).")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Directory of this worker's own; default from lapse.toml."
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+@click.option(
+    "--supervise/--no-supervise", default=True, help="Start again after a crash (a failed write ends the process)."
+)
 def worker(config: Path, data_dir: Path | None, log_level: str, supervise: bool) -> None:
     """Run queues and SOW topics. Stop with Ctrl-C or SIGTERM; any number of workers share the shards."""
     if supervise:
@@ -77,8 +83,10 @@ def _run(path: Path, data_dir: Path | None, log_level: str) -> None:
         app = make_app(config)
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
+    import uvloop
     from faust import Worker
 
+    uvloop.install()
     os.environ.setdefault("F_DATADIR", config.lapse.data_dir)
     logging.getLogger("lapse").setLevel(log_level.upper())
     running = Worker(app, loglevel=log_level, quiet=True, redirect_stdouts=False)

@@ -51,6 +51,7 @@ class Command(BaseModel):
     bookmarks: tuple[str, ...] = ()
     filter: str | None = None
     max_backlog: int | None = Field(default=None, ge=0)
+    payload: Literal["inline", "reference"] = "inline"
     heartbeat_timeout_ms: int | None = Field(default=None, ge=1)
     lease_ms: int | None = Field(default=None, ge=1)
     delay_ms: int | None = Field(default=None, ge=0)

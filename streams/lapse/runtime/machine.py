@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lapse.runtime.producer import Output
+from lapse.runtime.producer import Output, Rows
 from lapse.runtime.store import Items
 
 
@@ -20,9 +20,9 @@ class Effects:
         after: deliveries and answers; sent once the journal is safe.
     """
 
-    before: list[Output] = field(default_factory=list)
+    before: list[Output | Rows] = field(default_factory=list)
     journal: Items = field(default_factory=list)
-    after: list[Output] = field(default_factory=list)
+    after: list[Output | Rows] = field(default_factory=list)
 
 
 class Machine(Protocol):

@@ -58,7 +58,7 @@ class SourceWindow:
         """Keep records if there is room; they are newer than all that are kept."""
         if not records or self._size >= self._limit_bytes:
             return
-        size = sum(_size_of(record) for record in records)
+        size = _size_of(records)
         self._chunks.append(Chunk(records, size))
         self._size += size
 
@@ -66,7 +66,7 @@ class SourceWindow:
         """Keep records that were read back."""
         if not records:
             return
-        size = sum(_size_of(record) for record in records)
+        size = _size_of(records)
         at = bisect_right(self._chunks, records[0].offset, key=_first_of)
         self._chunks.insert(at, Chunk(records, size))
         self._size += size
@@ -124,6 +124,15 @@ class PayloadWindow:
         if window is None:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
         window.keep(records)
+
+    def passed_by(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
+        """Note that messages were handed out without their payloads."""
+        window = self._windows.get((topic, partition))
+        if window is None:
+            return
+        if offsets[-1] - offsets[0] != len(offsets) - 1 or window.run(offsets[0], len(offsets)) is None:
+            for offset in offsets:
+                window.get(offset)
 
     async def get(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Record | None]:
         """The records at ascending offsets; None where Kafka no longer has one (C40)."""
@@ -242,8 +251,11 @@ class LogReader:
             await self.release(tp.topic, tp.partition)
 
 
-def _size_of(record: Record) -> int:
-    return _RECORD_OVERHEAD_BYTES + len(record.value or b"") + len(record.key or b"")
+def _size_of(records: Sequence[Record]) -> int:
+    """Bytes that records take in memory, about: measured on the first of them."""
+    some = records[:16]
+    mean = sum(len(record.value or b"") + len(record.key or b"") for record in some) / len(some)
+    return int(len(records) * (mean + _RECORD_OVERHEAD_BYTES))
 
 
 def _offset_of(record: Record) -> int:

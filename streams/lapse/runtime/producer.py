@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
@@ -16,7 +15,8 @@ MAX_BATCH_BYTES: Final = 4 << 20
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = list[tuple[str, bytes]]
+Row = tuple[bytes | None, bytes | None, Headers]
 
 
 class BatchTooLarge(ValueError):
@@ -31,6 +31,20 @@ class Output(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+class Rows(NamedTuple):
+    """Many records for one partition, without an object for each.
+
+    Attributes:
+        topic: where they go.
+        partition: of it.
+        rows: key, value and headers of each.
+    """
+
+    topic: str
+    partition: int
+    rows: list[Row]
 
 
 class BatchProducer:
@@ -95,25 +109,35 @@ class BatchProducer:
         """Send records in order, in as many RecordBatches as they need."""
         return await self.send([Output(topic, partition, key, value, headers) for key, value in records])
 
-    async def send(self, outputs: Iterable[Output]) -> list[asyncio.Future[RecordMetadata]]:
+    async def send(self, outputs: Iterable[Output | Rows]) -> list[asyncio.Future[RecordMetadata]]:
         """Send records, packed by partition, in order within each; returns what to await for their safety."""
-        by_partition: dict[tuple[str, int], list[Output]] = defaultdict(list)
+        by_partition: dict[tuple[str, int], list[Row]] = {}
         for output in outputs:
-            by_partition[output.topic, output.partition].append(output)
+            rows = by_partition.setdefault((output.topic, output.partition), [])
+            if isinstance(output, Rows):
+                rows += output.rows
+            else:
+                rows.append((output.key, output.value, output.headers))
         waiting: list[asyncio.Future[RecordMetadata]] = []
-        for (topic, partition), some in by_partition.items():
-            batch = self.producer.create_batch()
-            limit = MAX_FOREIGN_BATCH_BYTES
-            for output in some:
-                if batch.size() > limit - len(output.value or b"") - len(output.key or b"") and batch.record_count():
-                    waiting.append(await self.producer.send_batch(batch, topic, partition=partition))
-                    batch = self.producer.create_batch()
-                if (
-                    batch.append(key=output.key, value=output.value, timestamp=None, headers=list(output.headers))
-                    is None
-                ):
-                    raise BatchTooLarge(f"{topic}, partition {partition}: a record of more than {MAX_BATCH_BYTES} bytes")
-            waiting.append(await self.producer.send_batch(batch, topic, partition=partition))
+        for (topic, partition), rows in by_partition.items():
+            waiting += await self._send_rows(topic, partition, rows)
+        return waiting
+
+    async def _send_rows(self, topic: str, partition: int, rows: list[Row]) -> list[asyncio.Future[RecordMetadata]]:
+        producer = self.producer
+        waiting: list[asyncio.Future[RecordMetadata]] = []
+        batch = producer.create_batch()
+        append, size = batch.append, 0
+        for key, value, headers in rows:
+            # An estimate will do: it only has to keep batches below the limit of topics that lapse did not create.
+            size += (len(value) if value else 0) + (len(key) if key else 0) + 40 * len(headers) + 20
+            if size > MAX_FOREIGN_BATCH_BYTES and batch.record_count():
+                waiting.append(await producer.send_batch(batch, topic, partition=partition))
+                batch = producer.create_batch()
+                append, size = batch.append, 0
+            if append(timestamp=None, key=key, value=value, headers=headers) is None:
+                raise BatchTooLarge(f"{topic}, partition {partition}: a record of more than {MAX_BATCH_BYTES} bytes")
+        waiting.append(await producer.send_batch(batch, topic, partition=partition))
         return waiting
 
     async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:

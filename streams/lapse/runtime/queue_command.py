@@ -87,6 +87,7 @@ class QueueCommands:
             "",
             at_ms,
             step,
+            command.payload == "reference",
         )
         counts = {
             "max_backlog": subscription.max_backlog,

@@ -120,8 +120,12 @@ class QueueMachine:
         for delivery in step.deliveries:
             messages = delivery.messages
             offsets = messages.offsets.tolist()
+            if delivery.by_reference:
+                self._payloads.passed_by(messages.topic, messages.partition, offsets)
+                effects.after.append(self._output.reference(delivery))
+                continue
             records = await self._payloads.get(messages.topic, messages.partition, offsets)
-            effects.after += self._output.deliveries(delivery, records)
+            effects.after.append(self._output.deliveries(delivery, records))
             lost = [offset for offset, record in zip(offsets, records, strict=True) if record is None]
             if lost:
                 self.shard.truncated(messages.topic, messages.partition, lost, self._now_ms, step)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Delivery, Happening, Messages, Removal
-from lapse.protocol import dead_letter, event, header, topic
+from lapse.protocol import dead_letter, event, header, reference, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event, EventKind
-from lapse.runtime.producer import Output
+from lapse.runtime.producer import Output, Row, Rows
 
 _OWN_PREFIX = "lapse-"
 
@@ -81,7 +83,7 @@ class QueueOutput:
                 dead_letter_topic=self._letters if kind == EventKind.DEAD_LETTERED else "",
                 detail=detail,
             )
-            outputs.append(Output(self._events, self._partition, None, event.encode(told), ()))
+            outputs.append(Output(self._events, self._partition, None, event.encode(told), []))
         return outputs
 
     def letters(self, removal: Removal, records: Sequence[Any | None]) -> list[Output]:
@@ -112,7 +114,7 @@ class QueueOutput:
             )
         return outputs
 
-    def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> list[Output]:
+    def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Rows:
         """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""
         messages = delivery.messages
         head: list[tuple[str, bytes]] = [
@@ -122,25 +124,56 @@ class QueueOutput:
         ]
         if delivery.until_ms:
             head.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
-        prefix = f"{messages.topic}:{messages.partition}:".encode()
+        prefix = f"{messages.topic}:{messages.partition}:".encode() + b"%d"
         counts = messages.deliveries.tolist()
-        deadlines = None if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
-        outputs: list[Output] = []
-        for at, record in enumerate(records):
+        deadlines = [NEVER] * len(counts) if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
+        rows: list[Row] = []
+        bookmark, delivery_count = header.BOOKMARK, header.DELIVERY_COUNT
+        timestamp_ms, expires_at_ms = header.TIMESTAMP_MS, header.EXPIRES_AT_MS
+        for record, count, deadline in zip(records, counts, deadlines, strict=True):
             if record is None:
                 continue
             headers = [
                 *head,
-                (header.BOOKMARK, prefix + b"%d" % record.offset),
-                (header.DELIVERY_COUNT, b"%d" % counts[at]),
-                (header.TIMESTAMP_MS, b"%d" % record.timestamp),
+                (bookmark, prefix % record.offset),
+                (delivery_count, b"%d" % count),
+                (timestamp_ms, b"%d" % record.timestamp),
             ]
-            if deadlines is not None and deadlines[at] != NEVER:
-                headers.append((header.EXPIRES_AT_MS, b"%d" % deadlines[at]))
-            if record.headers:
-                headers += [(name, value) for name, value in record.headers if not name.startswith(_OWN_PREFIX)]
-            outputs.append(Output(self._deliveries, self._partition, record.key, record.value, headers))
-        return outputs
+            if deadline != NEVER:
+                headers.append((expires_at_ms, b"%d" % deadline))
+            for name, value in record.headers:
+                if not name.startswith(_OWN_PREFIX):
+                    headers.append((name, value))
+            rows.append((record.key, record.value, headers))
+        return Rows(self._deliveries, self._partition, rows)
+
+    def reference(self, delivery: Delivery) -> Output:
+        """One record that hands many messages to a subscription, by their bookmarks only."""
+        messages = delivery.messages
+        offsets, counts = messages.offsets, messages.deliveries
+        breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(counts.astype(np.int32)) != 0))
+        firsts = [0, *(breaks + 1).tolist()]
+        lasts = [*breaks.tolist(), len(offsets) - 1]
+        ranges = [
+            (int(offsets[first]), int(offsets[last]), int(counts[first]))
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
+        deadlines_ms = messages.deadlines_ms
+        none_expires = deadlines_ms is None or bool((deadlines_ms == NEVER).all())
+        headers = [
+            (header.KIND, b"reference"),
+            (header.SUBSCRIPTION, delivery.subscription.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        if delivery.until_ms:
+            headers.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
+        body = reference.encode(
+            messages.topic,
+            messages.partition,
+            ranges,
+            [] if none_expires or deadlines_ms is None else deadlines_ms.tolist(),
+        )
+        return Output(self._deliveries, self._partition, None, body, headers)
 
     def answer(self, command_id: str, subscription: str, body: bytes) -> Output:
         """An answer to a command."""

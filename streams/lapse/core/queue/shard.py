@@ -86,6 +86,7 @@ class QueueShard:
         filter_text: str,
         now_ms: int,
         step: Step,
+        by_reference: bool = False,
     ) -> Subscription:
         """Begin a subscription, or replace its options and keep its leases (Q3, C20)."""
         known = self.state.subscriptions.get(subscription)
@@ -99,6 +100,7 @@ class QueueShard:
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             filter=filter_text,
             last_seen_ms=now_ms,
+            by_reference=by_reference,
         ).facts()
         self._do(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts), step)
         if known is None:
@@ -343,7 +345,7 @@ class QueueShard:
             change = Change(Verb.SENT if once else Verb.LEASED, got, holder=subscription.number, until_ms=until_ms)
             self._do(change, step)
             for messages in self._messages(self._slots(got)):
-                step.deliveries.append(Delivery(subscription.id, messages, until_ms))
+                step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.by_reference))
                 if once:
                     step.happenings.append(
                         Happening("delivered_at_most_once", now_ms, messages, subscription=subscription.id)

@@ -83,11 +83,13 @@ class Delivery:
         subscription: its id.
         messages: which.
         until_ms: end of the lease, ms since the epoch; 0 without a lease (at-most-once).
+        by_reference: whether they go without their payloads.
     """
 
     subscription: str
     messages: Messages
     until_ms: int
+    by_reference: bool = False
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ class Subscription:
         filter: content filter, empty = all messages.
         last_seen_ms: instant of its last command, ms since the epoch.
         outstanding: deliveries that it has not settled.
+        by_reference: whether its deliveries name messages without their payloads.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Subscription:
     filter: str = ""
     last_seen_ms: int = 0
     outstanding: int = 0
+    by_reference: bool = False
 
     @property
     def space(self) -> int:

@@ -1,0 +1,1 @@
+"""Side-by-side measurements of lapse and its peers; see README.md."""

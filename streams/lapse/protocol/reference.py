@@ -1,0 +1,61 @@
+"""Deliveries by reference: which messages, without their payloads (D4)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lapse.core.lifetime import NEVER
+from lapse.protocol import codec
+from lapse.protocol.bookmark import BookmarkRange
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Messages of one partition that are handed to a subscription.
+
+    Attributes:
+        topic: underlying topic.
+        partition: its partition.
+        ranges: the messages, in the order of delivery, each range with its delivery count.
+        deadlines_ms: deadline of each message, `NEVER` without one, ms since the epoch; empty = none has one.
+    """
+
+    topic: str
+    partition: int
+    ranges: tuple[BookmarkRange, ...]
+    deadlines_ms: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ranges))
+
+
+def encode(topic: str, partition: int, ranges: Sequence[tuple[int, int, int]], deadlines_ms: Sequence[int]) -> bytes:
+    """Write a reference; the ranges are (first offset, last offset, delivery count)."""
+    record = {
+        "topic": topic,
+        "partition": partition,
+        "ranges": [{"first": first, "last": last, "delivery_count": count} for first, last, count in ranges],
+        "deadlines_ms": struct.pack(f"<{len(deadlines_ms)}q", *deadlines_ms),
+    }
+    return codec.encode("reference", record)
+
+
+def decode(data: bytes) -> Reference:
+    """Read a reference.
+
+    Raises:
+        codec.CodecError: the bytes are none.
+    """
+    record = codec.decode("reference", data)
+    topic, partition, packed = record["topic"], record["partition"], record["deadlines_ms"]
+    if len(packed) % 8:
+        raise codec.CodecError(f"reference record: {len(packed)} bytes of deadlines, expected a multiple of 8")
+    ranges = tuple(
+        BookmarkRange(topic, partition, one["first"], one["last"], one["delivery_count"]) for one in record["ranges"]
+    )
+    return Reference(topic, partition, ranges, struct.unpack(f"<{len(packed) // 8}q", packed))
+
+
+__all__ = ["NEVER", "Reference", "decode", "encode"]
