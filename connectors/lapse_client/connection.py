@@ -24,6 +24,7 @@ METADATA_TIMEOUT_S: Final = 15.0
 COMMANDS: Final = ".commands"
 
 _RETRY_S: Final = 0.1
+_PROPAGATION_S: Final = 2.0
 _ELECTING: Final = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -112,17 +113,25 @@ class Connection:
         """Open an administrator's connection."""
         return AdminClient(self._config({}, {}))
 
-    def partitions(self) -> dict[str, int]:
+    def partitions(self, *expected: str) -> dict[str, int]:
         """Return every topic of the cluster and its number of partitions.
+
+        Args:
+            expected: if none of these is there, wait a moment: brokers learn of a new topic one after the other.
 
         Raises:
             ConnectionFailed: no broker answered.
         """
-        try:
-            metadata = self._metadata_source.list_topics(timeout=METADATA_TIMEOUT_S)
-        except KafkaException as error:
-            raise ConnectionFailed(self.bootstrap_servers, error) from error
-        return {name: len(found.partitions) for name, found in metadata.topics.items() if found.error is None}
+        give_up = time.monotonic() + _PROPAGATION_S
+        while True:
+            try:
+                metadata = self._metadata_source.list_topics(timeout=METADATA_TIMEOUT_S)
+            except KafkaException as error:
+                raise ConnectionFailed(self.bootstrap_servers, error) from error
+            topics = {name: len(found.partitions) for name, found in metadata.topics.items() if found.error is None}
+            if not expected or not topics.keys().isdisjoint(expected) or time.monotonic() >= give_up:
+                return topics
+            time.sleep(_RETRY_S)
 
     def shards(self, what: str, name: str) -> int:
         """Return the number of shards of an entity.
@@ -135,7 +144,9 @@ class Connection:
             UnknownEntity: no entity has this name.
             ConnectionFailed: no broker answered.
         """
-        topics = self.partitions()
+        topics = self.partitions(topic.commands(name))
+        if topic.deliveries(name) not in topics:
+            topics = self.partitions(topic.deliveries(name))
         found = topics.get(topic.deliveries(name))
         if found is None or topic.commands(name) not in topics:
             raise UnknownEntity(what, name, entities(topics, sow=what != "queue"))

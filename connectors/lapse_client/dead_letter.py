@@ -105,8 +105,8 @@ class DeadLetterReader:
         self._connection = connection or Connection.from_environment()
         self._follow = follow
         self._since_ms = since_ms
-        topics = self._connection.partitions()
         default = topic.dead_letters(name)
+        topics = self._connection.partitions(default, name)
         self.topic = default if default in topics else name
         if self.topic not in topics or (self.topic == name and topic.commands(name) in topics):
             letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))

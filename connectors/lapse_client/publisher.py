@@ -202,7 +202,7 @@ class Publisher:
 
     def _target(self, to: str) -> str:
         """The topic that a name means: looked up first, for librdkafka would create what does not exist."""
-        existing = self._connection.partitions()
+        existing = self._connection.partitions(to, topics.commands(to))
         if time.monotonic() >= self._targets_until:
             self._targets.clear()
         self._targets_until = time.monotonic() + _FORGET_TOPICS_S

@@ -49,7 +49,7 @@ def replay(start: Bookmark | str, *, connection: Connection | None = None, follo
     """
     first = Bookmark.parse(start) if isinstance(start, str) else start
     cluster = connection or Connection.from_environment()
-    topics = cluster.partitions()
+    topics = cluster.partitions(first.topic)
     if first.partition >= topics.get(first.topic, 0):
         raise UnknownEntity("partition", f"{first.topic}:{first.partition}", topics)
     consumer = cluster.consumer()

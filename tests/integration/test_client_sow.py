@@ -1,0 +1,108 @@
+"""The SOW client against a scripted SOW topic on a real broker."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import orjson
+import pytest
+
+from lapse_client import CommandFailed, Connection, Publisher, SowClient, UnknownEntity, aio
+from support.scripted_sow import ScriptedSow
+
+
+@pytest.fixture
+def prices(kafka: str, unique: Callable[[str], str]) -> Iterator[ScriptedSow]:
+    scripted = ScriptedSow(kafka, unique("prices"), 3)
+    with Publisher(Connection(kafka)) as publisher:
+        for number in range(30):
+            publisher.publish(scripted.name, orjson.dumps({"n": number, "even": number % 2 == 0}), key=str(number))
+    while scripted.size() < 30:
+        time.sleep(0.01)
+    yield scripted
+    scripted.stop()
+
+
+def client(prices: ScriptedSow) -> SowClient:
+    return SowClient(prices.name, connection=Connection(prices.servers))
+
+
+def numbers(records: object) -> list[int]:
+    return [orjson.loads(record.value)["n"] for record in records]
+
+
+@pytest.mark.feature("S5", "X3")
+def test_results_of_all_shards_are_one_result(prices: ScriptedSow) -> None:
+    with client(prices) as sow:
+        records = list(sow.query())
+        assert sorted(numbers(records)) == list(range(30))
+        assert all(record.expires_at_ms == record.bookmark.offset + 10_000 for record in records)
+        assert all(record.timestamp_ms == 5 for record in records)
+        assert sorted(numbers(sow.query("/n < 5"))) == [0, 1, 2, 3, 4]
+        assert numbers(sow.query(keys=["7"])) == [7]
+        assert numbers(sow.query(order_by="/n")) == list(range(30))
+        assert numbers(sow.query("/even", order_by="/n DESC", top_n=4, skip=2)) == [24, 22, 20, 18]
+        assert len(list(sow.query(top_n=7, skip=25))) == 5
+        assert list(sow.query(top_n=0)) == []
+
+
+@pytest.mark.feature("S5", "X7")
+def test_a_wrong_filter_shows_the_spot(prices: ScriptedSow) -> None:
+    with client(prices) as sow, pytest.raises(CommandFailed, match="filter"):
+        list(sow.query("/n <"))
+
+
+@pytest.mark.feature("S3", "X3")
+def test_delete_counts_what_it_removed(prices: ScriptedSow) -> None:
+    with client(prices) as sow:
+        assert sow.delete(keys=["1", "2", "nobody"]) == 2
+        assert sow.delete(filter="/n >= 20") == 10
+        with pytest.raises(ValueError, match="only one"):
+            sow.delete()
+        assert len(list(sow.query())) == 18
+
+
+@pytest.mark.feature("S6", "S7", "X3")
+def test_the_state_comes_first_then_what_changes(prices: ScriptedSow) -> None:
+    connection = Connection(prices.servers)
+    with client(prices) as sow, sow.sow_and_subscribe("/n < 3", heartbeat_timeout_ms=600) as updates:
+        first = []
+        for update in updates:
+            if update.kind == "group-end":
+                break
+            first.append(update)
+        assert sorted(numbers(first)) == [0, 1, 2]
+        with Publisher(connection) as publisher:
+            publisher.publish(prices.name, b'{"n": 1, "again": true}', key="1")
+            publisher.publish(prices.name, None, key="1")
+        stream = updates.updates(timeout=10)
+        assert [next(stream).kind, next(stream).kind] == ["publish", "oof"]
+        prices.forget()
+        kinds = [update.kind for update in updates.updates(timeout=3)]
+        assert kinds.count("resubscribed") == 3
+        assert kinds.count("sow") == 2
+    assert not any(prices.subscriptions)
+
+
+@pytest.mark.feature("S5", "S6", "X3")
+def test_the_asynchronous_flavour_does_the_same(prices: ScriptedSow) -> None:
+    async def main() -> None:
+        async with aio.SowClient(prices.name, connection=Connection(prices.servers)) as sow:
+            records = [record async for record in sow.query(order_by="/n")]
+            assert numbers(records) == list(range(30))
+            async with sow.subscribe() as updates:
+                async with aio.Publisher(Connection(prices.servers)) as publisher:
+                    await publisher.publish(prices.name, b'{"n": 99}', key="99")
+                async for update in updates:
+                    assert (update.kind, update.key) == ("publish", b"99")
+                    break
+            assert await sow.delete(keys=["99"]) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.feature("X7")
+def test_an_unknown_topic_is_named_with_those_that_exist(prices: ScriptedSow) -> None:
+    with pytest.raises(UnknownEntity) as caught:
+        SowClient("nowhere", connection=Connection(prices.servers)).start()
+    assert prices.name in caught.value.known

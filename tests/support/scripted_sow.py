@@ -1,0 +1,144 @@
+"""A SOW topic that a client can be tested against without a worker: all shards in one thread, JSON payloads."""
+
+import threading
+import time
+
+import orjson
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lapse.core.expression import ExpressionError, compile_filter, compile_value
+from lapse.protocol import answer as answers
+from lapse.protocol import command as commands
+from lapse.protocol import topic
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+
+
+class ScriptedSow:
+    """Serves one SOW topic over the topic of the same name, until `stop`."""
+
+    def __init__(self, servers: str, name: str, partitions: int) -> None:
+        self.servers, self.name, self.partitions = servers, name, partitions
+        self.records: list[dict[bytes, tuple[int, bytes]]] = [{} for _ in range(partitions)]
+        self.subscriptions: list[dict[str, Command]] = [{} for _ in range(partitions)]
+        self._running = True
+        admin = AdminClient({"bootstrap.servers": servers})
+        names = [name, topic.commands(name), topic.deliveries(name), topic.sow(name)]
+        for future in admin.create_topics([NewTopic(one, partitions, 1) for one in names]).values():
+            future.result(30)
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "enable.idempotence": True})
+        options = {"group.id": "scripted", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        self._consumer = Consumer({"bootstrap.servers": servers, **options})
+        self._consumer.assign([TopicPartition(one, p, 0) for one in names[:2] for p in range(partitions)])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._running = False
+        self._thread.join()
+        self._consumer.close()
+        self._producer.flush(10)
+
+    def forget(self) -> None:
+        for subscriptions in self.subscriptions:
+            subscriptions.clear()
+
+    def size(self) -> int:
+        return sum(map(len, self.records))
+
+    def _run(self) -> None:
+        while self._running:
+            message = self._consumer.poll(0.01)
+            self._producer.poll(0)
+            if message is None or message.error():
+                continue
+            partition = message.partition()
+            if message.topic() == self.name:
+                self._update(partition, message.key(), message.value(), message.offset())
+            else:
+                command, _ = commands.decode(message.value())
+                try:
+                    self._command(partition, command)
+                except ExpressionError as error:
+                    self._answer(partition, command, error=f"filter: {error}")
+
+    def _update(self, partition: int, key: bytes, value: bytes | None, offset: int = -1) -> None:
+        if value is None:
+            if self.records[partition].pop(key, None):
+                for name in self.subscriptions[partition]:
+                    facts = {"lapse-kind": "oof", "lapse-operation": "deleted", "lapse-reasons": ""}
+                    self._send(partition, {**facts, "lapse-subscription": name}, key, None)
+            return
+        self.records[partition][key] = (offset, value)
+        for name, command in self.subscriptions[partition].items():
+            if command.filter is None or compile_filter(command.filter).match(orjson.loads(value)):
+                facts = {"lapse-kind": "publish", "lapse-bookmark": f"{self.name}:{partition}:{offset}"}
+                self._send(partition, {**facts, "lapse-subscription": name}, key, value)
+
+    def _command(self, partition: int, command: Command) -> None:
+        records = self.records[partition]
+        match command.command:
+            case "sow":
+                self._group(partition, command)
+            case "subscribe" | "sow_and_subscribe" | "delta_subscribe":
+                self.subscriptions[partition][command.subscription] = command
+                if command.command == "sow_and_subscribe":
+                    self._group(partition, command)
+                else:
+                    self._answer(partition, command)
+            case "heartbeat" if command.subscription not in self.subscriptions[partition]:
+                self._answer(partition, command, error="there is no subscription 'x' here; subscribe again")
+            case "unsubscribe":
+                self.subscriptions[partition].pop(command.subscription, None)
+                self._answer(partition, command)
+            case "sow_delete":
+                gone = [key for key in command.keys if key in records]
+                if command.filter is not None:
+                    match = compile_filter(command.filter).match
+                    gone = [key for key, (_, value) in records.items() if match(orjson.loads(value))]
+                for key in gone:
+                    self._update(partition, key, None)
+                self._answer(partition, command, counts={"removed": len(gone)})
+
+    def _group(self, partition: int, command: Command) -> None:
+        found = [
+            (key, offset, value)
+            for key, (offset, value) in self.records[partition].items()
+            if (not command.keys or key in command.keys)
+            and (command.filter is None or compile_filter(command.filter).match(orjson.loads(value)))
+        ]
+        if command.order_by is not None:
+            text, _, way = command.order_by.partition(" ")
+            evaluate = compile_value(text).evaluate
+            found.sort(key=lambda item: evaluate(orjson.loads(item[2])), reverse=way == "DESC")
+        facts = {"lapse-subscription": command.subscription, "lapse-command-id": command.id, "lapse-epoch": "1"}
+        self._send(partition, {"lapse-kind": "group-begin", **facts})
+        for key, offset, value in found[: command.top_n]:
+            place = f"{self.name}:{partition}:{offset}"
+            more = {"lapse-bookmark": place, "lapse-timestamp-ms": "5", "lapse-expires-at-ms": str(offset + 10_000)}
+            self._send(partition, {"lapse-kind": "sow", **facts, **more}, key, value)
+        self._send(partition, {"lapse-kind": "group-end", **facts})
+        self._answer(partition, command, counts={"records": len(found)})
+
+    def _answer(self, partition: int, command: Command, error: str = "", counts: dict[str, int] | None = None) -> None:
+        if command.answer == "none" or (command.answer == "errors" and not error):
+            return
+        answer = Answer(
+            id=command.id,
+            command=command.command,
+            status="error" if error else "ok",
+            error=error,
+            partition=partition,
+            at_ms=int(time.time() * 1000),
+            counts=counts or {},
+        )
+        facts = {"lapse-kind": "answer", "lapse-subscription": command.subscription, "lapse-command-id": command.id}
+        self._send(partition, facts, None, answers.encode(answer, "avro"))
+
+    def _send(
+        self, partition: int, facts: dict[str, str], key: bytes | None = None, value: bytes | None = None
+    ) -> None:
+        headers = [(name, text.encode()) for name, text in facts.items()]
+        self._producer.produce(topic.deliveries(self.name), value, key, partition=partition, headers=headers)
