@@ -1,0 +1,56 @@
+"""A SOW topic at work."""
+
+from __future__ import annotations
+
+import orjson
+from faust.types import TP
+
+from lapse.config import SowConfig
+from lapse.core.sow import key
+from lapse.core.sow.settings import SowSettings
+from lapse.core.sow.shard import SowShard
+from lapse.runtime.changelog import Changelog
+from lapse.runtime.entity import Entity, Services
+from lapse.runtime.sow_machine import SowMachine
+from lapse.runtime.sow_output import SowOutput
+
+
+class SowEntity(Entity):
+    """The SOW topic's agent, table and shards at this worker.
+
+    Args:
+        name: the SOW topic.
+        config: its settings.
+        partitions: how many shards it has.
+        services: what the worker shares.
+        dead_letter_partitions: how many partitions its dead-letter topic has.
+    """
+
+    config: SowConfig
+
+    def __init__(
+        self, name: str, config: SowConfig, partitions: int, services: Services, dead_letter_partitions: int
+    ) -> None:
+        super().__init__(name, config, partitions, services)
+        self._dead_letter_partitions = dead_letter_partitions
+
+    def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> SowMachine:
+        """Build a shard from its changelog."""
+        letters = self.config.dead_letter_topic(self.name)
+        shard = SowShard(self._settings())
+        shard.restore(changelog.items())
+        output = SowOutput(self.name, partition, epoch, letters, self._dead_letter_partitions)
+        return SowMachine(shard, output)
+
+    def _settings(self) -> SowSettings:
+        config = self.config
+        return SowSettings(
+            name=self.name,
+            expiration=config.expiration_settings(),
+            key=tuple(key.path(text) for text in config.key),
+            hash_index=tuple(getattr(config, "hash_index", ())),
+            dead_letter_reasons=config.letter_reasons(),
+            heartbeat_timeout_ms=config.heartbeat_timeout,
+            parse=orjson.loads,
+            serialize=orjson.dumps,
+        )

@@ -1,0 +1,154 @@
+"""The machine of a SOW shard: the core's state machine with records coming in and going out."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from lapse.core.lifetime import NEVER
+from lapse.core.sow import journal
+from lapse.core.sow.output import Reply, Step, encode_changes
+from lapse.core.sow.query import Query
+from lapse.core.sow.record import payload_of
+from lapse.core.sow.shard import SowShard
+from lapse.protocol import command as commands
+from lapse.protocol.command import Encoding
+from lapse.runtime.machine import Effects
+from lapse.runtime.producer import Output
+from lapse.runtime.sow_output import SowOutput
+from lapse.runtime.store import Items
+
+logger = logging.getLogger(__name__)
+
+_JOURNAL_BYTES: Final = 1 << 20
+"""Changes beyond this go ahead of the step's last RecordBatch."""
+
+_ADVANCE_RECORDS: Final = 10_000
+
+
+class SowMachine:
+    """One shard of a SOW topic.
+
+    What subscribers are told, and the compacted topic, are written before the journal: after a crash both may be told
+    again with the same bookmarks, but nothing is left out. A step may be journaled in several RecordBatches: doing it
+    again from the old offsets on leads to the same records.
+
+    Args:
+        shard: the state machine, restored.
+        output: writes state, messages, events and letters.
+    """
+
+    waits_for_ends = True
+    """An update that the log still holds may give a record a new deadline: timers wait for it (C1)."""
+
+    def __init__(self, shard: SowShard, output: SowOutput) -> None:
+        self.shard = shard
+        self._output = output
+        self._step = Step()
+        self._ahead: Items = []
+        self._queries: deque[tuple[Query, Encoding]] = deque()
+        self._answers: list[Output] = []
+        self._took_over_ms = -1
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
+        """Take in records of an underlying topic."""
+        taken = 0
+        while taken < len(records):
+            # A step that is cut goes on as the same one: `finish` splits its changes.
+            taken += self.shard.arrive(topic, partition, records[taken:] if taken else records, self._step)
+
+    def command(self, record: Any) -> None:
+        """Carry out a command at its own instant (C1)."""
+        try:
+            command, encoding = commands.decode(record.value)
+        except commands.CommandError as error:
+            name = self.shard.settings.name
+            logger.warning("%s, offset %d: command refused: %s", name, record.offset, error)
+            refusal = Reply(error.id, error.command, error.subscription, record.timestamp, str(error))
+            self._answers.append(self._output.answer(refusal, error.encoding))
+            return
+        self.shard.command(command, record.timestamp, self._step)
+        self._collect(encoding)
+
+    def advance(self, now_ms: int) -> None:
+        """Do what is due, a bounded amount of it."""
+        self.shard.advance(now_ms, self._step, _ADVANCE_RECORDS)
+
+    def deliver(self, now_ms: int) -> bool:
+        """Send the next batch of the query whose turn it is, once what expired meanwhile is gone (S9, C45)."""
+        if self.next_due_ms() <= self._took_over_ms:
+            return False
+        while self._queries:
+            query, encoding = self._queries.popleft()
+            if query.finished:
+                continue
+            self.shard.pull(query, now_ms, self._step)
+            self._collect(encoding)
+            if not query.finished:
+                self._queries.append((query, encoding))
+            break
+        return bool(self._queries)
+
+    def next_due_ms(self) -> int:
+        """The next instant at which something is due."""
+        due_ms = self.shard.next_due_ms()
+        return NEVER if due_ms is None else due_ms
+
+    def take_over(self, now_ms: int) -> Items:
+        """Begin a reign."""
+        self._took_over_ms = now_ms
+        self.shard.take_over(now_ms, self._step)
+        self._collect("avro")
+        return []
+
+    def maintain(self) -> Items:
+        """What goes ahead of the step's last RecordBatch: empty now, filled by `finish`."""
+        self._ahead = []
+        return self._ahead
+
+    async def finish(self) -> Effects:
+        """End the step."""
+        step, self._step = self._step, Step()
+        effects = Effects()
+        effects.before += self._output.letters(step.letters)
+        effects.before += self._output.events(step.departures)
+        if step.changes:
+            effects.before.append(self._output.state(self.shard.state_records(step)))
+        if step.messages:
+            effects.before.append(self._output.messages(step.messages))
+        effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)
+        effects.after += self._answers
+        self._answers = []
+        return effects
+
+    def look_up(self, key: bytes, now_ms: int) -> bytes | None:
+        """A record's payload by its key."""
+        entry = self.shard.state.entries.get(journal.RECORD + key)
+        return None if entry is None or self.shard.state.is_due(entry, now_ms) else payload_of(entry)
+
+    def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """Every record: key and payload."""
+        for name, entry in list(self.shard.state.entries.items()):
+            if not self.shard.state.is_due(entry, now_ms):
+                yield name[1:], payload_of(entry)
+
+    def _collect(self, encoding: Encoding) -> None:
+        """Take answers and new queries out of the step, with the encoding of the command that they belong to."""
+        step = self._step
+        self._queries.extend((query, encoding) for query in step.queries)
+        step.queries.clear()
+        self._answers += [self._output.answer(reply, encoding) for reply in step.replies]
+        step.replies.clear()
+
+    def _split(self, changes: Items) -> Items:
+        """Keep the last changes for the batch that has the source offsets; the others go ahead of it."""
+        size = 0
+        for at in range(len(changes) - 1, -1, -1):
+            key, value = changes[at]
+            size += len(key) + len(value or b"") + 64
+            if size > _JOURNAL_BYTES:
+                self._ahead += changes[: at + 1]
+                return changes[at + 1 :]
+        return changes

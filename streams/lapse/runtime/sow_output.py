@@ -1,0 +1,176 @@
+"""From a SOW shard's step to records: the compacted state, messages, events and dead letters (S5 to S8, D2 to D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
+from lapse.core.sow.output import Departure, Happening, Kind, Letter, Message, OutOfFocus, Reply, StateRecord
+from lapse.protocol import answer as answers
+from lapse.protocol import dead_letter, event, header, topic
+from lapse.protocol.answer import Answer
+from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
+from lapse.protocol.command import Encoding
+from lapse.protocol.event import Event
+from lapse.runtime.producer import Output, Row, Rows
+
+_OWN_PREFIX: Final = "lapse-"
+_NAMED_ONE_BY_ONE: Final = 20
+"""So many removals that share a fate are told with their keys; more are told as ranges of bookmarks."""
+
+_RANGES_PER_EVENT: Final = 1_000
+_REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
+
+_Headers = list[tuple[str, bytes]]
+
+
+class SowOutput:
+    """Writes what a shard has to tell.
+
+    Args:
+        name: the SOW topic.
+        partition: the shard.
+        epoch: the reign.
+        dead_letter_topic: where letters go; empty = nowhere.
+        dead_letter_partitions: how many partitions that topic has (C27).
+    """
+
+    def __init__(
+        self, name: str, partition: int, epoch: int, dead_letter_topic: str, dead_letter_partitions: int
+    ) -> None:
+        self._name = name
+        self._partition = partition
+        self._epoch = epoch
+        self._epoch_bytes = b"%d" % epoch
+        self._letters = dead_letter_topic
+        self._letter_partitions = max(1, dead_letter_partitions)
+        self._state = topic.sow(name)
+        self._events = topic.events(name)
+        self._deliveries = topic.deliveries(name)
+
+    def state(self, records: Iterable[StateRecord]) -> Rows:
+        """Records of the compacted topic: latest payload, or a tombstone (S8)."""
+        rows: list[Row] = []
+        for record in records:
+            if record.payload is None:
+                rows.append((record.key, None, []))
+            else:
+                headers = _facts(record.deadline_ms, record.timestamp_ms, str(record.place))
+                rows.append((record.key, record.payload, headers + _passed_on(record.headers)))
+        return Rows(self._state, self._partition, rows)
+
+    def messages(self, messages: Iterable[Message]) -> Rows:
+        """Records for subscribers and askers (S5 to S7)."""
+        rows: list[Row] = []
+        for message in messages:
+            headers: _Headers = [
+                (header.KIND, message.kind.encode()),
+                (header.SUBSCRIPTION, message.subscription.encode()),
+                (header.EPOCH, self._epoch_bytes),
+            ]
+            if message.command_id:
+                headers.append((header.COMMAND_ID, message.command_id.encode()))
+            if message.place is not None:
+                headers += _facts(message.deadline_ms, message.timestamp_ms, str(message.place))
+            if message.kind is Kind.OUT_OF_FOCUS and message.reason is not None:
+                headers.append((header.OPERATION, message.reason.encode()))
+                if (reasons := _REASONS.get(message.reason)) is not None:
+                    headers.append((header.REASONS, reasons))
+            rows.append((message.key, message.payload or b"", headers + _passed_on(message.headers)))
+        return Rows(self._deliveries, self._partition, rows)
+
+    def letters(self, letters: Iterable[Letter]) -> list[Output]:
+        """The dead letters, in the order of removal (D2, C27)."""
+        outputs: list[Output] = []
+        for letter in letters if self._letters else ():
+            death = dead_letter.Death(
+                entity=self._name,
+                bookmark=Bookmark(*letter.place),
+                reasons=letter.reasons,
+                expired_at_ms=letter.at_ms,
+                expires_at_ms=None if letter.deadline_ms == NEVER else letter.deadline_ms,
+                detail=letter.detail,
+            )
+            headers = dead_letter.headers(death, letter.headers)  # type: ignore[arg-type]  # a header may be null
+            partition = letter.place.partition % self._letter_partitions
+            outputs.append(Output(self._letters, partition, letter.key, letter.value, headers))
+        return outputs
+
+    def events(self, departures: Sequence[Departure]) -> list[Output]:
+        """Events; many records that share a fate are told by ranges of bookmarks (S4, D4)."""
+        shared: dict[tuple[object, ...], list[Departure]] = {}
+        for one in departures:
+            fate = (one.happening, one.at_ms, one.reasons, one.subscription, one.detail, one.place is None)
+            shared.setdefault(fate, []).append(one)
+        outputs: list[Output] = []
+        for some in shared.values():
+            if len(some) <= _NAMED_ONE_BY_ONE:
+                outputs += [self._event(one, _one(one), named=True) for one in some]
+            else:
+                outputs += [self._event(some[0], part, named=False) for part in _parts(some)]
+        return outputs
+
+    def answer(self, reply: Reply, encoding: Encoding) -> Output:
+        """The answer to a command, encoded as the command was (X2)."""
+        told = Answer(
+            id=reply.id,
+            command=reply.command,
+            status="error" if reply.error else "ok",
+            error=reply.error,
+            partition=self._partition,
+            at_ms=reply.at_ms,
+            counts=dict(reply.counts),
+        )
+        headers: _Headers = [
+            (header.KIND, b"answer"),
+            (header.SUBSCRIPTION, reply.subscription.encode()),
+            (header.COMMAND_ID, reply.id.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        return Output(self._deliveries, self._partition, None, answers.encode(told, encoding), headers)
+
+    def _event(self, one: Departure, messages: tuple[BookmarkRange, ...], *, named: bool) -> Output:
+        lettered = one.happening is Happening.DEAD_LETTERED and bool(self._letters)
+        kind = Happening.EXPIRED if one.happening is Happening.DEAD_LETTERED and not lettered else one.happening
+        told = Event(
+            entity=self._name,
+            event=kind.value,
+            at_ms=one.at_ms,
+            partition=self._partition,
+            epoch=self._epoch,
+            messages=messages,
+            reasons=tuple(reason.value for reason in one.reasons),
+            subscription=one.subscription,
+            key=one.key if named else None,
+            expires_at_ms=one.deadline_ms if named and one.deadline_ms != NEVER else None,
+            dead_letter_topic=self._letters if lettered else "",
+            detail=one.detail,
+        )
+        return Output(self._events, self._partition, one.key if named else None, event.encode(told), [])
+
+
+def _facts(deadline_ms: int, timestamp_ms: int, bookmark: str) -> _Headers:
+    facts = [(header.BOOKMARK, bookmark.encode()), (header.TIMESTAMP_MS, b"%d" % timestamp_ms)]
+    if deadline_ms != NEVER:
+        facts.append((EXPIRES_AT_MS, b"%d" % deadline_ms))
+    return facts
+
+
+def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
+    """The publisher's own headers; what it said about the lifetime is told by the deadline."""
+    own: Iterable[Any] = headers  # a header may be null, which the wire allows
+    return [item for item in own if not item[0].startswith(_OWN_PREFIX) and item[0] != CE_EXPIRYTIME]
+
+
+def _one(departure: Departure) -> tuple[BookmarkRange, ...]:
+    if departure.place is None:
+        return ()
+    name, partition, offset = departure.place
+    return (BookmarkRange(name, partition, offset, offset),)
+
+
+def _parts(some: Sequence[Departure]) -> Iterator[tuple[BookmarkRange, ...]]:
+    joined = ranges((Bookmark(*one.place), None) for one in some if one.place is not None)
+    for first in range(0, len(joined), _RANGES_PER_EVENT):
+        yield tuple(joined[first : first + _RANGES_PER_EVENT])

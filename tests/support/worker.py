@@ -1,0 +1,83 @@
+"""A `lapse worker` process of a test's own, with topics of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PATIENCE_S = 60.0
+
+
+class Worker:
+    """Runs `lapse worker` on a configuration; a context manager that leaves no process behind.
+
+    Args:
+        directory: where the configuration, the state and the log are.
+        servers: the brokers.
+        app_id: the worker's group.
+        entities: the `[queue.…]` and `[sow.…]` tables, as TOML.
+        environment: further environment variables.
+    """
+
+    def __init__(self, directory: Path, servers: str, app_id: str, entities: str, **environment: str) -> None:
+        self.directory = directory
+        self.config = directory / "lapse.toml"
+        self.log = directory / "worker.log"
+        self._environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": servers, **environment}
+        self._head = f'[lapse]\napp_id = "{app_id}"\nbootstrap_servers = "{servers}"\nsession_timeout = "6s"\n'
+        self.process: subprocess.Popen[bytes] | None = None
+        self.configure(entities)
+
+    def configure(self, entities: str) -> None:
+        """Write the configuration; it holds from the next start on."""
+        self.config.write_text(f'{self._head}data_dir = "{self.directory / "state"}"\n\n{entities}', encoding="utf-8")
+
+    def apply(self) -> None:
+        """Create the topics."""
+        command = [sys.executable, "-m", "lapse", "apply", "--config", str(self.config), "--yes"]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self) -> None:
+        """Start it, and wait until a shard is restored."""
+        before = self.text().count("restored")
+        command = [sys.executable, "-m", "lapse", "worker", "--config", str(self.config), "--no-supervise"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+        deadline = time.monotonic() + PATIENCE_S
+        while self.text().count("restored") == before:
+            assert self.process.poll() is None, self.text()[-4000:]
+            assert time.monotonic() < deadline, self.text()[-4000:]
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End it with SIGTERM."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def text(self) -> str:
+        """What it has logged."""
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+
+    def __enter__(self) -> Worker:
+        self.apply()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
