@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from lapse_spark import quarantine, read
 from lapse_spark.connection import Connection
+from lapse_spark.entry import start
 from lapse_spark.output import Output
 from lapse_spark.read import Span
 from lapse_spark.stream import Standing, follow
@@ -97,6 +98,4 @@ def purge(spark: SparkSession, path: str, before: date, *, dry_run: bool = False
 
 
 if __name__ == "__main__":
-    from lapse_spark import cli
-
-    cli.archive()
+    start("archive")

@@ -12,7 +12,7 @@ from html import escape
 from typing import Final
 
 _WIDTH, _HEIGHT = 760, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28
 _COLOURS: Final = 8
 
 Series = Mapping[str, Sequence[float]]
@@ -111,7 +111,7 @@ def heat(
                 f"{_tip(row, column, value, unit)}</rect>"
             )
     below = len(rows) * height + 16
-    every = max(1, math.ceil(len(columns) * 30 / (_WIDTH - left)))
+    every = max(1, math.ceil((7 * max((len(column) for column in columns), default=1) + 10) / width))
     marks.extend(
         f'<text x="{left + (across + 0.5) * width:.1f}" y="{below}" text-anchor="middle">{escape(column)}</text>'
         for across, column in enumerate(columns)

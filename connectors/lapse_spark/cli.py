@@ -11,6 +11,7 @@ from typing import Final, Literal
 import click
 from rich.console import Console
 
+from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_spark import archive as archive_job
 from lapse_spark import audit, overview, quarantine, read, statement
@@ -175,7 +176,7 @@ def archive(
 @click.option("--filter", "expression", default="", help="Only letters that this expression matches.")
 @click.option("--field", multiple=True, metavar="/PATH:KIND", help="Kind of a field: number, string or boolean.")
 @click.option("--max-redrives", default=MAX_REDRIVES, show_default=True, help="The loop limit.")
-@click.option("--to", "topic", default="", help="Another topic than the origin.")
+@click.option("--to", "to", default="", help="Another topic than the origin.")
 @click.option("--lifetime", type=click.Choice(["default", "original", "new"]), default="default", show_default=True)
 @click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="With --lifetime new: the lifetime, ms.")
 @click.option("--rate", type=click.IntRange(min=1), help="Most messages in a second.")
@@ -196,7 +197,7 @@ def redrive(
     expression: str,
     field: tuple[str, ...],
     max_redrives: int,
-    topic: str,
+    to: str,
     lifetime: Literal["default", "original", "new"],
     ttl_ms: int,
     rate: int | None,
@@ -229,7 +230,7 @@ def redrive(
             cluster.connection,
             letters,
             choice,
-            Target(topic=topic, lifetime=lifetime, ttl_ms=ttl_ms),
+            Target(topic=to, lifetime=lifetime, ttl_ms=ttl_ms),
             path=audit_path,
             now_ms=time.time_ns() // 1_000_000,
             dry_run=not send,
@@ -260,10 +261,11 @@ def lives(*, cluster: Cluster, as_json: bool, entity: str, bookmark: str, output
         raise ValueError("give --bookmark for one message, or --output for all")
     session = cluster.session("lives")
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity]))
-    if output:
-        lives_job.lives(good).write.mode("overwrite").parquet(output)
-        return
-    rows = [row.asDict() for row in lives_job.timeline(good, Bookmark.parse(bookmark)).collect()]
+    with read.existing([topic.events(entity)]):
+        if output:
+            lives_job.lives(good).write.mode("overwrite").parquet(output)
+            return
+        rows = [row.asDict() for row in lives_job.timeline(good, Bookmark.parse(bookmark)).collect()]
     if as_json:
         print_json(rows)
         return
@@ -300,11 +302,16 @@ def _stands(standing: Standing) -> str:
     return f"{standing.records:,} records read, {standing.lag:,} behind"
 
 
-_KINDS: Final[tuple[Literal["boolean", "number", "string"], ...]] = ("boolean", "number", "string")
+_KINDS: Final[dict[str, Literal["boolean", "number", "string"]]] = {
+    "boolean": "boolean",
+    "number": "number",
+    "string": "string",
+}
 
 
 def _field(text: str) -> tuple[str, Literal["boolean", "number", "string"]]:
-    path, _, kind = text.partition(":")
-    if kind == "number" or kind == "string" or kind == "boolean":
-        return path, kind
+    path, _, kind = text.rpartition(":")
+    found = _KINDS.get(kind)
+    if path and found is not None:
+        return path, found
     raise ValueError(f"--field {text!r}: expected /path:number, /path:string or /path:boolean")

@@ -36,13 +36,9 @@ def parse(raw: DataFrame) -> DataFrame:
         ),
     )
     told = read.select("*", "told.*", _fault(F.col("told")).alias("fault"))
-    complete = told.withColumns(
-        {
-            "entity": F.coalesce("entity", _without_prefix(F.col("letter_topic"))),
-            "id": _id(),
-            "died_at": F.coalesce(F.timestamp_millis(F.col("expired_at_ms")), F.col("letter_at")),
-        }
-    )
+    named = told.withColumn("entity", F.coalesce("entity", _without_prefix(F.col("letter_topic"))))
+    died_at = F.coalesce(F.timestamp_millis(F.col("expired_at_ms")), F.col("letter_at"))
+    complete = named.withColumns({"id": _id(), "died_at": died_at})
     return schema.conform(complete, schema.DEAD_LETTER)
 
 

@@ -19,6 +19,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_spark import account, quarantine, read
 from lapse_spark.connection import Connection
+from lapse_spark.entry import start
 from lapse_spark.read import Span
 
 SHOWN: Final = 20
@@ -170,7 +171,8 @@ def run(
     span = Span(fail_on_data_loss=False)
     # Events first and messages last, each counted before the next is read: whatever an event names has been published.
     events = read.events(spark, connection, [queue], span=span)
-    told = events.drop(*_WHOLE_RECORD).persist()
+    with read.existing([topics.events(queue)]):
+        told = events.drop(*_WHOLE_RECORD).persist()
     bad = told.where(F.col("fault").isNotNull()).count()
     fates = account.since(account.told(told.where(F.col("fault").isNull()), queue, until_ms), starts, last="last")
     named = [row[0] for row in told.select("dead_letter_topic").distinct().collect() if row[0]]
@@ -181,7 +183,8 @@ def run(
     good = lettered.where(F.col("fault").isNull())
     copies = account.since(account.lettered(good, queue, until_ms), starts, last="last")
     raw = read.records(spark, connection, names=underlying, span=span)
-    messages = account.since(account.published(raw, queue), starts, last="offset").persist()
+    with read.existing(underlying):
+        messages = account.since(account.published(raw, queue), starts, last="offset").persist()
     try:
         ledger, differences = reckon(queue, messages, fates, copies, until_ms=until_ms, shown=shown)
         if output is not None:
@@ -241,6 +244,4 @@ def _words(mask: int | None) -> str:
 
 
 if __name__ == "__main__":
-    from lapse_spark import cli
-
-    cli.ledger()
+    start("ledger")

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_spark import event
+from lapse_spark.entry import start
 
 _COUNTED = {
     "cancels": EventKind.CANCELLED,
@@ -90,6 +91,4 @@ def lives(events: DataFrame, messages: DataFrame | None = None) -> DataFrame:
 
 
 if __name__ == "__main__":
-    from lapse_spark import cli
-
-    cli.lives()
+    start("lives")

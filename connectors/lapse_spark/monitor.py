@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from lapse_spark import quarantine, read
 from lapse_spark.connection import Connection
 from lapse_spark.dead_letter import distinct, reasons_text
+from lapse_spark.entry import start
 from lapse_spark.output import Output
 from lapse_spark.read import Span
 from lapse_spark.stream import Standing, follow
@@ -184,6 +185,4 @@ def _day_before(day: date, horizon: timedelta) -> date:
 
 
 if __name__ == "__main__":
-    from lapse_spark import cli
-
-    cli.monitor()
+    start("monitor")

@@ -12,11 +12,13 @@ from typing import Any, ParamSpec
 
 import click
 import orjson
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lapse_spark.connection import Connection
+from lapse_spark.quarantine import Quarantined
 from lapse_spark.session import session
 from lapse_spark.stream import Standing
 
@@ -112,11 +114,13 @@ def plain_faults() -> Iterator[None]:
 
     try:
         yield
-    except (ValueError, OSError, EmbeddedError) as error:
+    except (ValueError, OSError, EmbeddedError, Quarantined) as error:
         raise click.ClickException(str(error)) from error
     except PySparkException as error:
         text = (error.getMessage() or str(error)).strip().splitlines()
         raise click.ClickException(" ".join(text[:2])) from error
+    except Py4JJavaError as error:
+        raise click.ClickException(_innermost(error.java_exception)) from error
 
 
 @contextmanager
@@ -135,6 +139,13 @@ def working(what: str) -> Iterator[Callable[[Standing], None]]:
 def print_json(data: object) -> None:
     """Print data as JSON, instants in RFC 3339."""
     click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z, default=str).decode())
+
+
+def _innermost(fault: Any) -> str:
+    """The text of the cause of all causes, with its class: what Kafka's client said."""
+    while fault.getCause() is not None:
+        fault = fault.getCause()
+    return f"{fault.getClass().getSimpleName()}: {fault.getMessage()}"
 
 
 def _setting(text: str) -> tuple[str, str]:

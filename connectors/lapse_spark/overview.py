@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lapse_spark import monitor, summary
+from lapse_spark.entry import start
 from lapse_spark.output import Output
 from lapse_spark.report import Report
 
@@ -70,6 +71,4 @@ def _over_time(page: Report, spark: SparkSession, path: str) -> None:
 
 
 if __name__ == "__main__":
-    from lapse_spark import cli
-
-    cli.report()
+    start("report")

@@ -7,10 +7,13 @@ belong there: `quarantine.split` parts the two. The schemas are in `lapse_spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -91,6 +94,21 @@ def records(
         # A partition without any record as late as this is read from its last one on.
         loaded = loaded.where(F.unix_millis("timestamp") >= span.start_ms)
     return schema.conform(loaded, schema.RAW)
+
+
+@contextmanager
+def existing(names: Sequence[str]) -> Iterator[None]:
+    """Name the topics where Kafka only says that it does not have one; Spark asks when it plans an action.
+
+    Raises:
+        ValueError: one of them does not exist.
+    """
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        if "UnknownTopicOrPartition" in str(error):
+            raise ValueError(f"there is no such topic; one of: {', '.join(sorted(names))}") from error
+        raise
 
 
 def dead_letters(

@@ -20,6 +20,7 @@ from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import header as names
 from lapse_spark import dead_letter
 from lapse_spark.connection import Connection
+from lapse_spark.entry import start
 from lapse_spark.family import LAPSE
 
 MAX_REDRIVES: Final = 3
@@ -167,6 +168,4 @@ def _json_column(path: str, kind: Literal["boolean", "number", "string"]) -> Spa
 
 
 if __name__ == "__main__":
-    from lapse_spark import cli
-
-    cli.redrive()
+    start("redrive")

@@ -71,7 +71,10 @@ class Report:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str) -> None:
         """Show rows; numbers stand to the right."""
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+        sides = [
+            _side(next((row[place] for row in rows if row[place] is not None), "")) for place in range(len(columns))
+        ]
+        head = "".join(f'<th scope="col"{side}>{escape(name)}</th>' for name, side in zip(columns, sides, strict=True))
         body = "".join(
             "<tr>" + "".join(f"<td{_side(cell)}>{escape(_shown(cell))}</td>" for cell in row) + "</tr>" for row in rows
         )

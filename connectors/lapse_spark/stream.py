@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import orjson
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from lapse_spark.output import Output
@@ -54,10 +55,20 @@ def follow(
         watch: is told where the stream stands, now and then.
 
     Raises:
-        pyspark.errors.StreamingQueryException: a batch failed. What was finished stays, and is not done again.
+        StreamingQueryException: the source failed. What was finished stays, and is not done again.
+        Exception: what `write` raised, likewise.
     """
     output.check()
-    writer = source.writeStream.foreachBatch(write).option("checkpointLocation", output.checkpoint)
+    faults: list[Exception] = []
+
+    def keep_fault(batch: DataFrame, number: int) -> None:
+        try:
+            write(batch, number)
+        except Exception as error:
+            faults.append(error)  # on its way through the JVM it becomes a stack trace in a text
+            raise
+
+    writer = source.writeStream.foreachBatch(keep_fault).option("checkpointLocation", output.checkpoint)
     query = (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
     standing = Standing()
     seen: set[int] = set()
@@ -81,6 +92,10 @@ def follow(
                 return standing
     except KeyboardInterrupt:
         return standing
+    except StreamingQueryException as error:
+        if faults:
+            raise faults[0] from error
+        raise
     finally:
         query.stop()
 

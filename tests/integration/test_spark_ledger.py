@@ -1,0 +1,104 @@
+"""The ledger, the readers and the lives of messages, from real topics."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from lapse.core.reason import Reason
+from lapse.protocol import topic
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.event import EventKind
+from lapse_spark import Connection, ledger, read
+from lapse_spark.cli import spark as commands
+from lapse_spark.read import Span
+from support.wire import Wire
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def queue(kafka, unique, create_topic):
+    """A queue's topics with 1,000 messages: 900 acknowledged, 50 dead, 10 dropped, 40 queued; some told twice."""
+    name, wire = unique("q"), Wire(kafka)
+    underlying = create_topic(f"under-{name}", partitions=2)
+    for own in (topic.events(name), topic.dead_letters(name)):
+        create_topic(own)
+    for partition in (0, 1):
+        wire.records(underlying, [b"x"] * 500, partition=partition)
+        for first in (0, 100, 200, 300, 300):
+            wire.event(name, EventKind.ACKNOWLEDGED, BookmarkRange(underlying, partition, first, first + 99))
+        wire.event(name, EventKind.ACKNOWLEDGED, BookmarkRange(underlying, partition, 400, 449))
+        dead = BookmarkRange(underlying, partition, 450, 474)
+        where = topic.dead_letters(name)
+        wire.event(name, EventKind.DEAD_LETTERED, dead, reasons=("time_limit",), dead_letter_topic=where)
+        for bookmark in [*dead, *dead]:
+            wire.letter(name, bookmark, Reason.TIME_LIMIT)
+        dropped = BookmarkRange(underlying, partition, 475, 479)
+        wire.event(name, EventKind.EXPIRED, dropped, reasons=("purged",))
+        wire.event(name, EventKind.CANCELLED, BookmarkRange(underlying, partition, 480, 480), subscription="s1")
+    wire.flush()
+    return name, underlying, wire
+
+
+@pytest.mark.feature("D2", "D3", "D4", "X7")
+def test_the_ledger_of_a_queue(spark, kafka, queue, tmp_path):
+    name, underlying, wire = queue
+    found = ledger.run(spark, Connection(kafka), name, [underlying], expected_depth=40)
+    assert found.balanced
+    assert (found.published, found.still_queued) == (1000, 40)
+    assert {kind: number for kind, number in found.fates.items() if number} == {
+        "acknowledged": 900,
+        "dead_lettered": 50,
+        "expired": 10,
+    }
+    assert (found.dead_lettered, found.expired) == ({"time_limit": 50}, {"purged": 10})
+
+    # A message that was also acknowledged, a letter of nobody, records that are neither letters nor events.
+    wire.event(name, EventKind.ACKNOWLEDGED, BookmarkRange(underlying, 0, 450, 450))
+    wire.letter(name, Bookmark(underlying, 1, 5000), Reason.PURGED)
+    wire.records(topic.dead_letters(name), [b"foreign", None])
+    wire.records(topic.events(name), [b"foreign"])
+    runner = CliRunner()
+    options = ["ledger", "--queue", name, "--topics", underlying, "--bootstrap", kafka, "--output", str(tmp_path)]
+    answer = runner.invoke(commands, [*options, "--json"])
+    assert answer.exit_code == 1, answer.output
+    told = json.loads(answer.stdout)
+    assert told["balanced"] is False
+    assert told["quarantined"] == 3
+    assert [(row["bookmark"], row["difference"]) for row in told["differences"]] == [
+        (f"{underlying}:0:450", "several_fates"),
+        (f"{underlying}:1:5000", "not_published"),
+    ]
+    assert spark.read.parquet(f"{tmp_path}/differences").count() == 2
+    assert spark.read.parquet(f"{tmp_path}/quarantine").count() == 3
+
+
+@pytest.mark.feature("D4", "D6")
+def test_the_life_of_a_message(kafka, spark, queue):
+    name, underlying, _ = queue
+    options = ["lives", "--entity", name, "--bookmark", f"{underlying}:1:480", "--bootstrap", kafka, "--json"]
+    answer = CliRunner().invoke(commands, options)
+    assert answer.exit_code == 0, answer.output
+    assert [(row["event"], row["subscription"]) for row in json.loads(answer.stdout)] == [("cancelled", "s1")]
+
+
+@pytest.mark.feature("D2")
+def test_letters_of_a_span_of_time(kafka, spark, queue):
+    name, _, _ = queue
+    connection = Connection(kafka)
+    names = [topic.dead_letters(name)]
+    everything = read.dead_letters(spark, connection, names=names)
+    latest = everything.selectExpr("max(unix_millis(letter_at))").collect()[0][0]
+    assert everything.count() == 100
+    assert read.dead_letters(spark, connection, names=names, span=Span(start_ms=latest + 1)).count() == 0
+    assert read.dead_letters(spark, connection, names=names, span=Span(start_ms=latest)).count() > 0
+
+
+@pytest.mark.feature("X7")
+def test_a_topic_that_does_not_exist_is_named(kafka, spark, unique):
+    missing = unique("missing")
+    answer = CliRunner().invoke(commands, ["ledger", "--queue", missing, "--topics", missing, "--bootstrap", kafka])
+    assert answer.exit_code == 1
+    assert missing in answer.output
+    assert "Traceback" not in answer.output

@@ -1,0 +1,54 @@
+import pytest
+
+from lapse_spark import Connection
+from lapse_spark.read import Span
+
+pytestmark = pytest.mark.feature("X5")
+
+
+def test_client_options_are_passed_through_and_not_shown(tmp_path):
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "# comment\n\nsecurity.protocol = SASL_SSL\nsasl.mechanism=PLAIN\n"
+        'sasl.jaas.config=org.apache.Plain required \\\n    username="u" password="s3cret=x";\n'
+        "ssl.truststore.location: /etc/trust\n"
+    )
+    connection = Connection.from_file("broker:9093", file)
+    options = connection.reading()
+    assert options["kafka.bootstrap.servers"] == "broker:9093"
+    assert options["kafka.security.protocol"] == "SASL_SSL"
+    assert options["kafka.sasl.jaas.config"] == 'org.apache.Plain required username="u" password="s3cret=x";'
+    assert options["kafka.ssl.truststore.location"] == "/etc/trust"
+    assert "s3cret" not in repr(connection)
+    assert connection.writing()["kafka.acks"] == "all"
+
+
+def test_committed_records_only_unless_told_otherwise():
+    assert Connection("b:1").reading()["kafka.isolation.level"] == "read_committed"
+    assert (
+        Connection("b:1", {"isolation.level": "read_uncommitted"}).reading()["kafka.isolation.level"]
+        == "read_uncommitted"
+    )
+
+
+@pytest.mark.feature("X7")
+def test_faults_name_the_place_and_never_the_secret(tmp_path):
+    file = tmp_path / "client.properties"
+    file.write_text("a=b\ns3cret\n")
+    with pytest.raises(ValueError, match=r"client.properties, line 2") as caught:
+        Connection.from_file("b:1", file)
+    assert "s3cret" not in str(caught.value)
+    with pytest.raises(ValueError, match="startingOffsets"):
+        Connection("b:1", {"auto.offset.reset": "latest"})
+    with pytest.raises(ValueError, match="KAFKA_BOOTSTRAP_SERVERS"):
+        Connection(" ")
+
+
+def test_a_span_in_the_words_of_the_source():
+    assert Span().source_options() == {"failOnDataLoss": "true", "startingOffsets": "earliest"}
+    stream = Span(streaming=True, max_records_per_batch=5, fail_on_data_loss=False).source_options()
+    assert stream["maxOffsetsPerTrigger"] == "5"
+    assert stream["failOnDataLoss"] == "false"
+    assert Span(start_ms=5, end_ms=9).source_options()["endingTimestamp"] == "9"
+    with pytest.raises(ValueError, match="a stream has no end"):
+        Span(streaming=True, end_ms=9).source_options()

@@ -1,0 +1,80 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lapse_spark import delivery, quarantine, schema, sow
+
+pytestmark = pytest.mark.spark
+
+AT = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def delivered(bookmark=b"orders:3:7", epoch=b"5", kind=b"delivery"):
+    return [
+        ("lapse-kind", kind),
+        ("lapse-subscription", b"s1"),
+        ("lapse-bookmark", bookmark),
+        ("lapse-delivery-count", b"2"),
+        ("lapse-lease-until-ms", b"1750000000000"),
+        ("lapse-expires-at-ms", b"1750000009999"),
+        ("lapse-timestamp-ms", b"1749999990000"),
+        ("lapse-epoch", epoch),
+    ]
+
+
+@pytest.fixture
+def deliveries(spark):
+    def parse(*headers):
+        rows = [("lapse.q.deliveries", 0, offset, AT, b"k", b"v", one) for offset, one in enumerate(headers)]
+        return delivery.parse(spark.createDataFrame(rows, schema.RAW))
+
+    return parse
+
+
+@pytest.mark.feature("D4")
+def test_delivery_is_read_whole(deliveries):
+    row = deliveries(delivered()).head()
+    assert row.fault is None
+    assert (row.kind, row.subscription, row.topic, row.partition, row.offset) == ("delivery", "s1", "orders", 3, 7)
+    assert (row.delivery_count, row.lease_until_ms, row.epoch) == (2, 1_750_000_000_000, 5)
+    assert (row.expires_at_ms, row.arrived_at_ms) == (1_750_000_009_999, 1_749_999_990_000)
+
+
+@pytest.mark.feature("X7")
+def test_what_is_no_delivery_is_put_aside(deliveries):
+    read = deliveries([], delivered(bookmark=b"orders:3"), delivered(kind=b"answer", bookmark=b""), delivered())
+    good, aside = quarantine.split(read)
+    assert sorted(row.kind for row in good.collect()) == ["answer", "delivery"]
+    assert [row.fault for row in aside.orderBy("offset").collect()] == [
+        "header lapse-kind is missing",
+        "header lapse-bookmark is missing or unreadable",
+    ]
+
+
+def test_deliveries_of_an_overthrown_epoch_are_void(deliveries):
+    epochs = (b"5", b"6", b"5", b"6", b"7", b"6")
+    kept = delivery.valid(deliveries(*(delivered(epoch=epoch) for epoch in epochs)))
+    assert sorted(row.delivery_offset for row in kept.collect()) == [0, 1, 3, 4]
+
+
+@pytest.mark.feature("S8")
+def test_the_state_of_a_sow_topic_is_the_latest_of_every_key(spark):
+    def record(offset, key, value, seconds, partition=0, deadline=None):
+        headers = None if deadline is None else [("lapse-expires-at-ms", deadline)]
+        return ("lapse.sow.prices", partition, offset, AT + timedelta(seconds=seconds), key, value, headers)
+
+    rows = [
+        record(0, b"a", b"1", 0),
+        record(1, b"b", b"2", 1),
+        record(2, b"a", b"3", 2, deadline=b"5000"),
+        record(3, b"b", None, 3),
+        record(4, None, b"x", 4),
+        record(5, b"c", b"4", 5, deadline=b"soon"),
+        record(6, b"d", b"5", 6, deadline=b"9000"),
+        record(0, b"d", b"6", 7, partition=1),
+    ]
+    updates = sow.parse(spark.createDataFrame(rows, schema.RAW))
+    assert {bytes(row.key): bytes(row.value) for row in sow.current(updates).collect()} == {b"a": b"3", b"d": b"6"}
+    assert {bytes(row.key) for row in sow.current(updates, now_ms=5_000).collect()} == {b"d"}
+    faults = {row.offset: row.fault for row in quarantine.split(updates)[1].collect()}
+    assert faults == {4: "a record of a SOW topic without a key", 5: "header lapse-expires-at-ms is unreadable"}

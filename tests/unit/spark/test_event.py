@@ -1,0 +1,125 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from lapse.protocol import codec
+from lapse.protocol import event as wire
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.event import Event, EventKind
+from lapse_spark import event, lives, quarantine, schema
+
+pytestmark = pytest.mark.spark
+
+AT = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+TOLD = Event(
+    entity="orders",
+    event=EventKind.DEAD_LETTERED,
+    at_ms=1_750_000_000_123,
+    partition=3,
+    epoch=9,
+    messages=(BookmarkRange("orders", 3, 5, 9), BookmarkRange("orders", 3, 12, 12)),
+    reasons=("time_limit", "max_cancels"),
+    subscription="s1",
+    key=b"\x00\xff",
+    expires_at_ms=7,
+    delivery_count=2,
+    dead_letter_topic="dlq.orders",
+    detail="late",
+)
+
+
+@pytest.fixture
+def events(spark):
+    def parse(*values):
+        rows = [
+            (
+                "lapse.events.orders",
+                0,
+                offset,
+                AT,
+                None,
+                value if isinstance(value, bytes | None) else wire.encode(value),
+                None,
+            )
+            for offset, value in enumerate(values)
+        ]
+        return event.parse(spark.createDataFrame(rows, schema.RAW))
+
+    return parse
+
+
+@pytest.mark.feature("D4")
+def test_event_is_decoded_whole(events):
+    row = events(TOLD).head()
+    assert row.fault is None
+    assert (row.entity, row.event, row.at_ms, row.shard, row.epoch) == (
+        "orders",
+        "dead_lettered",
+        1_750_000_000_123,
+        3,
+        9,
+    )
+    assert [tuple(part) for part in row.messages] == [("orders", 3, 5, 9), ("orders", 3, 12, 12)]
+    assert row.reasons == ["time_limit", "max_cancels"]
+    assert (row.subscription, bytes(row.message_key), row.expires_at_ms) == ("s1", b"\x00\xff", 7)
+    assert (row.delivery_count, row.cancel_count, row.dead_letter_topic, row.detail) == (2, None, "dlq.orders", "late")
+    assert (row.event_topic, row.event_offset) == ("lapse.events.orders", 0)
+
+
+@pytest.mark.feature("X7")
+def test_what_is_no_event_is_put_aside_with_its_reason(events):
+    whole = wire.encode(TOLD)
+    old = codec.MARKER + bytes(8) + whole[10:]
+    read = events(None, b"", b"hello", old, whole[:14], TOLD)
+    good, aside = quarantine.split(read)
+    assert good.count() == 1
+    faults = [row.fault for row in aside.orderBy("offset").collect()]
+    assert faults[0] == "no event: the record has no value"
+    assert all(fault.startswith("no event of the known schema: it begins with") for fault in faults[1:4])
+    assert "C301000000" in faults[3]
+    assert codec.header("event").hex().upper() in faults[3]
+    assert faults[4] == "the Avro body is damaged"
+
+
+def happened(kind, at_ms, *ranges, **facts):
+    return Event(
+        entity="orders",
+        event=kind,
+        at_ms=at_ms,
+        partition=0,
+        messages=tuple(BookmarkRange("orders", 0, first, last) for first, last in ranges),
+        **facts,
+    )
+
+
+LIFE = [
+    happened(EventKind.CANCELLED, 10, (3, 3), subscription="a"),
+    happened(EventKind.LEASE_RETURNED, 20, (2, 4), subscription="b"),
+    happened(EventKind.LEASE_RETURNED, 20, (2, 4), subscription="b"),  # told again after a crash
+    happened(EventKind.ACKNOWLEDGED, 30, (1, 3), subscription="c"),
+    happened(EventKind.EXPIRED, 40, (4, 4), reasons=("time_limit",)),
+]
+
+
+@pytest.mark.feature("D6")
+def test_the_life_of_one_message_in_order(events):
+    rows = lives.timeline(events(*LIFE), Bookmark("orders", 0, 3)).collect()
+    assert [(row.at_ms, row.event, row.subscription) for row in rows] == [
+        (10, "cancelled", "a"),
+        (20, "lease_returned", "b"),
+        (30, "acknowledged", "c"),
+    ]
+
+
+@pytest.mark.feature("D6")
+def test_the_lives_of_all_messages(events, spark):
+    messages = spark.createDataFrame([("orders", 0, 3, 5)], "topic string, partition int, offset long, at_ms long")
+    found = lives.lives(events(*LIFE), messages)
+    shown = ("offset", "fate", "fate_at_ms", "cancels", "returns", "reasons", "lived_ms")
+    # Not assertDataFrameEqual: PySpark 4.0.0's imports pandas names that pandas 3 no longer has.
+    assert [tuple(row) for row in found.orderBy("offset").select(*shown).collect()] == [
+        (1, "acknowledged", 30, 0, 0, "", None),
+        (2, "acknowledged", 30, 0, 1, "", None),
+        (3, "acknowledged", 30, 1, 1, "", 25),
+        (4, "expired", 40, 0, 1, "time_limit", None),
+    ]

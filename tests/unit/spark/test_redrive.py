@@ -1,0 +1,105 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from lapse.core.expression import ExpressionError
+from lapse.core.reason import Reason
+from lapse.protocol import dead_letter as wire
+from lapse.protocol.bookmark import Bookmark
+from lapse_spark import dead_letter, redrive, schema
+from lapse_spark.redrive import Choice, Target
+
+pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
+
+AT = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def letter(offset, *reasons, original=(), value=b'{"price": 5, "symbol": "ABC"}', entity="q", at_ms=1_000, **facts):
+    death = wire.Death(
+        entity=entity,
+        bookmark=Bookmark("orders", 2, offset),
+        reasons=reasons or (Reason.TIME_LIMIT,),
+        expired_at_ms=at_ms,
+        **facts,
+    )
+    return value, wire.headers(death, list(original))
+
+
+@pytest.fixture
+def letters(spark):
+    def parse(*told):
+        rows = [("dlq.q", 0, offset, AT, b"key", value, headers) for offset, (value, headers) in enumerate(told)]
+        return dead_letter.parse(spark.createDataFrame(rows, schema.RAW))
+
+    return parse
+
+
+def offsets(chosen):
+    return sorted(row.offset for row in chosen.collect())
+
+
+def test_letters_are_chosen_by_entity_reason_time_and_expression(letters):
+    read = letters(
+        letter(1),
+        letter(2, Reason.MAX_DELIVERIES, Reason.MAX_CANCELS),
+        letter(3, at_ms=5_000),
+        letter(4, entity="other"),
+        letter(5, value=b'{"price": 50, "symbol": "XYZ"}'),
+        letter(6, value=b"no json"),
+        letter(1),  # a copy
+        (b"foreign", []),
+    )
+    assert offsets(redrive.choose(read, Choice())) == [1, 2, 3, 4, 5, 6]
+    assert offsets(redrive.choose(read, Choice(entities=["other"]))) == [4]
+    assert offsets(redrive.choose(read, Choice(reasons=["max_cancels", "purged"]))) == [2]
+    assert offsets(redrive.choose(read, Choice(since_ms=2_000))) == [3]
+    assert offsets(redrive.choose(read, Choice(entities=["q"], until_ms=2_000))) == [1, 2, 5, 6]
+    fields = {"/price": "number", "/symbol": "string"}
+    assert offsets(redrive.choose(read, Choice(filter="/price > 10 AND /symbol LIKE '^X'", fields=fields))) == [5]
+    with pytest.raises(ExpressionError):
+        redrive.choose(read, Choice(filter="/price >"))
+
+
+@pytest.mark.feature("C29", "C30")
+def test_a_redriven_record_names_its_queue_and_has_no_lifetime(letters):
+    original = [("trace", b"t"), ("lapse-ttl-ms", b"500"), ("lapse-message-id", b"m1"), ("lapse-redriven-count", b"1")]
+    read = letters(letter(7, original=original, expires_at_ms=900, delivery_count=4))
+    row = redrive.records(redrive.choose(read, Choice()), Target()).head()
+    assert (row.topic, row.partition, bytes(row.key)) == ("orders", 2, b"key")
+    assert {one.key: bytes(one.value) for one in row.headers} == {
+        "trace": b"t",
+        "lapse-original-ttl-ms": b"500",
+        "lapse-redriven-count": b"2",
+        "lapse-message-id": b"redrive/q/orders:2:7/1",
+        "lapse-redrive-queue": b"q",
+    }
+
+
+@pytest.mark.feature("C30")
+def test_original_and_new_lifetimes_on_request(letters):
+    chosen = redrive.choose(letters(letter(7, expires_at_ms=900), letter(8)), Choice())
+
+    def lifetimes(target):
+        rows = redrive.records(chosen, target).collect()
+        names = ("lapse-expires-at-ms", "lapse-ttl-ms")
+        return sorted([(one.key, bytes(one.value)) for one in row.headers if one.key in names] for row in rows)
+
+    assert lifetimes(Target()) == [[], []]
+    assert lifetimes(Target(lifetime="original")) == [[], [("lapse-expires-at-ms", b"900")]]
+    assert lifetimes(Target(lifetime="new", ttl_ms=60_000)) == [[("lapse-ttl-ms", b"60000")]] * 2
+
+
+def test_elsewhere_no_queue_is_named_and_the_key_decides_the_partition(letters):
+    row = redrive.records(redrive.choose(letters(letter(7)), Choice()), Target(topic="orders.repair")).head()
+    assert (row.topic, row.partition) == ("orders.repair", None)
+    assert "lapse-redrive-queue" not in {one.key for one in row.headers}
+
+
+def test_the_loop_limit_refuses_and_the_plan_shows_it(letters):
+    again = [("lapse-redriven-count", b"3")]
+    read = letters(letter(1, expires_at_ms=500), letter(2, expires_at_ms=5_000), letter(3, original=again))
+    chosen = redrive.choose(read, Choice(max_redrives=3))
+    rows = {row.refused: row for row in redrive.plan(chosen, Target(), now_ms=1_000).collect()}
+    assert (rows[None].letters, rows[None].deadline_passed, rows[None].target) == (2, 1, "orders")
+    assert rows["loop limit"].letters == 1
+    assert offsets(redrive.records(chosen, Target()).withColumnRenamed("partition", "offset")) == [2, 2]

@@ -1,0 +1,105 @@
+import json
+import math
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+import orjson
+import pytest
+from rich.console import Console
+
+from lapse_spark import chart
+from lapse_spark.report import Report
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and keeps what a reader or a screen reader gets."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.text = [], [], ""
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def page():
+    made = Report("Flights <2013>", subtitle="a & b", made_at=datetime(2026, 3, 1, tzinfo=UTC))
+    made.figure("published", 336_776)
+    made.figure("ledger", "balanced", state="good")
+    made.section("When", "First.\n\nSecond.")
+    made.bars(["00:00", "01:00"], {"time_limit": [3, 4], "<b>": [1, 0]}, title="By hour", unit="letters")
+    made.lines(["a", "b", "c"], {"EWR": [1, math.nan, 2.5]}, title="By day")
+    made.heat(["EWR"], ["0", "1"], [[1, math.nan]], title="Heat")
+    made.section("Where")
+    made.table(["carrier", "letters", "at"], [["UA", 4321, None], ["<i>", 0.5, True]], title="By carrier")
+    return made
+
+
+def test_page_is_one_well_formed_file_without_a_network(page):
+    html = page.html()
+    read = Page(html)
+    assert "http" not in html.replace("https", "http").split("</style>")[1]
+    assert "336,776" in read.text
+    assert "Flights <2013>" in read.text
+    assert "<i>" in read.text
+    assert not [tag for tag, _ in read.seen if tag in ("script", "link", "img", "i") and tag != "i"]
+
+
+def test_charts_can_be_read_without_seeing_them(page):
+    read = Page(page.html())
+    assert [facts["aria-label"] for tag, facts in read.seen if tag == "svg"] == ["By hour", "By day", "Heat"]
+    assert "time_limit, 01:00: 4 letters" in read.text
+
+
+def test_page_as_json_and_on_a_terminal(page):
+    data = json.loads(orjson.dumps(page.as_json(), option=orjson.OPT_SERIALIZE_NUMPY))
+    assert data["parts"][3]["series"]["time_limit"] == [3, 4]
+    console = Console(record=True, width=100)
+    page.show(console)
+    shown = console.export_text()
+    assert "336,776" in shown
+    assert "UA" in shown
+
+
+def test_page_is_written_whole(page, tmp_path):
+    file = page.write(tmp_path / "new" / "report.html")
+    assert file.read_text("utf-8").startswith("<!doctype html>")
+    assert [child.name for child in file.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("most", [0, 0.003, 1, 7, 99, 100, 1_234_567])
+def test_axes_end_above_the_highest_value_with_few_lines(most):
+    scale = chart._Scale(most)
+    assert scale.top >= most
+    assert 1 <= round(scale.top / scale.step) <= 10
+
+
+def test_labels_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="3 values for 2 labels"):
+        chart.bars(["a", "b"], {"x": [1, 2, 3]}, title="t")
+    with pytest.raises(ValueError, match="do not fit"):
+        chart.heat(["a"], ["b"], [[1, 2]], title="t")
+
+
+def test_numbers_for_people():
+    assert [chart.short(value) for value in (0, 336_776, 12_345_678, 0.059, math.nan)] == [
+        "0",
+        "336,776",
+        "12.3 M",
+        "0.059",
+        "–",
+    ]

@@ -1,0 +1,35 @@
+import pytest
+
+from lapse_spark import Connection, read
+from lapse_spark.session import _asks_for_jars, session
+
+
+@pytest.mark.spark
+def test_a_running_session_is_taken_as_it_is(spark):
+    assert session(master="local[7]") is spark
+
+
+def test_the_users_own_jars_are_left_alone(monkeypatch, tmp_path):
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not _asks_for_jars({})
+    assert _asks_for_jars({"spark.jars.packages": "a:b:1"})
+    (tmp_path / "spark-defaults.conf").write_text("# comment\nspark.master  local\nspark.jars.packages  a:b:1\n")
+    assert _asks_for_jars({})
+    (tmp_path / "spark-defaults.conf").write_text("spark.executor.memory=2g\n")
+    assert not _asks_for_jars({})
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--packages a:b:1 pyspark-shell")
+    assert _asks_for_jars({})
+
+
+@pytest.mark.spark
+@pytest.mark.feature("X5")
+def test_no_secret_in_a_plan(spark):
+    connection = Connection(
+        "127.0.0.1:1", {"sasl.jaas.config": 'x required password="s3cret";', "ssl.key.password": "s3cret"}
+    )
+    letters = read.dead_letters(spark, connection)
+    plans = letters._jdf.queryExecution()
+    assert "s3cret" not in plans.logical().toString()
+    assert "s3cret" not in plans.analyzed().toString()
+    assert "s3cret" not in repr(letters)
