@@ -15,6 +15,7 @@ from lapse.runtime import security
 from lapse.runtime.entity import Entity, Services
 from lapse.runtime.queue_entity import QueueEntity
 from lapse.runtime.runner import Runner
+from lapse.runtime.sow_entity import SowEntity
 from lapse.runtime.topology import Cluster, Topology
 from lapse.runtime.transport import BatchTransport
 
@@ -115,6 +116,9 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     for name, queue in config.queue.items():
         letters = topology.existing.get(queue.dead_letter_topic(name), 1)
         app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, letters)
+    for name, sow in config.sow.items():
+        letters = topology.existing.get(sow.dead_letter_topic(name), 1)
+        app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, letters)
     for entity in app.entities.values():
         entity.declare(app, f"lapse-{worker.store}://")
     app.on_partitions_revoked.connect(app.pause_shards, weak=False)

@@ -158,6 +158,7 @@ class Runner:
         for tp, offset in self._received.items():
             self._reader.positions[tp] = offset
         self._may_run.set()
+        self._news.set()  # what expired while nothing ran is due now
         self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
 
     async def pause(self) -> None:
