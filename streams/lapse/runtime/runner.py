@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
@@ -39,12 +39,20 @@ _FROZEN_CHECK_S: Final = 0.5
 class Reader(Protocol):
     """What a runner asks of the consumer that feeds it."""
 
-    finished: dict[TP, int]
-    positions: dict[TP, int]
-    saturated: set[TP]
+    def received(self, reader: object, tp: TP, offset: int) -> None:
+        """A shard has, and wants to go on at, `offset`."""
 
-    def relieve(self, tp: TP) -> None:
-        """Fetch a partition again."""
+    def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
+        """What a shard has made durable: everything before these offsets."""
+
+    def saturate(self, reader: object, tp: TP) -> None:
+        """A shard cannot keep up with a partition."""
+
+    def relieve(self, reader: object) -> None:
+        """A shard has caught up."""
+
+    def forget(self, reader: object) -> None:
+        """A shard is given up."""
 
     async def next_offset(self, tp: TP) -> int:
         """What will be read next."""
@@ -156,7 +164,7 @@ class Runner:
         began = self.machine.take_over(self._clock.now_ms())
         await self._store.commit(self.partition, self.epoch, began, [self._progress()])
         for tp, offset in self._received.items():
-            self._reader.positions[tp] = offset
+            self._reader.received(self, tp, offset)
         self._may_run.set()
         self._news.set()  # what expired while nothing ran is due now
         self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
@@ -177,10 +185,7 @@ class Runner:
             self._timer.cancel()
         for task in [*self._tasks, *([self._task] if self._task else [])]:
             task.cancel()
-        for tp in self._received:
-            self._reader.positions.pop(tp, None)
-            self._reader.finished.pop(tp, None)
-            self._reader.saturated.discard(tp)
+        self._reader.forget(self)
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Take a batch into the inbox."""
@@ -189,11 +194,12 @@ class Runner:
             records = [record for record in records if record.offset >= expected]
             if not records:
                 return
-        self._received[tp] = self._reader.positions[tp] = records[-1].offset + 1
+        self._received[tp] = records[-1].offset + 1
+        self._reader.received(self, tp, self._received[tp])
         self._inbox[tp].append(records)
         self._waiting += len(records)
         if self._waiting > _SATURATED_RECORDS and tp != self._commands:
-            self._reader.saturated.add(tp)
+            self._reader.saturate(self, tp)
         self._news.set()
 
     # The loop
@@ -240,7 +246,7 @@ class Runner:
         if effects.after:
             await self._collect_sent()
             self._sent.extend(await self._producer.send(effects.after))
-        self._reader.finished.update(self._processed)
+        self._reader.finished(self, self._processed)
         self._more = self._more or bool(self._waiting) or machine.next_due_ms() <= self._reached_ms
         self._arm()
 
@@ -268,8 +274,7 @@ class Runner:
         if taken:
             self._waiting -= taken
             if self._waiting < _SATURATED_RECORDS // 2:
-                for tp in [tp for tp in self._received if tp in self._reader.saturated]:
-                    self._reader.relieve(tp)
+                self._reader.relieve(self)
 
     async def _collect_sent(self) -> None:
         """Wait for deliveries that were sent before; a failed one ends the process as any write does."""

@@ -3,15 +3,18 @@
 Faust spends four asyncio tasks on every message; a batch costs that once. Changelog partitions stay on Faust's own
 path. Three more things are put right here, for the partitions of shards:
 
-- what is committed is what the shard has made durable (`finished`), not what Faust counts as acknowledged;
-- after a rebalance, reading goes on where the shard's journal says (`positions`), not at the committed offset;
-- a shard that is behind (`saturated`) is left out of the fetch until it has caught up.
+- what is committed is what the shards have made durable, not what Faust counts as acknowledged;
+- after a rebalance, reading goes on where the shards' journals say, not at the committed offset;
+- what a shard cannot keep up with is left out of the fetch until it has caught up.
+
+Any number of queues read one topic, so each of these is the answer of several shards: the one that is furthest behind
+decides.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import aiokafka
@@ -19,6 +22,17 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
 FETCH_MAX_WAIT_MS: Final = 500
+
+
+class Readers:
+    """How far the shards are that read one partition; the one that is furthest behind decides."""
+
+    __slots__ = ("finished", "received", "saturated")
+
+    def __init__(self) -> None:
+        self.received: dict[object, int] = {}
+        self.finished: dict[object, int] = {}
+        self.saturated: set[object] = set()
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
@@ -37,10 +51,9 @@ class BatchConsumer(driver.Consumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.finished: dict[TP, int] = {}
-        self.positions: dict[TP, int] = {}
         self.saturated: set[TP] = set()
         self.relieved = asyncio.Event()
+        self._readers: dict[TP, Readers] = {}
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
@@ -108,18 +121,45 @@ class BatchConsumer(driver.Consumer):
             return {}, set()
         return await super()._wait_next_records(timeout if not self.saturated else min(timeout, 0.02))
 
-    def relieve(self, tp: TP) -> None:
-        """Fetch a partition again after it was saturated."""
-        self.saturated.discard(tp)
-        self.relieved.set()
+    def received(self, reader: object, tp: TP, offset: int) -> None:
+        """A shard has, and wants to go on at, `offset`."""
+        self._readers.setdefault(tp, Readers()).received[reader] = offset
+
+    def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
+        """What a shard has made durable: everything before these offsets."""
+        for tp, offset in offsets.items():
+            self._readers.setdefault(tp, Readers()).finished[reader] = offset
+
+    def saturate(self, reader: object, tp: TP) -> None:
+        """A shard cannot keep up: leave the partition out of the fetch."""
+        self._readers.setdefault(tp, Readers()).saturated.add(reader)
+        self.saturated.add(tp)
+
+    def relieve(self, reader: object) -> None:
+        """A shard has caught up: fetch its partitions again, unless others are behind."""
+        for tp in list(self.saturated):
+            saturated = self._readers[tp].saturated
+            saturated.discard(reader)
+            if not saturated:
+                self.saturated.discard(tp)
+                self.relieved.set()
+
+    def forget(self, reader: object) -> None:
+        """A shard belongs to another worker now."""
+        self.relieve(reader)
+        for tp, readers in list(self._readers.items()):
+            readers.received.pop(reader, None)
+            readers.finished.pop(reader, None)
+            if not readers.received:
+                del self._readers[tp]
 
     async def perform_seek(self) -> None:
         """Go on where the shards are, wherever that is known."""
         await super().perform_seek()
         assigned = self.assignment()
-        for tp, offset in self.positions.items():
-            if tp in assigned:
-                await self.seek(tp, offset)
+        for tp, readers in list(self._readers.items()):
+            if tp in assigned and readers.received:
+                await self.seek(tp, min(readers.received.values()))
                 self._read_offset[tp] = None
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
@@ -132,10 +172,11 @@ class BatchConsumer(driver.Consumer):
         return True
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
-        return iter([tp for tp in self.finished if topics is None or tp in topics or tp.topic in topics])
+        return iter([tp for tp in self._readers if topics is None or tp in topics or tp.topic in topics])
 
     def _new_offset(self, tp: TP) -> int | None:
-        return self.finished.get(tp)
+        readers = self._readers.get(tp)
+        return min(readers.finished.values()) if readers is not None and readers.finished else None
 
     async def next_offset(self, tp: TP) -> int:
         """What the consumer will read next from a partition, markers behind its last record counted as read."""
