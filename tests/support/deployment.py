@@ -1,0 +1,293 @@
+"""Worker processes with a `lapse.toml` of their own, as a user would run them, to be killed and frozen at will."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+from confluent_kafka import Message
+
+from lapse.protocol import event, topic
+from lapse.protocol.event import Event
+from lapse_client.connection import Connection
+from lapse_client.queue import Queue
+from lapse_client.subscriber import QueueSubscriber
+from support.log import Headers, Tail, Written, until, write
+
+Settings = Mapping[str, Any]
+LIVE: list["Deployment"] = []
+"""Deployments of this process, whose logs a failed test shows."""
+
+_RESTORED = "; epoch "
+
+
+class WorkerProcess:
+    """One worker, in a process group of its own."""
+
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
+        self._command = command
+        self._environment = {**os.environ, **environment}
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+        self._seen = 0
+
+    def start(self) -> "WorkerProcess":
+        """Start it, or start it again; `text` is the log from here on."""
+        self._seen = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
+            )
+        return self
+
+    @property
+    def text(self) -> str:
+        """The log since the last start."""
+        with self.log.open("rb") as log:
+            log.seek(self._seen)
+            return log.read().decode("utf-8", "replace")
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def shards(self) -> int:
+        """How many shards it has taken over since it was started."""
+        return self.text.count(_RESTORED)
+
+    def wait_for_shards(self, count: int, timeout_s: float = 40.0) -> "WorkerProcess":
+        """Wait until it has taken over so many shards."""
+
+        def ready() -> bool:
+            assert self.running, f"the worker ended with {self.code}:\n{self.text[-3000:]}"
+            return self.shards >= count
+
+        until(ready, f"{count} shards taken over, {self.shards} were", timeout_s)
+        return self
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process alone."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, and wait for its end."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(20)
+
+    def stop(self, timeout_s: float = 20.0) -> int:
+        """SIGTERM, and wait for its end; returns the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = 20.0) -> int:
+        """Wait until it ends by itself; returns the exit code."""
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return None if self.process is None else self.process.poll()
+
+
+class Deployment:
+    """A `lapse.toml` with names that nobody else has, its topics and its workers.
+
+    In names of queues and in their settings, `{}` stands for a token of this deployment. Names that tests give to the
+    methods get it appended.
+    """
+
+    def __init__(self, servers: str, directory: Path, queues: Mapping[str, Settings], **lapse: Any) -> None:
+        self.servers = servers
+        self.directory = directory
+        self.token = uuid.uuid4().hex[:8]
+        self.app_id = f"app-{self.token}"
+        self.connection = Connection(servers)
+        self.config = directory / "lapse.toml"
+        self.workers: list[WorkerProcess] = []
+        self._tails: list[Tail] = []
+        self.configure(queues, **lapse)
+        LIVE.append(self)
+
+    def name(self, stem: str) -> str:
+        """The full name of a queue or topic."""
+        return f"{stem}-{self.token}"
+
+    def configure(
+        self, queues: Mapping[str, Settings], sow: Mapping[str, Settings] | None = None, **lapse: Any
+    ) -> None:
+        """Write `lapse.toml`; running workers do not notice."""
+        document: dict[str, Any] = {
+            "lapse": {"app_id": self.app_id, "bootstrap_servers": self.servers, "session_timeout": "3s", **lapse},
+            "queue": {self.name(stem): self._named(settings) for stem, settings in queues.items()},
+            "sow": {self.name(stem): self._named(settings) for stem, settings in (sow or {}).items()},
+        }
+        self.config.write_text(tomlkit.dumps({key: value for key, value in document.items() if value}), "utf-8")
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return value.replace("{}", f"-{self.token}")
+        if isinstance(value, Mapping):
+            return {self._named(key): self._named(item) for key, item in value.items()}
+        return [self._named(item) for item in value] if isinstance(value, list | tuple) else value
+
+    # Processes
+
+    def lapse(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the `lapse` command with this configuration."""
+        command = [sys.executable, "-m", "lapse", *arguments, "--config", str(self.config)]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env={**os.environ, **self.environment()}
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What every process of this deployment gets."""
+        return {"KAFKA_BOOTSTRAP_SERVERS": self.servers, "COLUMNS": "200"}
+
+    def apply(self) -> "Deployment":
+        """Create the topics."""
+        done = self.lapse("apply", "--yes")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return self
+
+    def worker(self, *options: str, supervised: bool = False, environment: Settings = {}) -> WorkerProcess:  # noqa: B006
+        """Start a worker with a data directory of its own."""
+        number = len(self.workers)
+        arguments = [*options, "--data-dir", str(self.directory / f"data-{number}")]
+        if not supervised:
+            arguments.append("--no-supervise")
+        return self.run(["-m", "lapse", "worker", "--config", str(self.config), *arguments], environment)
+
+    def run(self, arguments: list[str], environment: Settings = {}) -> WorkerProcess:  # noqa: B006
+        """Start any Python process as a worker of this deployment."""
+        log = self.directory / f"worker-{len(self.workers)}.log"
+        worker = WorkerProcess([sys.executable, *arguments], log, {**self.environment(), **environment})
+        self.workers.append(worker)
+        return worker.start()
+
+    def logs(self, length: int = 4000) -> str:
+        """The end of every worker's log."""
+        return "\n".join(
+            f"--- {worker.log.name} (exit code {worker.code})\n{worker.text[-length:]}" for worker in self.workers
+        )
+
+    def close(self) -> None:
+        """Kill every process."""
+        for tail in self._tails:
+            tail.close()
+        for worker in self.workers:
+            if worker.running:
+                worker.signal(signal.SIGCONT)
+                worker.kill()
+        LIVE.remove(self)
+
+    # Kafka
+
+    def write(
+        self,
+        stem: str,
+        *values: bytes | str | None,
+        headers: Headers = (),
+        partition: int = 0,
+        key: bytes | None = None,
+        timestamp_ms: int = 0,
+        **options: object,
+    ) -> list[Written]:
+        """Write records to a topic with a plain producer."""
+        encoded = [value.encode() if isinstance(value, str) else value for value in values]
+        return write(
+            self.servers,
+            self.name(stem),
+            encoded,
+            headers=headers,
+            key=key,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+            **options,
+        )
+
+    def tail(self, name: str, from_end: bool = False) -> Tail:
+        """Read a topic by its full name."""
+        tail = Tail(self.servers, name, from_end)
+        self._tails.append(tail)
+        return tail
+
+    def letters(self, stem: str, count: int, timeout_s: float = 20.0) -> list[Message]:
+        """Wait for so many dead letters of a queue; more than that is a failure."""
+        tail = Tail(self.servers, topic.dead_letters(self.name(stem)))
+        try:
+            letters = tail.wait(count, timeout_s)
+            assert len(letters) == count, [(letter.value(), letter.headers()) for letter in letters]
+            return letters
+        finally:
+            tail.close()
+
+    def events(self, stem: str) -> list[Event]:
+        """All events of a queue up to now."""
+        tail = Tail(self.servers, topic.events(self.name(stem)))
+        try:
+            return [event.decode(message.value() or b"") for message in tail.drain()]
+        finally:
+            tail.close()
+
+    def subscriber(self, stem: str, max_backlog: int = 1, **options: Any) -> QueueSubscriber:
+        """A subscriber of a queue, not started."""
+        return QueueSubscriber(self.name(stem), max_backlog, connection=self.connection, **options)
+
+    def queue(self, stem: str) -> Queue:
+        """A queue's client, not started."""
+        return Queue(self.name(stem), connection=self.connection)
+
+    def depth(self, stem: str) -> dict[str, int]:
+        """A queue's figures now."""
+        with self.queue(stem) as queue:
+            return queue.depth()
+
+    def bookmark(self, stem: str, written: Written) -> str:
+        """The name of a message that was written."""
+        return f"{self.name(stem)}:{written.partition}:{written.offset}"
+
+
+def broker_now_ms() -> int:
+    """The broker's clock; the tests' broker runs on this machine."""
+    return time.time_ns() // 1_000_000
+
+
+Deploy = Callable[..., Deployment]
+
+
+@pytest.fixture(scope="module")
+def deploy(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
+    """Makes deployments on the shared broker: `deploy({"orders": {"expiration": "5s"}})`."""
+    made: list[Deployment] = []
+
+    def make(queues: Mapping[str, Settings], servers: str = kafka, **lapse: Any) -> Deployment:
+        made.append(Deployment(servers, tmp_path_factory.mktemp("lapse"), queues, **lapse))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def served(request: pytest.FixtureRequest, deploy: Deploy) -> Deployment:
+    """The deployment of a test module: its `QUEUES`, with one worker that all its tests share."""
+    deployment = deploy(request.module.QUEUES, **getattr(request.module, "LAPSE", {})).apply()
+    deployment.worker()
+    shards = sum(settings.get("partitions", 1) for settings in request.module.QUEUES.values())
+    deployment.workers[0].wait_for_shards(shards)
+    return deployment

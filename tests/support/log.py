@@ -1,0 +1,134 @@
+"""Kafka topics as any consumer and producer sees them: nothing of lapse's client is used here."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Written(NamedTuple):
+    """Where a record was written."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+def until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+    """Wait for a condition; `what` says what did not happen."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.01)
+
+
+class Tail:
+    """Reads a topic from its beginning, or from a given instant on, and keeps what it has read."""
+
+    def __init__(self, servers: str, topic: str, from_end: bool = False) -> None:
+        self.topic = topic
+        self.records: list[Message] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": f"tail-{topic}-{time.monotonic_ns()}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 20,
+            }
+        )
+        partitions = self._consumer.list_topics(topic, timeout=15).topics[topic].partitions
+        places = [TopicPartition(topic, partition, 0) for partition in partitions]
+        if from_end:
+            for place in places:
+                place.offset = self._consumer.get_watermark_offsets(place, timeout=15)[1]
+        self._consumer.assign(places)
+
+    def poll(self, timeout_s: float = 0.05) -> list[Message]:
+        """Take in what has come; returns everything that was read so far."""
+        first = self._consumer.poll(timeout_s)
+        found = [] if first is None else [first, *self._consumer.consume(10_000, 0)]
+        for message in found:
+            assert message.error() is None, message.error()
+            self.records.append(message)
+        return self.records
+
+    def wait(self, count: int, timeout_s: float = 20.0) -> list[Message]:
+        """Wait for so many records in all."""
+        return self.wait_for(lambda records: len(records) >= count, f"{count} records", timeout_s)
+
+    def wait_for(self, enough: Callable[[list[Message]], object], what: str, timeout_s: float = 20.0) -> list[Message]:
+        """Wait until the records that were read are enough."""
+        deadline = time.monotonic() + timeout_s
+        while not enough(self.poll()):
+            if time.monotonic() > deadline:
+                seen = [(message.value() or b"")[:40] for message in self.records[-5:]]
+                raise AssertionError(
+                    f"{self.topic}: not within {timeout_s:g} s: {what}; {len(self.records)} records: {seen}"
+                )
+        return self.records
+
+    def drain(self) -> list[Message]:
+        """Read up to the end as it is now."""
+        ends = {
+            place.partition: self._consumer.get_watermark_offsets(place, timeout=15)[1]
+            for place in self._consumer.assignment()
+        }
+
+        def at_end(_: list[Message]) -> bool:
+            return all(
+                place.offset >= ends[place.partition] or ends[place.partition] == 0
+                for place in self._consumer.position(self._consumer.assignment())
+            )
+
+        return self.wait_for(at_end, "the end")
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._consumer.close()
+
+
+def write(
+    servers: str,
+    topic: str,
+    values: Iterable[bytes | None],
+    *,
+    headers: Headers = (),
+    key: bytes | None = None,
+    partition: int = 0,
+    timestamp_ms: int = 0,
+    **options: object,
+) -> list[Written]:
+    """Write records with a plain producer, and return where they stand, in order."""
+    written: list[Written] = []
+
+    def reported(error: object, message: Message) -> None:
+        assert error is None, error
+        written.append(Written(message.partition() or 0, message.offset() or 0, message.timestamp()[1]))
+
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "acks": "all", **options})
+    for value in values:
+        extra = {"timestamp": timestamp_ms} if timestamp_ms else {}
+        while True:
+            try:
+                producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=reported, **extra)
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                break
+    assert producer.flush(60) == 0
+    return written
+
+
+def header(message: Message, name: str) -> bytes | None:
+    """The value of a header; None where there is none."""
+    return dict(message.headers() or []).get(name)
+
+
+def texts(message: Message) -> dict[str, str]:
+    """A record's headers as text."""
+    return {name: value.decode() for name, value in message.headers() or [] if value is not None}
