@@ -9,7 +9,7 @@ from typing import Any
 import click
 import orjson
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from lapse.cli.instant import shown
 from lapse_client.connection import Connection
@@ -105,7 +105,9 @@ def peek(
         for message in messages:
             click.echo(orjson.dumps(message.model_dump()))
         return
-    table = Table("bookmark", "state", "until", "by", "expires", "deliveries", "cancels", title=name)
+    table = Table(
+        Column("bookmark", overflow="fold"), "state", "until", "by", "expires", "deliveries", "cancels", title=name
+    )
     for one in messages:
         table.add_row(
             one.bookmark,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 import orjson
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from lapse.cli.instant import shown
 from lapse_client.connection import Connection
@@ -52,7 +52,9 @@ def query(
             for record in records:
                 click.echo(orjson.dumps(_facts(record)))
             return
-        table = Table("key", "value", "expires", "bookmark", title=topic)
+        table = Table(
+            "key", Column("value", overflow="fold"), "expires", Column("bookmark", overflow="fold"), title=topic
+        )
         for record in records:
             table.add_row(
                 _text(record.key), _text(record.value), shown(record.expires_at_ms), str(record.bookmark or "")
