@@ -1,0 +1,63 @@
+"""Bookmarks and ranges of them."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
+
+TOPICS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
+BOOKMARKS = st.builds(Bookmark, TOPICS, st.integers(0, 9999), st.integers(0, (1 << 63) - 1))
+
+
+@given(BOOKMARKS)
+def test_a_bookmark_reads_back_as_it_was_written(bookmark):
+    assert Bookmark.parse(str(bookmark)) == bookmark
+
+
+@pytest.mark.feature("Q8")
+@given(BOOKMARKS, st.integers(0, 1000), st.none() | st.integers(0, 10**9))
+def test_a_range_reads_back_as_it_was_written(first, length, count):
+    last = min(first.offset + length, (1 << 63) - 1)
+    written = BookmarkRange(*first, last, count)
+    assert BookmarkRange.parse(str(written)) == written
+    assert len(written) == last - first.offset + 1
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    "text",
+    ["", "t", "t:0", "t:0:", "t:0:1-", "t:0:-1", "t:0:1:2", "t:0:2-1", "t:0:1#", "t:0:1#x", " t:0:1", "t:0:1 ",
+     "t:0:1\n", "t 1:0:1", ":0:1", "t:x:1", "t:٣:1", f"t:0:{1 << 63}", f"t:0:1-{1 << 63}", "t:0:" + "9" * 20, "t" * 250 + ":0:1"],
+)  # fmt: skip
+def test_anything_else_is_refused_with_the_text_and_what_is_wrong(text):
+    with pytest.raises(ValueError, match="bookmark"):
+        BookmarkRange.parse(text)
+
+
+@pytest.mark.parametrize("text", ["t:0:1-2", "t:0:1#3"])
+def test_one_bookmark_is_neither_a_range_nor_a_delivery(text):
+    with pytest.raises(ValueError, match="expected one message"):
+        Bookmark.parse(text)
+    assert Bookmark.parse("t:0:1-1") == ("t", 0, 1)
+
+
+def test_a_range_is_its_bookmarks():
+    assert [str(one) for one in BookmarkRange.parse("t:1:5-7#2")] == ["t:1:5", "t:1:6", "t:1:7"]
+
+
+@pytest.mark.feature("Q8", "D4")
+@given(
+    st.dictionaries(
+        st.builds(Bookmark, st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 12)), st.sampled_from([None, 1, 2])
+    )
+)
+def test_joined_ranges_name_the_same_messages_with_as_few_ranges_as_possible(messages):
+    joined = ranges(messages.items())
+    assert {one: span.delivery_count for span in joined for one in span} == messages
+    assert sum(map(len, joined)) == len(messages)
+    for left, right in pairwise(joined):
+        neighbours = (left.topic, left.partition, left.last + 1) == (right.topic, right.partition, right.first)
+        assert not neighbours or left.delivery_count != right.delivery_count

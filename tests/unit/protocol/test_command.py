@@ -1,0 +1,77 @@
+"""Commands as clients without our library send them, and what is said about bad ones."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.protocol import command
+from lapse.protocol.command import Command, CommandError
+
+
+@pytest.mark.feature("X2")
+def test_plain_json_is_a_command_with_keys_as_text():
+    read, encoding = command.decode(b'{"command": "sow_delete", "id": "7", "keys": ["a", "\xc3\xa4"], "bookmarks": []}')
+    assert encoding == "json"
+    assert read == Command(command="sow_delete", id="7", keys=(b"a", "ä".encode()))
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (None, "empty record"),
+        (b"", "empty record"),
+        (b"subscribe", "neither Avro single-object encoding nor JSON"),
+        (b"[1]", "expected a JSON object, found list"),
+        (b"{}", "command: Field required"),
+        (b'{"command": 1}', "command: Input should be a valid string"),
+        (b'{"command": "sow", "filtr": "x"}', "filtr: Extra inputs are not permitted"),
+        (b'{"command": "sow", "top_n": -1}', "top_n"),
+        (b'{"command": "sow", "top_n": "5"}', "top_n"),
+        (b'{"command": "sow", "top_n": 1.0}', "top_n"),
+        (b'{"command": "sow", "batch_size": 0}', "batch_size"),
+        (b'{"command": "renew", "lease_ms": 0}', "lease_ms"),
+        (b'{"command": "sow", "keys": [1]}', "keys.0"),
+        (b'{"command": "sow", "keys": "a"}', "keys"),
+        (b'{"command": "cancel", "bookmarks": "t:0:1"}', "bookmarks"),
+        (b'{"command": "sow", "answer": "maybe"}', "answer"),
+        (b'{"command": "sow", "leased": "yes"}', "leased"),
+        (b"\xc3\x01damaged", "command"),
+        (b"\xff\xfe", "neither"),
+    ],
+)
+def test_a_bad_command_is_refused_with_the_field(data, text):
+    with pytest.raises(CommandError, match=text):
+        command.decode(data)
+
+
+@pytest.mark.feature("X7")
+def test_a_refused_command_still_says_whom_to_answer():
+    with pytest.raises(CommandError) as caught:
+        command.decode(b'{"command": "sow", "id": "7", "subscription": "s", "nonsense": 1}')
+    refused = caught.value
+    assert (refused.id, refused.command, refused.subscription, refused.encoding) == ("7", "sow", "s", "json")
+    with pytest.raises(CommandError) as caught:
+        command.decode(b'{"command": ["sow"], "id": 7}')
+    assert (caught.value.id, caught.value.command) == ("", "")
+
+
+@pytest.mark.feature("X5")
+def test_a_secret_is_not_shown():
+    assert "hush" not in repr(Command(command="sow", user="u", secret="hush"))
+
+
+@pytest.mark.feature("X5", "X7")
+def test_a_refusal_does_not_repeat_a_secret():
+    with pytest.raises(CommandError) as caught:
+        command.decode(b'{"command": "sow", "secret": "hush", "top_n": -1}')
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.feature("X7")
+@given(st.binary(max_size=80))
+def test_any_bytes_raise_command_error_at_most(data):
+    try:
+        command.decode(data)
+    except CommandError as refused:
+        assert str(refused)  # noqa: PT017

@@ -1,0 +1,103 @@
+"""The headers of a dead letter."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core import lifetime
+from lapse.core.reason import Reason, in_order
+from lapse.protocol import header
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.dead_letter import Death, headers, lapse_id, redriven_count
+
+
+def death(**fields):
+    given_fields = {"reasons": (Reason.TIME_LIMIT,), "expired_at_ms": 90, **fields}
+    return Death(entity="orders", bookmark=Bookmark("t", 1, 2), **given_fields)
+
+
+@pytest.mark.feature("D2", "C26", "D3")
+def test_a_letter_tells_everything_of_the_death():
+    written = dict(headers(death(expires_at_ms=80, delivery_count=3, cancel_count=2), []))
+    assert written == {
+        "__dlq.errors.topic": b"t",
+        "__dlq.errors.partition": b"1",
+        "__dlq.errors.offset": b"2",
+        "__dlq.errors.group": b"orders",
+        "__dlq.errors.delivery.count": b"3",
+        "__dlq.errors.message": b"its lifetime ended",
+        "lapse-reasons": b"time_limit",
+        "lapse-cancel-count": b"2",
+        "lapse-expires-at-ms": b"80",
+        "lapse-expired-at-ms": b"90",
+        "lapse-redriven-count": b"0",
+        "lapse-id": b"orders/t:1:2/0",
+    }
+
+
+@pytest.mark.feature("C26")
+def test_without_a_deadline_there_is_no_deadline_header():
+    assert header.EXPIRES_AT_MS not in dict(headers(death(), []))
+
+
+@pytest.mark.feature("D2")
+def test_lifetimes_are_renamed_so_that_nothing_expires_again():
+    original = [(name, b"5") for name in sorted(lifetime.NAMES)] + [("trace", b"x"), ("trace", b"y")]
+    written = headers(death(), original)
+    assert {name for name, _ in written} & lifetime.NAMES == set()
+    assert {name for name, _ in written if name.startswith("lapse-original-")} == set(header.ORIGINAL_NAMES.values())
+    assert [value for name, value in written if name == "trace"] == [b"x", b"y"]
+    assert not lifetime.read([item for item in written if item[0] != header.EXPIRES_AT_MS], 0).stated
+
+
+@pytest.mark.feature("D2", "C30")
+def test_on_a_second_death_headers_are_overwritten_and_the_first_original_kept():
+    first = headers(death(expires_at_ms=80, detail="one"), [("lapse-ttl-ms", b"5"), ("own", b"x")])
+    redriven = [(name, b"1" if name == header.REDRIVEN_COUNT else value) for name, value in first]
+    redriven += [("lapse-ttl-ms", b"7"), (header.REDRIVE_QUEUE, b"orders")]
+    second = headers(death(detail="two"), redriven)
+    names = [name for name, _ in second]
+    assert len(names) == len(set(names))
+    facts = dict(second)
+    assert facts["lapse-original-ttl-ms"] == b"5"
+    assert facts["__dlq.errors.message"] == b"two"
+    assert facts["lapse-id"] == b"orders/t:1:2/1"
+    assert header.REDRIVE_QUEUE not in facts
+    assert header.EXPIRES_AT_MS not in facts
+
+
+@pytest.mark.feature("C22", "L14")
+def test_reasons_stand_in_the_order_of_the_contract():
+    assert in_order([Reason.MAX_CANCELS, Reason.TIME_LIMIT, Reason.MAX_DELIVERIES, Reason.TIME_LIMIT]) == (
+        Reason.TIME_LIMIT,
+        Reason.MAX_DELIVERIES,
+        Reason.MAX_CANCELS,
+    )
+
+
+@pytest.mark.feature("D2", "L14")
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_a_sentence(reason):
+    assert dict(headers(death(reasons=(reason,)), []))["__dlq.errors.message"]
+
+
+@pytest.mark.feature("D2")
+@given(st.text(max_size=600))
+def test_a_long_text_is_cut_between_characters(text):
+    written = dict(headers(death(detail=text), []))["__dlq.errors.message"]
+    assert len(written) <= 1000
+    assert not text or text.encode("utf-8", "ignore").startswith(written)
+
+
+@pytest.mark.feature("D3")
+@pytest.mark.parametrize(
+    ("value", "count"), [(b"3", 3), (b"", 0), (b"-1", 0), (b"x", 0), (b"9" * 30, 0), (None, 0), ("３".encode(), 0)]
+)
+def test_the_redrive_count_is_read_or_0(value, count):
+    assert redriven_count([(header.REDRIVEN_COUNT, value)]) == count
+
+
+@pytest.mark.feature("D3")
+def test_the_id_tells_deaths_apart_and_nothing_else():
+    assert lapse_id("q", Bookmark("t", 0, 1), 0) != lapse_id("q", Bookmark("t", 0, 1), 1)
+    assert lapse_id("q", Bookmark("t", 0, 1), 0) == lapse_id("q", Bookmark("t", 0, 1), 0)

@@ -1,0 +1,35 @@
+"""Names on the wire that the core has to spell without the protocol, and the names of topics."""
+
+import pytest
+
+from lapse.core.sow import arrival
+from lapse.core.sow.output import Happening
+from lapse.protocol import header, topic
+from lapse.protocol.event import EventKind
+
+
+def test_the_core_spells_headers_and_events_as_the_protocol_does():
+    assert arrival.COMMAND == header.COMMAND
+    assert arrival.REDRIVE_QUEUE == header.REDRIVE_QUEUE
+    assert {one.value for one in Happening} <= {kind.value for kind in EventKind}
+
+
+@pytest.mark.feature("D1", "D4", "S8")
+def test_an_entitys_topics_have_their_names():
+    assert topic.commands("q") == "lapse.q.commands"
+    assert topic.deliveries("q") == "lapse.q.deliveries"
+    assert topic.events("q") == "lapse.events.q"
+    assert topic.sow("q") == "lapse.sow.q"
+    assert topic.dead_letters("q") == "dlq.q"
+    assert topic.changelog("app", "q") == "app-q-changelog"
+
+
+@pytest.mark.parametrize("name", ["q", "A.b-c_1", "_x", "0", "a" * 200])
+def test_a_name_is_short_and_a_topics(name):
+    assert topic.NAME.match(name)
+    assert len(topic.changelog("a", name)) <= 249
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "-q", "a b", "a/b", "ä", "a" * 201, "q\n"])
+def test_other_names_are_refused(name):
+    assert not topic.NAME.match(name)
