@@ -29,7 +29,9 @@ def load(path: Path) -> Config:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file; write one (docs/configuration.md shows how) or pass --config") from error
+        raise ConfigError(
+            f"{path}: no such file; write one (docs/configuration.md shows how) or pass --config"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return loads(text, str(path))
@@ -76,7 +78,8 @@ def _keys_beside(path: list[str]) -> set[str]:
 
     if len(path) == 1:
         return set(Config.model_fields)
-    model: type[BaseModel] | None = {"queue": QueueConfig, "sow": SowConfig}.get(path[0])
+    entities: dict[str, type[BaseModel]] = {"queue": QueueConfig, "sow": SowConfig}
+    model = entities.get(path[0])
     if model is None:
         section = Config.model_fields[path[0]].annotation
         model = section if isinstance(section, type) and issubclass(section, BaseModel) else Config

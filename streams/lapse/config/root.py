@@ -85,7 +85,9 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _names(self) -> Self:
         for name in [*self.queue, *self.sow]:
-            if not topic_names.NAME.match(name) or name.startswith((topic_names.PREFIX, topic_names.DEAD_LETTER_PREFIX)):
+            if not topic_names.NAME.match(name) or name.startswith(
+                (topic_names.PREFIX, topic_names.DEAD_LETTER_PREFIX)
+            ):
                 raise ValueError(
                     f"{name!r} cannot name an entity: letters, digits, '.', '_' and '-' only, at most 200, "
                     f"not beginning with {topic_names.PREFIX!r} or {topic_names.DEAD_LETTER_PREFIX!r}"

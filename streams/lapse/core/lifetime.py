@@ -96,7 +96,8 @@ def read(headers: Headers, timestamp_ms: int) -> Lifetime:
 
     Args:
         headers: the record's headers; other names are ignored, a name may be repeated.
-        timestamp_ms: the record's timestamp, ms since the epoch; it decides whether two statements are the same instant.
+        timestamp_ms: the record's timestamp, ms since the epoch; it decides whether two statements mean
+            the same instant.
 
     Raises:
         InvalidLifetime: a value that its rule does not allow, or two that state different instants.

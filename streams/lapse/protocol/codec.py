@@ -53,7 +53,7 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
     try:
         record = fastavro.schemaless_reader(body, schema.parsed(name), None)
     except (EOFError, ValueError, IndexError, struct.error, UnicodeDecodeError, TypeError, OverflowError) as error:
-        raise CodecError(f"{name} record: the Avro body is damaged ({error or type(error).__name__})") from error
+        raise CodecError(f"{name} record: the Avro body is damaged ({str(error) or type(error).__name__})") from error
     if not isinstance(record, dict):
         raise CodecError(f"{name} record: expected a record, found {type(record).__name__}")
     if rest := len(data) - body.tell():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.core.reason import Reason
 from lapse.protocol import header
 from lapse.protocol.bookmark import Bookmark
@@ -51,7 +52,7 @@ class Death:
     detail: str = ""
 
 
-def redriven_count(headers: Sequence[tuple[str, bytes]]) -> int:
+def redriven_count(headers: Sequence[tuple[str, bytes | None]]) -> int:
     """How often a record was redriven before, from its headers; 0 when it does not say or cannot be read."""
     for name, value in headers:
         if name == header.REDRIVEN_COUNT and value is not None and value.isdigit() and len(value) < 10:
@@ -95,6 +96,6 @@ def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[s
         (header.LAPSE_ID, lapse_id(death.entity, death.bookmark, redriven)),
     ]
     if death.expires_at_ms is not None:
-        facts.append((header.EXPIRES_AT_MS, str(death.expires_at_ms)))
+        facts.append((EXPIRES_AT_MS, str(death.expires_at_ms)))
     letter.extend((name, value.encode()) for name, value in facts)
     return letter

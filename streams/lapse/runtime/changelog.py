@@ -126,9 +126,11 @@ class ChangelogReader:
             consumer.seek(tp, position)
             while position < end:
                 for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
-                    for record in records:
-                        if into.take(record.key, record.value, record.headers):
-                            taken.append((record.key, record.value))
+                    taken.extend(
+                        (record.key, record.value)
+                        for record in records
+                        if into.take(record.key, record.value, record.headers)
+                    )
                 position = await consumer.position(tp)
             into.next_offset = max(position, end)
         finally:

@@ -77,7 +77,8 @@ class BrokerClock:
         skewed = abs(self.skew_ms) > self._max_skew_ms
         if skewed and not self._warned:
             logger.warning(
-                "This machine's clock is %.0f ms %s the broker's. lapse corrects for it; set the clock (NTP) all the same.",
+                "This machine's clock is %.0f ms %s the broker's. "
+                "lapse corrects for it; set the clock (NTP) all the same.",
                 abs(self.skew_ms),
                 "behind" if self.skew_ms > 0 else "ahead of",
             )

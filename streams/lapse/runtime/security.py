@@ -37,13 +37,12 @@ def for_aiokafka(security: SecurityConfig) -> dict[str, Any]:
 def for_librdkafka(security: SecurityConfig) -> dict[str, Any]:
     """Settings for confluent-kafka's clients."""
     settings: dict[str, Any] = {"security.protocol": security.protocol}
-    for name, value in (
-        ("ssl.ca.location", security.ca_file),
-        ("ssl.certificate.location", security.certificate_file),
-        ("ssl.key.location", security.key_file),
-    ):
-        if value is not None:
-            settings[name] = value
+    files = {
+        "ssl.ca.location": security.ca_file,
+        "ssl.certificate.location": security.certificate_file,
+        "ssl.key.location": security.key_file,
+    }
+    settings |= {name: path for name, path in files.items() if path is not None}
     if security.protocol.startswith("SASL"):
         settings |= {
             "sasl.mechanism": security.sasl_mechanism,

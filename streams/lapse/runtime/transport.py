@@ -14,6 +14,7 @@ decides.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
@@ -58,7 +59,7 @@ class BatchConsumer(driver.Consumer):
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
-    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:  # noqa: ASYNC109  # Faust's
         """Fetch, and yield one message per partition whose value is the list of its records."""
         generation = self.app.consumer_generation_id
         records, active = await self._wait_next_records(timeout)
@@ -68,7 +69,8 @@ class BatchConsumer(driver.Consumer):
             await self.perform_seek()
             return
         for tp, batch in records.items():
-            if not self.flow_active or self.app.consumer_generation_id != generation:
+            # Between two partitions others run: the flow may have stopped, the group rebalanced.
+            if not self.flow_active or self.app.consumer_generation_id != generation:  # type: ignore[redundant-expr]
                 return
             if not batch:
                 continue
@@ -86,9 +88,9 @@ class BatchConsumer(driver.Consumer):
             last.offset,
             last.timestamp / 1000.0,
             last.timestamp_type,
-            (),
+            (),  # type: ignore[arg-type]  # Faust's annotation knows no empty tuple
             None,
-            records,
+            records,  # type: ignore[arg-type]  # the point of this class: all records of the batch
             None,
             0,
             0,
@@ -110,14 +112,12 @@ class BatchConsumer(driver.Consumer):
         super()._get_active_partitions().update(tps)
         self._paused_partitions.difference_update(tps)
 
-    async def _wait_next_records(self, timeout: float) -> Any:
+    async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109  # Faust's signature
         if self.saturated and not self._get_active_partitions() and self.flow_active:
             # Faust would sleep a whole second with nothing to fetch.
             self.relieved.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.relieved.wait(), timeout)
-            except TimeoutError:
-                pass
             return {}, set()
         return await super()._wait_next_records(timeout if not self.saturated else min(timeout, 0.02))
 

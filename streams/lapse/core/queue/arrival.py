@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -42,7 +43,7 @@ class Arrivals:
             return [(0, len(self.offsets))]
         breaks = (np.flatnonzero(np.diff(np.array(self.offsets, np.int64)) != 1) + 1).tolist()
         edges = [0, *breaks, len(self.offsets)]
-        return list(zip(edges, edges[1:], strict=False))
+        return list(pairwise(edges))
 
 
 def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> Arrivals:

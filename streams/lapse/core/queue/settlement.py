@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -123,5 +124,5 @@ def outcomes(topic: str, partition: int, offset: int, codes: NDArray[np.uint8]) 
     edges = [0, *breaks, len(codes)]
     return [
         Outcome(topic, partition, offset + first, offset + stop - 1, RESULTS[codes[first]])
-        for first, stop in zip(edges, edges[1:], strict=False)
+        for first, stop in pairwise(edges)
     ]

@@ -14,7 +14,7 @@ class Standing(NamedTuple):
 
     offset: int
     place: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a standing
 
 
 class Piece(NamedTuple):
