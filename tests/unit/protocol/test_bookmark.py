@@ -30,7 +30,8 @@ def test_a_range_reads_back_as_it_was_written(first, length, count):
 @pytest.mark.parametrize(
     "text",
     ["", "t", "t:0", "t:0:", "t:0:1-", "t:0:-1", "t:0:1:2", "t:0:2-1", "t:0:1#", "t:0:1#x", " t:0:1", "t:0:1 ",
-     "t:0:1\n", "t 1:0:1", ":0:1", "t:x:1", "t:٣:1", f"t:0:{1 << 63}", f"t:0:1-{1 << 63}", "t:0:" + "9" * 20, "t" * 250 + ":0:1"],
+     "t:0:1\n", "t 1:0:1", ":0:1", "t:x:1", "t:٣:1", f"t:0:{1 << 63}", f"t:0:1-{1 << 63}", "t:0:" + "9" * 20,
+     "t" * 250 + ":0:1"],
 )  # fmt: skip
 def test_anything_else_is_refused_with_the_text_and_what_is_wrong(text):
     with pytest.raises(ValueError, match="bookmark"):
