@@ -117,21 +117,30 @@ def within(ranges: DataFrame, logs: DataFrame) -> DataFrame:
     return cut.where(F.col("first") <= F.col("last")).drop("log_first", "log_last")
 
 
-def beyond(ranges: DataFrame, logs: DataFrame) -> DataFrame:
-    """The parts of ranges that the log does not have, as ranges with `side`: `before` its beginning, or `after` it."""
-    both = ranges.join(F.broadcast(logs), ["topic", "partition"], "left")
-    before = both.where(F.col("first") < F.col("log_first")).select(
+def beyond(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
+    """What the log does not have, as ranges with `side` (`before` its beginning, or `after` it) and `by_event`."""
+    place = ("topic", "partition", "first", "last")
+    told = fates.select(*place, F.lit(True).alias("by_event"))
+    both = told.unionByName(letters.select(*place, F.lit(False).alias("by_event")))
+    both = both.join(F.broadcast(logs), ["topic", "partition"], "left")
+    begin, end = F.col("log_first"), F.coalesce(F.col("log_last"), F.lit(-1))
+    before = both.where(F.col("first") < begin).select(
         "topic",
         "partition",
         "first",
-        F.least("last", F.col("log_first") - 1).alias("last"),
+        F.least("last", begin - 1).alias("last"),
         F.lit("before").alias("side"),
+        "by_event",
     )
-    end = F.coalesce(F.col("log_last"), F.lit(-1))
     after = both.where(F.col("last") > end).select(
-        "topic", "partition", F.greatest("first", end + 1).alias("first"), "last", F.lit("after").alias("side")
+        "topic",
+        "partition",
+        F.greatest("first", end + 1).alias("first"),
+        "last",
+        F.lit("after").alias("side"),
+        "by_event",
     )
-    return before.unionByName(after).distinct()
+    return before.unionByName(after).groupBy(*place, "side").agg(F.max("by_event").alias("by_event"))
 
 
 def accounts(messages: DataFrame, fates: DataFrame, letters: DataFrame, until_ms: int | None = None) -> DataFrame:

@@ -10,4 +10,4 @@ def start(job: str) -> None:
     """Run the command of a job with the arguments of this process."""
     # By name: the commands import the jobs, so a job cannot import the commands.
     commands = importlib.import_module("lapse_spark.cli")
-    commands.spark.main(args=[job, *sys.argv[1:]], prog_name=f"python -m lapse_spark.{job}")
+    commands.spark.commands[job].main(args=sys.argv[1:], prog_name=f"python -m lapse_spark.{job}")

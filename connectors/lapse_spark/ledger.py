@@ -94,13 +94,7 @@ def reckon(
     """
     logs = account.reach(messages)
     each = account.accounts(messages, account.within(fates, logs), account.within(letters, logs), until_ms)
-    outside = account.beyond(
-        fates.select("topic", "partition", "first", "last").unionByName(
-            letters.select("topic", "partition", "first", "last")
-        ),
-        logs,
-    )
-    told_outside = account.beyond(fates, logs)
+    outside = account.beyond(fates, letters, logs)
     state: dict[str, int] = {}
     by_reasons: dict[str, dict[str, int]] = {EventKind.DEAD_LETTERED: {}, EventKind.EXPIRED: {}}
     differ: dict[str, int] = {}
@@ -115,12 +109,14 @@ def reckon(
         if row["state"] in by_reasons:
             words = _words(row["reasons"])
             by_reasons[row["state"]][words] = by_reasons[row["state"]].get(words, 0) + row["count"]
-    width = F.sum(F.col("last") - F.col("first") + 1)
-    after = outside.where(F.col("side") == "after").agg(width).head()
-    before = told_outside.where(F.col("side") == "before").agg(width).head()
-    if after and after[0]:
+    width = F.col("last") - F.col("first") + 1
+    after, before = outside.agg(
+        F.coalesce(F.sum(F.when(F.col("side") == "after", width)), F.lit(0)),
+        F.coalesce(F.sum(F.when((F.col("side") == "before") & F.col("by_event"), width)), F.lit(0)),
+    ).collect()[0]
+    if after:
         name = account.Difference.NOT_PUBLISHED.value
-        differ[name] = differ.get(name, 0) + int(after[0])
+        differ[name] = differ.get(name, 0) + after
     all_differences = _differences(each, outside)
     ledger = Ledger(
         queue=queue,
@@ -132,7 +128,7 @@ def reckon(
         contradictory=state.get(account.CONTRADICTORY, 0),
         difference_counts=dict(sorted(differ.items())),
         differences=_listed(all_differences, shown) if differ else [],
-        before_log_start=int(before[0]) if before and before[0] else 0,
+        before_log_start=before,
         elsewhere=state.get(account.ELSEWHERE, 0),
     )
     return ledger, all_differences
@@ -173,9 +169,8 @@ def run(
     events = read.events(spark, connection, [queue], span=span)
     with read.existing([topics.events(queue)]):
         told = events.drop(*_WHOLE_RECORD).persist()
-    bad = told.where(F.col("fault").isNotNull()).count()
+    bad, named = _seen(told)
     fates = account.since(account.told(told.where(F.col("fault").isNull()), queue, until_ms), starts, last="last")
-    named = [row[0] for row in told.select("dead_letter_topic").distinct().collect() if row[0]]
     pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
     letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
     lettered = letters.drop(*_WHOLE_RECORD).persist()
@@ -198,6 +193,12 @@ def run(
 
 
 _WHOLE_RECORD = ("key", "value", "headers")
+
+
+def _seen(events: DataFrame) -> tuple[int, list[str]]:
+    """How many cannot be read, and which dead-letter topics the others name."""
+    rows = events.groupBy("dead_letter_topic").agg(F.count("fault").alias("faults")).collect()
+    return sum(row["faults"] for row in rows), [row[0] for row in rows if row[0]]
 
 
 def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:

@@ -19,6 +19,7 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
 }
 """For a session in this process: nothing listens beyond this machine, nothing draws over our own progress."""
 
@@ -55,6 +56,7 @@ def session(name: str = "lapse", *, master: str | None = None, config: Mapping[s
         chosen = master or given.get("spark.master") or _default("spark.master") or "local[*]"
         settings["spark.master"] = chosen
         if chosen.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             settings |= _LOCAL
             settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
         if not _asks_for_jars(given):
