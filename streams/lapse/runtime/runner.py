@@ -153,6 +153,7 @@ class Runner:
         self._last_tick_at = 0.0
         self._reached_ms = 0
         self._gate: tuple[int, dict[TP, int]] | None = None
+        self._open_until = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._sent: deque[asyncio.Future[Any]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -223,8 +224,10 @@ class Runner:
     async def _step(self) -> None:
         machine = self.machine
         ahead = machine.maintain()
-        self._take_inbox()
-        await self._open_gate()
+        taken = self._take_messages()
+        if not machine.waits_for_ends or await self._open_gate():
+            taken += self._take_commands(taken)
+        self._relieve(taken)
         due_ms = machine.next_due_ms()
         if due_ms <= self._reached_ms:
             machine.advance(self._reached_ms)
@@ -247,11 +250,12 @@ class Runner:
             await self._collect_sent()
             self._sent.extend(await self._producer.send(effects.after))
         self._reader.finished(self, self._processed)
-        self._more = self._more or bool(self._waiting) or machine.next_due_ms() <= self._reached_ms
+        left = any(batches for tp, batches in self._inbox.items() if tp != self._commands or self._gate is None)
+        self._more = self._more or left or machine.next_due_ms() <= self._reached_ms
         self._arm()
 
-    def _take_inbox(self) -> None:
-        """Hand the inbox to the machine: messages first, then the commands that may be about them."""
+    def _take_messages(self) -> int:
+        """Hand messages to the machine, before the commands that may be about them; returns how many."""
         taken = 0
         for tp, batches in self._inbox.items():
             if tp == self._commands:
@@ -261,8 +265,16 @@ class Runner:
                 taken += len(records)
                 self.machine.arrive(tp.topic, tp.partition, records)
                 self._processed[tp] = records[-1].offset + 1
+        return taken
+
+    def _take_commands(self, before: int) -> int:
+        """Hand commands and ticks to the machine, as many as a step has room for; returns how many."""
         commands = self._inbox[self._commands]
-        while commands and taken < 2 * _STEP_RECORDS:
+        gated = self.machine.waits_for_ends
+        taken = 0
+        while commands and before + taken < 2 * _STEP_RECORDS:
+            if gated and commands[0][-1].offset >= self._open_until:
+                break
             records = commands.popleft()
             taken += len(records)
             for record in records:
@@ -271,6 +283,10 @@ class Runner:
                 else:
                     self.machine.command(record)
             self._processed[self._commands] = records[-1].offset + 1
+        return taken
+
+    def _relieve(self, taken: int) -> None:
+        """Have partitions fetched again whose records no longer pile up here."""
         if taken:
             self._waiting -= taken
             if self._waiting < _SATURATED_RECORDS // 2:
@@ -290,27 +306,25 @@ class Runner:
     def _ticked(self, record: Any) -> None:
         self._tick_under_way = False
         self._clock.seen(record.timestamp)
-        if self.machine.waits_for_ends:
-            self._gate = (record.timestamp, {})
-        else:
-            self._reached_ms = max(self._reached_ms, record.timestamp)
+        self._reached_ms = max(self._reached_ms, record.timestamp)
 
-    async def _open_gate(self) -> None:
-        """Let timers act up to a tick once everything that the log held by then is read (C1)."""
-        if self._gate is None:
-            return
-        instant_ms, ends = self._gate
+    async def _open_gate(self) -> bool:
+        """Let commands and ticks through once everything is read that the logs held when they came (C1)."""
         underlying = [tp for tp in self._received if tp != self._commands]
-        if not ends:
-            ends.update(await self._log.ends(underlying))
+        if self._gate is None:
+            if not self._inbox[self._commands]:
+                return False
+            self._gate = (self._received[self._commands], await self._log.ends(underlying))
+        until, ends = self._gate
         for tp in underlying:
             if self._processed[tp] < ends[tp]:
                 behind = self._processed[tp] != self._received[tp]
                 if behind or await self._reader.next_offset(tp) < ends[tp] or self._processed[tp] != self._received[tp]:
                     self._later(0.002, self._news.set)
-                    return
+                    return False
         self._gate = None
-        self._reached_ms = max(self._reached_ms, instant_ms)
+        self._open_until = until
+        return True
 
     def _arm(self) -> None:
         """Have a tick sent when the next timer is due, or when the clock wants measuring."""
