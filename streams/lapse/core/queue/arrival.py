@@ -10,11 +10,15 @@ from typing import Final
 import numpy as np
 
 from lapse.core import lifetime
-from lapse.core.lifetime import NEVER, Expiration, InvalidLifetime
+from lapse.core.lifetime import NEVER, NO_TIMESTAMP, TTL_MS, Expiration, ExpirationModel, InvalidLifetime
 from lapse.core.record import Record
 
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 _TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE}
+_SILENT: Final = -1
+_INVOLVED: Final = -2
+_SAFE_DIGITS: Final = 18
+"""A number of so many digits is within 64 bits."""
 
 
 @dataclass(slots=True)
@@ -56,21 +60,42 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
     """
     arrivals = Arrivals()
     add_offset, add_deadline = arrivals.offsets.append, arrivals.deadlines_ms.append
-    default_ms = expiration.default_ms
+    default_ms = NEVER if expiration.default_ms is None else expiration.default_ms
+    ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
     for record in records:
         headers = record.headers
-        if headers and not _TELLING.isdisjoint([name for name, _ in headers]):
-            _sort_out_one(record, queue, expiration, arrivals)
-            continue
-        if default_ms is None:
+        relative_ms = _plainly_stated_ms(headers) if headers else _SILENT
+        if relative_ms == _SILENT:
+            relative_ms = default_ms
+        elif relative_ms == 0 or relative_ms > ceiling_ms:
+            relative_ms = ceiling_ms
+        if relative_ms == NEVER:
             add_deadline(NEVER)
-        elif record.timestamp == lifetime.NO_TIMESTAMP or record.timestamp + default_ms >= NEVER:
-            _sort_out_one(record, queue, expiration, arrivals)
-            continue
         else:
-            add_deadline(record.timestamp + default_ms)
+            timestamp_ms = record.timestamp
+            deadline_ms = timestamp_ms + relative_ms
+            if relative_ms <= 0 or timestamp_ms == NO_TIMESTAMP or deadline_ms >= NEVER:
+                _sort_out_one(record, queue, expiration, arrivals)
+                continue
+            add_deadline(deadline_ms)
         add_offset(record.offset)
     return arrivals
+
+
+def _plainly_stated_ms(headers: lifetime.Headers) -> int:
+    """The one header of ours if it is a plain `lapse-ttl-ms`; `_SILENT` without any; else `_INVOLVED`.
+
+    Most records are one of the first two; `lifetime.read` takes several times as long.
+    """
+    stated_ms = _SILENT
+    for name, value in headers:
+        if name in _TELLING:
+            if name != TTL_MS or stated_ms != _SILENT or value is None:
+                return _INVOLVED
+            if len(value) > _SAFE_DIGITS or not value.isdigit():
+                return _INVOLVED
+            stated_ms = int(value)
+    return stated_ms
 
 
 def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:
