@@ -190,7 +190,7 @@ class Oracle:
         del self.subscribers[subscription]
         return True
 
-    # Time (C2)
+    # What time brings, in the order of C2
 
     def advance(self, now_ms: int) -> None:
         for message in self.in_state(*WAITING):
@@ -348,7 +348,7 @@ class Oracle:
                 message.state = "never was"
         return len(out), kept
 
-    # Leaving (L14, C22)
+    # Leaving, for all reasons that hold
 
     def _limits(self, message: Message) -> list[str]:
         settings, holds = self.settings, []

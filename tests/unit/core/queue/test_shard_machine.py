@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from unit.core.queue.world import World, small
 
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
+from unit.core.queue.world import World, small
 
 NAMES = st.sampled_from(["inky", "blinky", "clyde"])
 TOPICS = st.sampled_from(["orders", "direct"])

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import journal as journals
@@ -24,6 +23,7 @@ from lapse.core.queue.settlement import Claim, Verb
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Step
+from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent
 
 STATES = {
     State.AVAILABLE: "available",
@@ -412,6 +412,15 @@ def by_subscription(sent: Iterable[Sent]) -> dict[str, list[Sent]]:
     return dict(shares)
 
 
+def _among(*wanted: State) -> np.ndarray:
+    return np.array([state in wanted for state in State])
+
+
+_LIVE = _among(*STATES)
+_BOUND = _among(State.LEASED, State.DELAYED, State.SENT)
+_HELD = _among(State.LEASED, State.SENT)
+
+
 def dump(state: QueueState) -> bytes:
     """Everything that a shard's future depends on, in one form, but for when subscriptions were heard of."""
     parts: list[object] = [
@@ -427,9 +436,7 @@ def dump(state: QueueState) -> bytes:
     ]
     for index, segment in sorted(state.segments.items()):
         column = segment.state[: segment.used]
-        live = np.isin(column, list(STATES))
-        bound = np.isin(column, (State.LEASED, State.DELAYED, State.SENT))
-        held = np.isin(column, (State.LEASED, State.SENT))
+        live, bound, held = _LIVE[column], _BOUND[column], _HELD[column]
 
         def some(values: np.ndarray | None, where: np.ndarray, otherwise: int) -> bytes:
             if values is None:

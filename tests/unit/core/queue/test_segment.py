@@ -1,0 +1,93 @@
+"""What a queued message costs, and what comes back of a segment."""
+
+import sys
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.segment import SIZE, Run, Segment, State
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+
+COUNT, BATCH, NOW_MS = 1_000_000, 10_000, 1_700_000_000_000
+
+
+def filled(ttl: bool) -> tuple[QueueShard, int]:
+    """A shard with a million messages, and by how many bytes the process grew."""
+    shard = QueueShard(QueueSettings(name="orders", expiration=Expiration(enabled=True)))
+    lifetimes = [[("lapse-ttl-ms", b"%d" % (60_000 + number))] if ttl else [] for number in range(7)]
+    records = [
+        SimpleNamespace(offset=offset, timestamp=NOW_MS, headers=lifetimes[offset % 7], key=None, value=b"")
+        for offset in range(BATCH)
+    ]
+    tracemalloc.start()
+    for _ in range(0, COUNT, BATCH):
+        shard.arrive("orders", 0, records, Step())
+        for record in records:
+            record.offset += BATCH
+            record.timestamp += 10
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return shard, grown
+
+
+@pytest.mark.feature("Q1")
+@pytest.mark.parametrize(("ttl", "most"), [(False, 6), (True, 16)])
+def test_a_queued_message_takes_few_bytes(ttl: bool, most: int) -> None:
+    shard, grown = filled(ttl)
+    columns = sum(
+        sys.getsizeof(column)
+        for segment in shard.state.segments.values()
+        for column in (segment.state, segment.deliveries, segment.deadline_ms, segment.cancels, segment.holder)
+        if column is not None
+    )
+    assert shard.depth()["available"] == COUNT
+    assert columns / COUNT <= most
+    assert grown / COUNT <= most
+
+
+@st.composite
+def segments(draw) -> Segment:
+    segment = Segment(draw(st.integers(0, 1 << 40)))
+    segment.used = used = draw(st.sampled_from([0, 1, 7, SIZE]))
+    random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    states = draw(st.lists(st.sampled_from(State), min_size=1, unique=True))
+    segment.state[:used] = random.choice(states, used)
+    segment.deliveries[:used] = random.integers(0, 1 << 16, used)
+    if draw(st.booleans()):
+        segment.deadlines()[:used] = random.integers(0, 1 << 62, used)
+    if draw(st.booleans()):
+        segment.cancel_counts()[:used] = random.integers(0, 1 << 16, used)
+    if {State.LEASED, State.SENT, State.DELAYED}.intersection(states):
+        holder, until_ms = segment.leases()
+        holder[:used] = np.where(np.isin(segment.state[:used], (State.LEASED, State.SENT)), 5, -1)
+        until_ms[:used] = random.integers(1, 1 << 62, used)
+    if used:
+        segment.runs = [Run(0, 3, 1 << 33, used)]
+    segment.recount()
+    return segment
+
+
+@pytest.mark.feature("Q16")
+@given(segments())
+def test_a_segment_comes_back_as_it_was(segment: Segment) -> None:
+    again = Segment.decode(segment.encode())
+    assert again.encode() == segment.encode()
+    for name in ("index", "used", "held", "available", "min_deadline_ms", "min_until_ms", "runs", "base"):
+        assert getattr(again, name) == getattr(segment, name), name
+    bound = np.isin(segment.state, (State.LEASED, State.SENT, State.DELAYED))
+    if bound.any():
+        assert (again.until_ms[bound] == segment.until_ms[bound]).all()
+        assert (again.holder[bound] == segment.holder[bound]).all()
+
+
+@pytest.mark.feature("Q16")
+def test_a_segment_of_another_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="format 9; this version of lapse reads format 1"):
+        Segment.decode(b"\x09" + Segment(0).encode()[1:])
