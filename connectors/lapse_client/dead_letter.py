@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
@@ -119,7 +119,7 @@ class DeadLetterReader:
         Raises:
             LapseError: the topic cannot be read.
         """
-        consumer = self._connection.consumer()
+        consumer = self._connection.consumer(enable_partition_eof=True)
         try:
             seen: set[str] = set()
             for message in self._messages(consumer):
@@ -152,20 +152,17 @@ class DeadLetterReader:
         consumer.assign(places)
         while ends or self._follow:
             message = consumer.poll(_POLL_S)
-            if message is not None and message.error() is not None:
-                raise LapseError(
-                    f"{self.topic} cannot be read: {message.error()}. Check that it exists and is readable"
-                )
-            if message is not None:
+            if message is None:
+                continue
+            error, partition = message.error(), message.partition() or 0
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                ends.pop(partition, None)  # the last offset need not be a record
+            elif error is not None:
+                raise LapseError(f"{self.topic} cannot be read: {error}. Check that it exists and is readable")
+            elif self._follow or partition in ends:
                 yield message
-            if not self._follow:
-                self._drop_finished(consumer, ends)
-
-    def _drop_finished(self, consumer: Consumer, ends: dict[int, int]) -> None:
-        """Positions tell the end even where the last offset is not a record."""
-        for place in consumer.position([TopicPartition(self.topic, partition) for partition in ends]):
-            if place.offset >= ends[place.partition]:
-                del ends[place.partition]
+                if (message.offset() or 0) + 1 >= ends.get(partition, 0):
+                    ends.pop(partition, None)
 
 
 def _number(texts: dict[str, str], name: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.connection import Connection, log_bounds
@@ -52,7 +52,7 @@ def replay(start: Bookmark | str, *, connection: Connection | None = None, follo
     topics = cluster.partitions(first.topic)
     if first.partition >= topics.get(first.topic, 0):
         raise UnknownEntity("partition", f"{first.topic}:{first.partition}", topics)
-    consumer = cluster.consumer()
+    consumer = cluster.consumer(enable_partition_eof=True)
     try:
         place = TopicPartition(first.topic, first.partition, first.offset)
         low, end = log_bounds(consumer, place)
@@ -63,11 +63,13 @@ def replay(start: Bookmark | str, *, connection: Connection | None = None, follo
         while follow or reached < end:
             message = consumer.poll(_POLL_S)
             if message is None:
-                position = consumer.position([place])[0].offset
-                reached = max(reached, position)
                 continue
-            if message.error() is not None:
-                raise LapseError(f"{first.topic} cannot be read: {message.error()}")
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                reached = max(reached, message.offset() or 0)
+                continue
+            if error is not None:
+                raise LapseError(f"{first.topic} cannot be read: {error}. Check that it exists and is readable")
             reached = (message.offset() or 0) + 1
             yield Replayed(
                 bookmark=Bookmark(first.topic, first.partition, message.offset() or 0),

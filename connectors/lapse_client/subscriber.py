@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
+from typing import Literal
 
 from lapse_client.connection import Connection, entities
 from lapse_client.delivery import Delivery, Settling
@@ -40,6 +41,8 @@ class QueueSubscriber:
         connection: the cluster; from the environment by default.
         name: of the subscription, for people and for peeks; unique by default.
         filter: an expression; only messages that match are delivered.
+        payload: `inline`, or `reference`: the queue sends bookmarks only, and the client reads the records from the
+            underlying topics itself, which it needs the right for; cheaper for the worker.
         heartbeat_timeout_ms: silence after which the queue takes the leases back, in ms.
         ack_batch_size: acknowledgments in one command at most.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
@@ -58,6 +61,7 @@ class QueueSubscriber:
         connection: Connection | None = None,
         name: str | None = None,
         filter: str | None = None,  # noqa: A002  # the command's word
+        payload: Literal["inline", "reference"] = "inline",
         heartbeat_timeout_ms: int = 10_000,
         ack_batch_size: int = 1_000,
         ack_interval_ms: int = 50,
@@ -69,6 +73,7 @@ class QueueSubscriber:
             max_backlog=max_backlog,
             name=name or Terms.unique_name(),
             filter=filter,
+            payload=payload,
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             ack_batch_size=ack_batch_size,
             ack_interval_ms=ack_interval_ms,

@@ -7,18 +7,22 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, cast
 
+from confluent_kafka import Message
+
+from lapse.protocol import header
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.acknowledgments import Acknowledgments
 from lapse_client.arrivals import Arrivals
-from lapse_client.channel import Channel, forgotten
+from lapse_client.channel import Channel, Fields, forgotten
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.credit import Credits, Grant
 from lapse_client.delivery import Delivery, Settling
 from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
+from lapse_client.referenced import KIND, RecordReader, Referenced
 from lapse_client.settlement import SettlementBatch, SettlementResult, chunks, results
 from lapse_client.shard import Shard
 from lapse_client.terms import Terms
@@ -51,7 +55,11 @@ class Subscription:
     ) -> None:
         self.terms = terms
         self.arrivals: Arrivals[Delivery] = Arrivals()
-        self.read = functools.partial(Delivery, self)
+        self.read: Callable[[Shard, Message, Fields], Delivery | Referenced] = functools.partial(Delivery, self)
+        self._records: RecordReader | None = None
+        if terms.payload == "reference":
+            self.read = self._read_reference
+            self._records = RecordReader(connection, self, self._read_records, self.failed)
         self.channel = Channel(connection, queues, self)
         self.channel.ours.add(terms.name.encode())
         self._on_refused = on_refused
@@ -63,6 +71,7 @@ class Subscription:
         self._unconfirmed = set(range(len(self._shards)))
         self._confirmed = threading.Event()
         self._error: BaseException | None = None
+        self._generations = [0] * len(self._shards)  # one more each time that a shard has forgotten us
         self._stopped = False
         self._closing = False
 
@@ -84,7 +93,7 @@ class Subscription:
             self._closing = True
             for shard in self._shards:  # whatever answers late shall not hold leases for nobody
                 self.channel.send(shard, self._command("unsubscribe", answer="none"))
-            self.channel.close()
+            self._close_channel()
             raise error
 
     def stop(self) -> None:
@@ -110,7 +119,12 @@ class Subscription:
                 self.channel.ask(leave, timeout_s)
             except LapseError as error:
                 log.warning("leases return when heartbeats are missed, not at once: %s", error)
+        self._close_channel()
+
+    def _close_channel(self) -> None:
         self.channel.close()
+        if self._records is not None:
+            self._records.close()
 
     def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
         """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
@@ -186,8 +200,19 @@ class Subscription:
                     self._credits.settled(shard.index, len(group), elapsed_ms())
         return asked
 
-    def received(self, arrived: list[Delivery]) -> None:
+    def received(self, records: Sequence[Delivery | Referenced]) -> None:
         """Take deliveries in, and count them (from `Channel`)."""
+        arrived: list[Delivery] = []
+        if self._records is None:
+            arrived = cast("list[Delivery]", records)
+        else:
+            for record in records:
+                if isinstance(record, Delivery):
+                    arrived.append(record)
+                    continue
+                with self._lock:
+                    self._credits.delivered(record.shard.index, len(record.messages), elapsed_ms())
+                self._records.add(record)
         counts: dict[int, int] = {}
         for delivery in arrived:
             if not delivery.is_barrier:
@@ -199,6 +224,22 @@ class Subscription:
                 self._credits.delivered(index, count, now_ms)
         if not self._stopped:
             self.arrivals.put(arrived)
+
+    def _read_reference(self, shard: Shard, message: Message, fields: Fields) -> Delivery | Referenced:
+        if fields.get(header.KIND) == KIND:
+            return Referenced.read(shard, message, fields, self._generations[shard.index])
+        return Delivery(self, shard, message, fields)
+
+    def _read_records(self, referenced: Referenced, deliveries: list[Delivery]) -> None:
+        """Records that references named were read (from `RecordReader`)."""
+        index = referenced.shard.index
+        if referenced.generation != self._generations[index]:
+            deliveries = []
+        if missing := len(referenced.messages) - len(deliveries):
+            with self._lock:
+                self._credits.settled(index, missing, elapsed_ms())
+        if deliveries and not self._stopped:
+            self.arrivals.put(deliveries)
 
     def refused(self, shard: Shard, answer: Answer) -> None:
         """Subscribe again where the subscription is unknown; report refused settlements (from `Channel`)."""
@@ -260,6 +301,7 @@ class Subscription:
                 "subscribe",
                 max_backlog=grant.credit,
                 filter=self.terms.filter,
+                payload=self.terms.payload,
                 heartbeat_timeout_ms=self.terms.heartbeat_timeout_ms,
             )
             future = self.channel.send(self._shards[grant.shard], command)
@@ -296,6 +338,7 @@ class Subscription:
 
     def _lost(self, shard: Shard) -> None:
         log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
+        self._generations[shard.index] += 1
         with self._lock:
             self._credits.lost(shard.index)
         dropped = self.arrivals.remove(lambda delivery: delivery.shard is shard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 from uuid import uuid4
 
 _LEAST = {"max_backlog": 0, "heartbeat_timeout_ms": 100, "ack_batch_size": 1, "ack_interval_ms": 0}
@@ -21,6 +22,7 @@ class Terms:
         name: the subscription; unique by default.
         filter: which messages, as an expression; None = all.
         heartbeat_timeout_ms: silence after which it counts as lost and its leases return, in ms.
+        payload: `inline`, or `reference`: the client reads the records from the underlying topics itself.
         ack_batch_size: acknowledgments in one command at most.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
     """
@@ -29,10 +31,13 @@ class Terms:
     name: str = field(default_factory=_unique_name)
     filter: str | None = None
     heartbeat_timeout_ms: int = 10_000
+    payload: Literal["inline", "reference"] = "inline"
     ack_batch_size: int = 1_000
     ack_interval_ms: int = 50
 
     def __post_init__(self) -> None:
+        if self.payload not in ("inline", "reference"):
+            raise ValueError(f"payload = {self.payload!r}: expected inline or reference")
         for what, least in _LEAST.items():
             value = getattr(self, what)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

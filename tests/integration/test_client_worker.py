@@ -1,0 +1,170 @@
+"""The client against a real worker: every way to receive, a take-over, SOW topics, the commands."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lapse.cli.publish import publish as publish_command
+from lapse.cli.queue import queue as queue_command
+from lapse.cli.sow import sow as sow_command
+from lapse_client import Connection, Delivery, Publisher, Queue, QueueSubscriber, SowClient
+
+
+class Deployment:
+    """A worker of this module's own, on the shared broker."""
+
+    def __init__(self, servers: str, directory: Path, unique: str) -> None:
+        self.connection = Connection(servers)
+        self.orders, self.source, self.prices = f"orders{unique}", f"source{unique}", f"prices{unique}"
+        self._config = directory / "lapse.toml"
+        self._log = (directory / "worker.log").open("wb")
+        self._environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": servers}
+        self._config.write_text(
+            f'[lapse]\napp_id = "app{unique}"\ndata_dir = "{directory}/data"\n'
+            f'[queue.{self.orders}]\ntopics = ["{self.source}"]\npartitions = 2\nexpiration = "enabled"\n'
+            f'[sow.{self.prices}]\npartitions = 2\nexpiration = "enabled"\n'
+        )
+        applied = self._lapse("apply", "--yes")
+        assert applied.wait(60) == 0
+        self.worker = self._lapse("worker", "--no-supervise")
+
+    def _lapse(self, command: str, option: str) -> subprocess.Popen[bytes]:
+        line = [sys.executable, "-m", "lapse", command, option, "-c", str(self._config)]
+        return subprocess.Popen(line, env=self._environment, stdout=self._log, stderr=self._log)
+
+    def take_over(self) -> None:
+        self.worker.kill()
+        self.worker.wait(30)
+        self.worker = self._lapse("worker", "--no-supervise")
+
+    def publish(self, count: int, prefix: str = "") -> set[bytes]:
+        values = [f"{prefix}{number}" for number in range(count)]
+        with Publisher(self.connection) as publisher:
+            for value in values:
+                publisher.publish(self.orders, value, key=value, headers={"own": "yes"}, ttl_ms=600_000)
+        return {value.encode() for value in values}
+
+    def subscriber(self, max_backlog: int, **options: object) -> QueueSubscriber:
+        return QueueSubscriber(self.orders, max_backlog, connection=self.connection, timeout_s=90, **options)
+
+
+@pytest.fixture(scope="module")
+def lapse(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    directory = tmp_path_factory.mktemp("worker")
+    deployment = Deployment(kafka, directory, f"{time.time_ns()}")
+    yield deployment
+    deployment.worker.terminate()
+    try:
+        deployment.worker.wait(30)
+    except subprocess.TimeoutExpired:
+        deployment.worker.kill()
+        deployment.worker.wait(30)
+
+
+def collect(subscriber: QueueSubscriber, wanted: set[bytes], timeout: float = 60) -> list[Delivery]:
+    seen: list[Delivery] = []
+    for delivery in subscriber.messages(timeout):
+        with delivery:
+            seen.append(delivery)
+        if {one.value for one in seen} >= wanted:
+            break
+    assert {one.value for one in seen} == wanted
+    return seen
+
+
+@pytest.mark.feature("Q2", "Q3", "X3", "D4")
+@pytest.mark.parametrize("payload", ["inline", "reference"])
+@pytest.mark.parametrize("max_backlog", [1, 100])
+def test_what_is_published_to_a_queue_comes_once(lapse: Deployment, payload: str, max_backlog: int) -> None:
+    count = 20 if max_backlog == 1 else 1000
+    wanted = lapse.publish(count, f"{payload}-{max_backlog}-")
+    with lapse.subscriber(max_backlog, payload=payload) as subscriber:
+        seen = collect(subscriber, wanted)
+    assert len(seen) == count
+    for one in seen:
+        assert one.bookmark.topic == lapse.source
+        assert one.key == one.value
+        assert ("own", b"yes") in one.headers
+        assert one.expires_at_ms == one.timestamp_ms + 600_000
+        assert one.lease_until_ms is not None
+        assert one.delivery_count == 1
+    with Queue(lapse.orders, connection=lapse.connection) as queue:
+        assert queue.depth()["depth"] == 0
+
+
+@pytest.mark.feature("Q5", "Q8", "X3")
+@pytest.mark.parametrize("payload", ["inline", "reference"])
+def test_a_cancelled_message_comes_again(lapse: Deployment, payload: str) -> None:
+    wanted = lapse.publish(10, "again")
+    with lapse.subscriber(10, payload=payload) as subscriber:
+        cancelled = subscriber.receive(60)
+        cancelled.cancel()
+        seen = collect(subscriber, wanted)
+    counts = {one.value: one.delivery_count for one in seen}
+    assert counts.pop(cancelled.value) == 2
+    assert set(counts.values()) == {1}
+
+
+@pytest.mark.feature("X3", "C5")
+@pytest.mark.slow
+def test_a_subscription_outlives_a_take_over(lapse: Deployment) -> None:
+    wanted = lapse.publish(10, "before")
+    with lapse.subscriber(100, heartbeat_timeout_ms=30_000) as subscriber:
+        collect(subscriber, wanted)
+        subscriber.flush()
+        time.sleep(1)
+        lapse.take_over()
+        collect(subscriber, lapse.publish(10, "after"))
+
+
+@pytest.mark.feature("S2", "S3", "S5", "S6", "S7", "X3")
+def test_a_sow_topic_is_queried_and_followed(lapse: Deployment) -> None:
+    with (
+        Publisher(lapse.connection) as publisher,
+        SowClient(lapse.prices, connection=lapse.connection, timeout_s=90) as prices,
+    ):
+        for symbol, price in (("A", 90), ("B", 110), ("C", 130)):
+            publisher.publish(lapse.prices, json.dumps({"symbol": symbol, "price": price}), key=symbol)
+        publisher.flush()
+        deadline = time.monotonic() + 60
+        while len(list(prices.query())) < 3:
+            assert time.monotonic() < deadline
+        assert [record.key for record in prices.query(order_by="/price DESC", top_n=2)] == [b"C", b"B"]
+        with prices.sow_and_subscribe("/price > 100") as updates:
+            publisher.publish(lapse.prices, b'{"price": 95}', key="B", delta=True)
+            publisher.publish(lapse.prices, b'{"symbol": "D", "price": 150}', key="D", ttl_ms=1000)
+            publisher.flush()
+            seen = [(update.kind, update.key) for update in updates.updates(timeout=4)]
+        assert sorted(seen[:2]) == [("sow", b"B"), ("sow", b"C")]
+        assert {("publish", b"D"), ("oof", b"B"), ("oof", b"D")} <= set(seen)
+        assert prices.delete(filter="/price > 100") == 1
+
+
+@pytest.mark.feature("X3", "X7", "Q15")
+def test_the_commands_do_the_same(lapse: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", lapse.connection.bootstrap_servers)
+    run: Callable[..., object] = CliRunner().invoke
+    published = run(publish_command, [lapse.orders, "hello", "--ttl-ms", "60000", "--json"])
+    assert published.exit_code == 0, published.output
+    bookmark = json.loads(published.output)["bookmark"]
+    assert bookmark.startswith(f"{lapse.source}:")
+    deadline = time.monotonic() + 30
+    while json.loads(run(queue_command, ["depth", lapse.orders, "--json"]).output)["depth"] != 1:
+        assert time.monotonic() < deadline
+    peeked = json.loads(run(queue_command, ["peek", lapse.orders, "--json"]).output)
+    assert (peeked["bookmark"], peeked["state"]) == (bookmark, "available")
+    told = json.loads(run(queue_command, ["subscribe", lapse.orders, "-n", "1", "--timeout", "30", "--json"]).output)
+    assert (told["value"], told["bookmark"]) == ("hello", bookmark)
+    assert run(queue_command, ["depth", "nowhere"]).exit_code == 1
+    assert run(publish_command, [lapse.orders, "x", "--ttl-ms", "1", "--expires-at-ms", "2"]).exit_code == 2
+    assert run(sow_command, ["query", lapse.prices, "--json"]).exit_code == 0
+    wrong = run(sow_command, ["query", lapse.prices, "/price >"])
+    assert wrong.exit_code == 1
+    assert "column" in wrong.output
