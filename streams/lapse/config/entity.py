@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from lapse.config.duration import DurationMs, duration_ms
+from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
+from lapse.core.queue.trait import TraitReader
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
+from lapse.core.sow import key as sow_key
 from lapse.protocol import topic as topic_names
 
 
@@ -79,6 +83,10 @@ class QueueConfig(EntityConfig):
         max_per_subscription_backlog: cap on every subscription's backlog (Q3).
         max_deliveries: deliveries after which a message leaves; 0 = no limit (Q9).
         max_cancels: cancels beyond which a message leaves; 0 = no limit (Q9).
+        ordering: each partition has its own order, or all partitions and topics share one (Q17).
+        priority: expression whose value orders messages, highest first (Q11).
+        barrier: filter that says which messages are barriers (Q12).
+        group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
         recovery_point: where a new queue begins: `"beginning"`, `"end"`, or an instant in ms since the epoch (Q16).
     """
 
@@ -94,6 +102,10 @@ class QueueConfig(EntityConfig):
     max_deliveries: int = Field(default=0, ge=0, le=65_000)
     max_cancels: int = Field(default=0, ge=0, le=65_000)
     recovery_point: Literal["beginning", "end"] | int = "beginning"
+    ordering: Literal["partition", "total"] = "partition"
+    priority: str | None = None
+    barrier: str | None = None
+    group_by: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -104,6 +116,15 @@ class QueueConfig(EntityConfig):
             )
         if not self.lease_period:
             raise ValueError("lease_period must be longer than 0")
+        if self.barrier is not None and self.ordering != "total":
+            raise ValueError('barrier requires ordering = "total": a barrier waits for everything before it (Q17)')
+        for name, compiled in (("priority", compile_value), ("barrier", compile_filter), ("group_by", compile_value)):
+            text = getattr(self, name)
+            if text is not None:
+                try:
+                    compiled(text)
+                except ExpressionError as error:
+                    raise ValueError(f"{name}: {error}") from error
         unknown = set(self.topic_expirations) - set(self.topics)
         if self.topics and unknown:
             raise ValueError(f"topic_expirations names {', '.join(sorted(unknown))}, which topics does not list")
@@ -140,6 +161,12 @@ class QueueConfig(EntityConfig):
             heartbeat_timeout_ms=self.heartbeat_timeout,
             dead_letter_topic=self.dead_letter_topic(name),
             dead_letter_reasons=QUEUE_DEAD_LETTER_REASONS if reasons is None else frozenset(reasons),
+            traits=TraitReader(
+                priority=None if self.priority is None else compile_value(self.priority),
+                barrier=None if self.barrier is None else compile_filter(self.barrier),
+                group=None if self.group_by is None else compile_value(self.group_by),
+            ),
+            parse=orjson.loads,
         )
 
 
@@ -149,19 +176,29 @@ class SowConfig(EntityConfig):
     Attributes:
         topic: its underlying topic; the topic of its own name when left out.
         key: paths of the payload that make the key; the record's key when left out (S1).
+        hash_index: paths of further fields that equality filters look up (S11).
         value_format: how payloads are read where they have to be: `"json"` (S1, S2).
     """
 
     topic: str | None = None
     key: tuple[str, ...] = ()
+    hash_index: tuple[str, ...] = ()
     value_format: Literal["json"] = "json"
 
     @model_validator(mode="before")
     @classmethod
-    def _one_key(cls, tree: Any) -> Any:
-        if isinstance(tree, dict) and isinstance(tree.get("key"), str):
-            return {**tree, "key": [tree["key"]]}
-        return tree
+    def _one_path(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        single = {name: [tree[name]] for name in ("key", "hash_index") if isinstance(tree.get(name), str)}
+        return {**tree, **single}
+
+    @field_validator("key", "hash_index")
+    @classmethod
+    def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            sow_key.path(path)
+        return paths
 
     def underlying(self, name: str) -> tuple[str, ...]:
         """The underlying topic of the SOW topic called `name`."""

@@ -48,7 +48,7 @@ class SowEntity(Entity):
             name=self.name,
             expiration=config.expiration_settings(),
             key=tuple(key.path(text) for text in config.key),
-            hash_index=tuple(getattr(config, "hash_index", ())),
+            hash_index=config.hash_index,
             dead_letter_reasons=config.letter_reasons(),
             heartbeat_timeout_ms=config.heartbeat_timeout,
             parse=orjson.loads,
