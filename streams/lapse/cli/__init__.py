@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "queue": Lazy("lapse.cli.queue:queue", "Receive from queues, look into them, settle messages."),
     "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records of SOW topics."),
     "kafka": Lazy("lapse.cli.kafka:kafka", "Start, show and stop a local Kafka broker.", extra="worker"),
+    "demo": Lazy("lapse.cli.demo:demo", "Send a year of real flights through a queue.", extra="worker,spark,demo"),
 }
 """Name of each subcommand, and where it is. Keep the summaries equal to the first lines of the commands' help."""
 

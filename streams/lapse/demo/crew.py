@@ -1,0 +1,128 @@
+"""The crew: publisher, workers and subscribers, their accidents, and who is started again when."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from lapse.demo.accident import WORKER, Accident, Death, accidents
+from lapse.demo.member import Member
+from lapse.demo.plan import Plan
+from lapse.demo.stage import Stage
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S: Final = 90.0
+_MOST_CRASHES: Final = 5
+
+
+class Crew:
+    """All processes of a run.
+
+    Args:
+        plan: of the run.
+        stage: where their logs and their configuration are.
+
+    Attributes:
+        publisher: one process.
+        workers: those that run queue and SOW topic.
+        subscribers: those that serve.
+        deaths: who was killed, in order.
+        crashes: processes that ended although nobody killed them; each was started again.
+    """
+
+    def __init__(self, plan: Plan, stage: Stage) -> None:
+        self._plan = plan
+        path = stage.directory / "plan.json"
+        plan.write(path)
+        environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": plan.bootstrap_servers}
+        configuration = str(stage.configuration)
+
+        def member(name: str, *command: str) -> Member:
+            return Member(name, command, stage.log(name), environment)
+
+        self.publisher = member("publisher", "-m", "lapse.demo.publisher", str(path))
+        self.workers = [
+            member(f"worker-{number}", *_worker(configuration, stage.directory / f"worker-{number}"))
+            for number in range(plan.workers)
+        ]
+        self.subscribers = [
+            member(f"subscriber-{number}", "-m", "lapse.demo.subscriber", str(path), str(number), "{life}")
+            for number in range(plan.subscribers)
+        ]
+        self.deaths: list[Death] = []
+        self.crashes: list[str] = []
+        self._accidents = accidents(plan)
+        self._absent: list[tuple[float, Member, int]] = []
+
+    @property
+    def everybody(self) -> list[Member]:
+        """All processes, those first that are to stop first."""
+        return [self.publisher, *self.subscribers, *self.workers]
+
+    def start(self) -> None:
+        """Start everybody, and wait until they are at work.
+
+        Raises:
+            DemoFailed: somebody is not; the text ends with the log.
+        """
+        for one in (*self.workers, self.publisher, *self.subscribers):
+            one.start()
+        for one in (*self.subscribers, self.publisher):
+            one.await_ready(_PATIENCE_S)
+
+    def go_on(self, since_start_s: float) -> None:
+        """Let happen what is due: accidents, and who comes back.
+
+        Args:
+            since_start_s: seconds since the first announcement.
+
+        Raises:
+            DemoFailed: the publisher ended early, or somebody crashes again and again.
+        """
+        while self._accidents and self._accidents[0].after_s <= since_start_s:
+            self._happen(self._accidents.pop(0))
+        for back_s, member, place in list(self._absent):
+            if time.monotonic() >= back_s:
+                self._absent.remove((back_s, member, place))
+                member.start()
+                self.deaths[place] = replace(self.deaths[place], back_ms=round(time.time() * 1000))
+        absent = {member.name for _, member, _ in self._absent}
+        for member in (*self.workers, *self.subscribers):
+            if not member.alive and member.name not in absent:
+                self.crashes.append(f"{member.name} ended with code {member.code}")
+                log.error("%s", member.failure(f"ended with code {member.code}; it is started again"))
+                if len(self.crashes) > _MOST_CRASHES:
+                    raise member.failure(f"ended with code {member.code}, and it was not the first time")
+                member.start()
+        if not self.publisher.alive and not self.publisher.said.get("done"):
+            raise self.publisher.failure(f"ended with code {self.publisher.code}")
+
+    def calm(self) -> None:
+        """No further accidents; whoever is absent comes back at once."""
+        self._accidents.clear()
+        self._absent = [(0.0, member, place) for _, member, place in self._absent]
+
+    def stop(self, members: list[Member]) -> None:
+        """Stop some, all at the same time."""
+        for one in members:
+            one.ask_to_stop()
+        for one in members:
+            one.stop()
+
+    def _happen(self, accident: Accident) -> None:
+        member = (self.workers if accident.kind == WORKER else self.subscribers)[accident.number]
+        if not member.alive:
+            return
+        member.kill()
+        self.deaths.append(Death(round(time.time() * 1000), member.name))
+        self._absent.append((time.monotonic() + accident.absent_s, member, len(self.deaths) - 1))
+
+
+def _worker(configuration: str, data: Path) -> list[str]:
+    arguments = ["--config", configuration, "--data-dir", str(data), "--log-level", "warning", "--no-supervise"]
+    return ["-m", "lapse", "worker", *arguments]

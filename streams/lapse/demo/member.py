@@ -1,0 +1,134 @@
+"""A process of the demo, as its director sees it: started, killed, started again, and never left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from lapse.demo.error import DemoFailed
+
+_PR_SET_PDEATHSIG: Final = 1
+_TAIL: Final = 12
+
+
+class Member:
+    """One process, over all its lives.
+
+    Args:
+        name: for people, and of its log.
+        command: arguments for this Python; `{life}` stands for how often it was started before.
+        log: where its output for people goes.
+        environment: of the process.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.lives = 0
+        self.said: dict[str, Any] = {}
+        """The latest value of everything that the process has said on its standard output, in lines of JSON."""
+        self._command = command
+        self._log = log
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs and has said that it is at work."""
+        return self.alive and bool(self.said.get("ready"))
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start it; call from the thread that lives as long as the demo (Linux ends it with that thread)."""
+        arguments = [part.format(life=self.lives) for part in self._command]
+        self.said = {}
+        self.lives += 1
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  # one system call
+            )
+        assert self._process.stdout is not None
+        threading.Thread(target=_listen, args=(self._process.stdout, self.said), daemon=True).start()
+
+    def tell(self, **what: Any) -> None:
+        """Say something on its standard input."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(orjson.dumps(what) + b"\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL: it has no chance to say goodbye."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        """SIGTERM, and SIGKILL to whoever does not go within `timeout_s` seconds."""
+        self.ask_to_stop()
+        if self._process is not None:
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM, without waiting."""
+        if self.alive and self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def await_ready(self, timeout_s: float) -> None:
+        """Wait until it is at work.
+
+        Raises:
+            DemoFailed: it ended, or is not at work within `timeout_s` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self.ready:
+            if not self.alive:
+                raise self.failure(f"ended with code {self.code}")
+            if time.monotonic() > deadline:
+                raise self.failure(f"is not at work after {timeout_s:.0f} s")
+            time.sleep(0.05)
+
+    def failure(self, what: str) -> DemoFailed:
+        """What to raise when it went wrong, with the end of its log."""
+        lines = self._log.read_text("utf-8", "replace").strip().splitlines() if self._log.is_file() else []
+        tail = "\n".join(f"  {line}" for line in lines[-_TAIL:])
+        return DemoFailed(f"The {self.name} {what}. Its log, {self._log}, ends with:\n{tail or '  (nothing)'}")
+
+
+def _listen(pipe: IO[bytes], said: dict[str, Any]) -> None:
+    for line in pipe:
+        try:
+            said.update(orjson.loads(line))
+        except (orjson.JSONDecodeError, TypeError, ValueError):
+            continue
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process when its parent does, however that ends (Linux; elsewhere nothing)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

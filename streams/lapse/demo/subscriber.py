@@ -1,0 +1,103 @@
+"""A subscriber's process: serves departures one after the other, each in its own time, until it is stopped or killed.
+
+What becomes of a delivery:
+
+- served before the flight leaves: acknowledged;
+- the flight has left already, or leaves meanwhile: given back, and the queue expires it;
+- the flight is cancelled: expired at once, there is nothing to serve;
+- now and then something is amiss: given back, for whoever gets it next.
+
+Only flights that are there take time.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import orjson
+
+from lapse.demo.plan import Plan
+from lapse_client import Connection, Delivery, QueueSubscriber
+
+_BATCH_S: Final = 0.05
+"""About so long a batch takes; its acknowledgments go out together."""
+
+
+def main(path: Path, number: int, life: int) -> None:
+    """Serve until SIGTERM, or until the director is gone.
+
+    Args:
+        path: of the plan.
+        number: which subscriber it is.
+        life: how often it was started before.
+    """
+    plan = Plan.read(path)
+    chance = random.Random(f"{plan.seed}/{number}/{life}")  # noqa: S311  # accidents, not secrets
+    subscriber = QueueSubscriber(
+        plan.queue,
+        plan.max_backlog,
+        connection=Connection.from_environment(plan.bootstrap_servers),
+        name=f"gate-{number}-{life}",
+        heartbeat_timeout_ms=plan.heartbeat_ms,
+        ack_interval_ms=20,
+    )
+
+    def leave(_number: int = 0, _frame: FrameType | None = None) -> None:
+        threading.Thread(target=subscriber.close).start()
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of a terminal; the director decides
+    with subscriber:
+        print('{"ready":true}', flush=True)  # noqa: T201  # to the director
+        gate = _Gate(plan, subscriber, chance)
+        for batch in subscriber.batches(max(1, round(_BATCH_S / plan.service_s))):
+            gate.serve(batch)
+
+
+class _Gate:
+    """Serves batches, each flight in the plan's time."""
+
+    def __init__(self, plan: Plan, subscriber: QueueSubscriber, chance: random.Random) -> None:
+        self._plan = plan
+        self._subscriber = subscriber
+        self._chance = chance
+        self._free_s = time.monotonic()
+
+    def serve(self, batch: list[Delivery]) -> None:
+        """Serve what is there, and settle all."""
+        void: list[Delivery] = []
+        here: list[Delivery] = []
+        left: list[Delivery] = []
+        now_ms = time.time() * 1000
+        for delivery in batch:
+            if orjson.loads(delivery.value or b"{}").get("cancelled"):
+                void.append(delivery)
+            else:
+                (here if _leaves_after(delivery, now_ms) else left).append(delivery)
+        self._free_s = max(self._free_s, time.monotonic()) + len(here) * self._plan.service_s
+        time.sleep(max(0.0, self._free_s - time.monotonic()))
+        served: list[Delivery] = []
+        now_ms = time.time() * 1000
+        for delivery in here:
+            amiss = self._chance.random() < self._plan.cancel_share
+            (left if amiss or not _leaves_after(delivery, now_ms) else served).append(delivery)
+        self._subscriber.acknowledge(served)
+        if left:
+            self._subscriber.settle("cancel", left)
+        if void:
+            self._subscriber.settle("expire", void)
+
+
+def _leaves_after(delivery: Delivery, now_ms: float) -> bool:
+    return delivery.expires_at_ms is None or delivery.expires_at_ms > now_ms
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
