@@ -50,7 +50,8 @@ def _supervise(command: list[str]) -> int:
         began = time.monotonic()
         process = subprocess.Popen(command, preexec_fn=_die_with_parent)  # noqa: PLW1509  # one system call
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda got, _frame, child=process: child.send_signal(got))
+            # mypy infers no lambda with a default
+            signal.signal(number, lambda got, _frame, child=process: child.send_signal(got))  # type: ignore[misc]
         code = process.wait()
         if code != CRASHED and code >= 0:
             return code

@@ -26,7 +26,10 @@ ORIGINAL_NAMES: Final = {
 
 # On every record of `lapse.<name>.deliveries` (D4).
 KIND: Final = "lapse-kind"
-"""`delivery`, `reference`, `barrier`, `answer`, `epoch`; of a SOW topic also `group-begin`, `sow`, `group-end`, `publish`, `oof`."""
+"""`delivery`, `reference`, `barrier`, `answer`, `epoch`.
+
+Of a SOW topic also `group-begin`, `sow`, `group-end`, `publish`, `oof`.
+"""
 SUBSCRIPTION: Final = "lapse-subscription"
 COMMAND_ID: Final = "lapse-command-id"
 EPOCH: Final = "lapse-epoch"

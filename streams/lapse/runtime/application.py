@@ -25,7 +25,7 @@ _POLL_RECORDS: Final = 5_000
 _FETCH_BYTES: Final = 4 << 20
 
 
-class LapseApp(faust.App):  # type: ignore[misc]
+class LapseApp(faust.App):
     """A Faust app that carries the entities it runs.
 
     Attributes:

@@ -101,7 +101,8 @@ class BatchProducer:
         for key, value in records:
             if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
                 raise BatchTooLarge(f"{topic}, partition {partition}: more than {MAX_BATCH_BYTES} bytes in one step")
-        return await self.producer.send_batch(batch, topic, partition=partition)
+        sent: asyncio.Future[RecordMetadata] = await self.producer.send_batch(batch, topic, partition=partition)
+        return sent
 
     async def send_in_batches(
         self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers
