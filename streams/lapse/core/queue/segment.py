@@ -1,7 +1,8 @@
 """A segment: 4,096 consecutive places of a queue shard, packed in columns.
 
 A column exists only where it says something: no deadlines while nothing expires, no leases while nothing is leased.
-A message without options of its own costs 1 byte of state and 2 bytes of counts; a deadline costs 8 more.
+A message without options of its own costs 1 byte of state and 4 bytes of counts (a message that fails at
+once and for ever is soon delivered more than 65,535 times); a deadline costs 8 more.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ class Segment:
         self.available = 0
         self.state: NDArray[np.uint8] = np.zeros(SIZE, np.uint8)
         self.deadline_ms: NDArray[np.int64] | None = None
-        self.deliveries: NDArray[np.uint16] = np.zeros(SIZE, np.uint16)
-        self.cancels: NDArray[np.uint16] | None = None
+        self.deliveries: NDArray[np.uint32] = np.zeros(SIZE, np.uint32)
+        self.cancels: NDArray[np.uint32] | None = None
         self.holder: NDArray[np.int32] | None = None
         self.until_ms: NDArray[np.int64] | None = None
         self.runs: list[Run] = []
@@ -125,10 +126,10 @@ class Segment:
             self.until_ms = np.zeros(SIZE, np.int64)
         return self.holder, self.until_ms
 
-    def cancel_counts(self) -> NDArray[np.uint16]:
+    def cancel_counts(self) -> NDArray[np.uint32]:
         """The cancel column, made if it does not exist."""
         if self.cancels is None:
-            self.cancels = np.zeros(SIZE, np.uint16)
+            self.cancels = np.zeros(SIZE, np.uint32)
         return self.cancels
 
     def deadline_of(self, slot: int) -> int:
@@ -181,12 +182,12 @@ class Segment:
             _HEAD.pack(_FORMAT, self.index, used, len(self.runs), columns),
             b"".join(_RUN.pack(*run) for run in self.runs),
             self.state[:used].tobytes(),
-            self.deliveries[:used].astype("<u2").tobytes(),
+            self.deliveries[:used].astype("<u4").tobytes(),
         ]
         if columns & 1 and self.deadline_ms is not None:
             parts.append(self.deadline_ms[:used].astype("<i8").tobytes())
         if columns & 2 and self.cancels is not None:
-            parts.append(self.cancels[:used].astype("<u2").tobytes())
+            parts.append(self.cancels[:used].astype("<u4").tobytes())
         if columns & 4 and self.holder is not None and self.until_ms is not None:
             parts.append(self.holder[:used].astype("<i4").tobytes())
             parts.append(self.until_ms[:used].astype("<i8").tobytes())
@@ -209,14 +210,14 @@ class Segment:
         at += run_count * _RUN.size
         segment.state[:used] = np.frombuffer(data, np.uint8, used, at)
         at += used
-        segment.deliveries[:used] = np.frombuffer(data, "<u2", used, at)
-        at += 2 * used
+        segment.deliveries[:used] = np.frombuffer(data, "<u4", used, at)
+        at += 4 * used
         if columns & 1:
             segment.deadlines()[:used] = np.frombuffer(data, "<i8", used, at)
             at += 8 * used
         if columns & 2:
-            segment.cancel_counts()[:used] = np.frombuffer(data, "<u2", used, at)
-            at += 2 * used
+            segment.cancel_counts()[:used] = np.frombuffer(data, "<u4", used, at)
+            at += 4 * used
         if columns & 4:
             holder, until_ms = segment.leases()
             holder[:used] = np.frombuffer(data, "<i4", used, at)

@@ -396,7 +396,7 @@ class QueueShard:
             source.partition,
             np.array([offset], np.int64),
             None if deadline_ms == NEVER else np.array([deadline_ms], np.int64),
-            np.zeros(1, np.uint16),
+            np.zeros(1, np.uint32),
             None,
         )
         step.removals.append(Removal(messages, reasons, at_ms, self.settings.writes_letter(reasons), detail))

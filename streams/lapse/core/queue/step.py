@@ -30,8 +30,8 @@ class Messages:
     partition: int
     offsets: NDArray[np.int64]
     deadlines_ms: NDArray[np.int64] | None
-    deliveries: NDArray[np.uint16]
-    cancels: NDArray[np.uint16] | None
+    deliveries: NDArray[np.uint32]
+    cancels: NDArray[np.uint32] | None
 
     def __len__(self) -> int:
         return len(self.offsets)

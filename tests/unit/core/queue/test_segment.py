@@ -59,11 +59,11 @@ def segments(draw) -> Segment:
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     states = draw(st.lists(st.sampled_from(State), min_size=1, unique=True))
     segment.state[:used] = random.choice(states, used)
-    segment.deliveries[:used] = random.integers(0, 1 << 16, used)
+    segment.deliveries[:used] = random.integers(0, 1 << 20, used)
     if draw(st.booleans()):
         segment.deadlines()[:used] = random.integers(0, 1 << 62, used)
     if draw(st.booleans()):
-        segment.cancel_counts()[:used] = random.integers(0, 1 << 16, used)
+        segment.cancel_counts()[:used] = random.integers(0, 1 << 20, used)
     if {State.LEASED, State.SENT, State.DELAYED}.intersection(states):
         holder, until_ms = segment.leases()
         holder[:used] = np.where(np.isin(segment.state[:used], (State.LEASED, State.SENT)), 5, -1)
