@@ -172,11 +172,11 @@ def _write(
     new = fresh(good, None if seen is None else seen.where(F.col("batch_id") < number)).persist()
     try:
         output.write("letters", new, F.col("letter_at"), number)
-        output.write("counts", counts(new, window), F.col("window_start"), number)
+        output.write("counts", counts(new, window).coalesce(1), F.col("window_start"), number)
     finally:
         new.unpersist()
     earlier = None if before is None else before.where(F.col("batch_id") < number)
-    output.write("partitions", partitions(kept, earlier), F.col("read_until"), number)
+    output.write("partitions", partitions(kept, earlier).coalesce(1), F.col("read_until"), number)
 
 
 def _day_before(day: date, horizon: timedelta) -> date:

@@ -1,0 +1,110 @@
+"""The commands that only ask: the ledger, the lives of messages, the report on what the monitor has counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lapse.protocol import topic
+from lapse.protocol.bookmark import Bookmark
+from lapse_spark import ledger as ledger_job
+from lapse_spark import lives as lives_job
+from lapse_spark import overview, quarantine, read, statement
+from lapse_spark.option import INSTANT, Cluster, cluster, plain_faults, print_json, working
+from lapse_spark.report import Report
+from lapse_spark.session import session
+
+
+@click.command()
+@click.option("--queue", required=True, help="The queue.")
+@click.option("--topics", required=True, metavar="NAME,…", help="Its underlying topics, all of them.")
+@click.option("--dead-letter-topic", multiple=True, help="Where its letters are, besides dlq.<queue>; may be repeated.")
+@click.option("--start", multiple=True, metavar="BOOKMARK", help="First message of a partition; may be repeated.")
+@click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
+@click.option("--expected-depth", type=int, help="Depth + scheduled + dying as the queue says, to be compared.")
+@click.option("--strict", is_flag=True, help="Records that cannot be read spoil the balance.")
+@click.option("--limit", default=ledger_job.SHOWN, show_default=True, help="How many differences are listed.")
+@click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
+@cluster
+def ledger(
+    *,
+    cluster: Cluster,
+    as_json: bool,
+    queue: str,
+    topics: str,
+    dead_letter_topic: tuple[str, ...],
+    start: tuple[str, ...],
+    until: int | None,
+    expected_depth: int | None,
+    strict: bool,
+    limit: int,
+    output: str | None,
+) -> None:
+    """Reckon what became of every message; exits with 1 where it does not add up."""
+    with working(f"Reckoning the ledger of {queue}"):
+        found = ledger_job.run(
+            cluster.session("ledger"),
+            cluster.connection,
+            queue,
+            [name.strip() for name in topics.split(",") if name.strip()],
+            dead_letter_topics=dead_letter_topic,
+            start=[Bookmark.parse(text) for text in start],
+            until_ms=until,
+            expected_depth=expected_depth,
+            strict=strict,
+            shown=limit,
+            output=output,
+        )
+    if as_json:
+        print_json(found.as_json())
+    else:
+        statement.show(found, Console())
+    if not found.balanced:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.option("--entity", required=True, help="The queue or SOW topic.")
+@click.option("--bookmark", default="", help="Everything that happened to this message.")
+@click.option("--output", help="Directory for Parquet with one row per message.")
+@cluster
+def lives(*, cluster: Cluster, as_json: bool, entity: str, bookmark: str, output: str | None) -> None:
+    """Tell the life of one message, or write those of all."""
+    if bool(bookmark) == bool(output):
+        raise ValueError("give --bookmark for one message, or --output for all")
+    session = cluster.session("lives")
+    good, _ = quarantine.split(read.events(session, cluster.connection, [entity]))
+    with read.existing([topic.events(entity)]):
+        if output:
+            lives_job.lives(good).write.mode("overwrite").parquet(output)
+            return
+        rows = [row.asDict() for row in lives_job.timeline(good, Bookmark.parse(bookmark)).collect()]
+    if as_json:
+        print_json(rows)
+        return
+    page = Report(f"{entity}: {bookmark}")
+    shown = ("at_ms", "event", "subscription", "reasons", "delivery_count", "detail")
+    cells = [[row[name] for name in shown] for row in rows]
+    page.table(shown, [[str(cell[0]), *cell[1:]] for cell in cells], title=f"{len(rows)} events")
+    page.show(Console())
+
+
+@click.command()
+@click.argument("path")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="The HTML file to write.")
+@click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def report(path: str, output: Path | None, master: str | None, as_json: bool) -> None:
+    """Show what the monitor has counted in the directory PATH."""
+    with plain_faults(), working("Reading"):
+        page = overview.build(session("lapse report", master=master), path)
+    if output is not None:
+        page.write(output)
+    if as_json:
+        print_json(page.as_json())
+    elif output is None:
+        page.show(Console())
+    else:
+        click.echo(f"written: {output}")

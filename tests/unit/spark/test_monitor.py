@@ -1,0 +1,91 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lapse_spark import monitor, summary
+
+pytestmark = pytest.mark.spark
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+COLUMNS = (
+    "id string, family string, entity string, reasons array<string>, message string, died_at timestamp, key binary, "
+    "expires_at_ms long, expired_at_ms long, redriven_count int, letter_topic string, letter_partition int, "
+    "letter_offset long, letter_at timestamp"
+)
+
+
+@pytest.fixture
+def letters(spark):
+    def make(*told):
+        rows = []
+        for place, (name, minutes, reasons, late_ms, redriven) in enumerate(told):
+            at, deadline = NOON + timedelta(minutes=minutes), None if late_ms is None else 1_000
+            expired = None if late_ms is None else 1_000 + late_ms
+            key = name[:1].encode()
+            rows.append(
+                (name, "lapse", "q", reasons, f"m{place}", at, key, deadline, expired, redriven, "dlq.q", 0, place, at)
+            )
+        return spark.createDataFrame(rows, COLUMNS)
+
+    return make
+
+
+@pytest.mark.feature("D3")
+def test_a_letter_is_fresh_once(letters, spark):
+    read = letters(*((name, 0, ["time_limit"], 1, 0) for name in ("a1", "b1", "a1", "c1")))
+    assert sorted(row.id for row in monitor.fresh(read, None).collect()) == ["a1", "b1", "c1"]
+    seen = spark.createDataFrame([("b1",), ("b1",)], "id string")
+    assert sorted(row.id for row in monitor.fresh(read, seen).collect()) == ["a1", "c1"]
+
+
+@pytest.mark.feature("C22")
+def test_a_letter_with_two_reasons_is_one_letter_and_in_both_rows(letters):
+    read = letters(
+        ("a1", 0, ["time_limit"], 1, 0),
+        ("a2", 59, ["time_limit", "max_cancels"], 1, 0),
+        ("a3", 60, ["max_cancels"], None, 0),
+        ("a4", 61, [], None, 0),
+    )
+    counted = monitor.counts(read)
+    assert {
+        (row.reasons, row.window_start.minute + 60 * row.window_start.hour): row.letters for row in counted.collect()
+    }
+    assert sorted((row.reasons, row.letters) for row in counted.collect()) == [
+        ("max_cancels", 1),
+        ("time_limit", 1),
+        ("time_limit,max_cancels", 1),
+        ("unstated", 1),
+    ]
+    single = monitor.by_reason(counted).groupBy("reason").sum("letters").collect()
+    assert {row[0]: row[1] for row in single} == {"time_limit": 2, "max_cancels": 2, "unstated": 1}
+
+
+def test_missing_offsets_are_reported(letters, spark):
+    read = letters(*((f"a{number}", 0, ["purged"], None, 0) for number in range(3))).selectExpr(
+        "* EXCEPT (letter_offset)", "letter_offset + 10 AS letter_offset"
+    )
+    before = spark.createDataFrame(
+        [("dlq.q", 0, 3), ("dlq.q", 0, 6), ("dlq.q", 1, 99)],
+        "letter_topic string, letter_partition int, last_offset long",
+    )
+    row = monitor.partitions(read, before).head()
+    assert (row.first_offset, row.last_offset, row.records, row.missing_before) == (10, 12, 3, 3)
+    assert monitor.partitions(read, None).head().missing_before == 0
+
+
+def test_summaries_tell_lateness_and_what_dies_again(letters):
+    read = letters(
+        ("a1", 0, ["time_limit"], 10, 0),
+        ("a2", 1, ["time_limit"], 30, 0),
+        ("a3", 2, ["time_limit"], 20, 0),
+        ("b1", 3, ["max_cancels"], 9_999, 1),
+        ("c1", 4, ["time_limit"], None, 0),
+    )
+    late = summary.lateness(read).head()
+    assert (late.letters, late.median_ms, late.most_ms) == (3, 20, 30)
+    assert [(row.key, row.letters, row.redriven) for row in summary.poison(read).collect()] == [
+        ("a", 3, 0),
+        ("b", 1, 1),
+    ]
+    first = summary.by_entity(read).head()
+    assert (first.entity, first.reasons, first.letters, first.last_message) == ("q", "time_limit", 4, "m4")
