@@ -116,7 +116,7 @@ EVENT: Final = _columns(
 )
 
 DELIVERY: Final = _columns(
-    ("kind", _TEXT, "delivery, barrier, answer, epoch; of a SOW topic also group-begin, sow, group-end, publish, oof."),
+    ("kind", _TEXT, "delivery, reference (no bookmark here), barrier, answer, epoch; of a SOW topic publish, oof, …"),
     ("subscription", _TEXT, "To whom it was sent."),
     ("topic", _TEXT, "Bookmark: underlying topic of the message."),
     ("partition", _INT, "Bookmark: its partition."),
