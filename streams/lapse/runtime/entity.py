@@ -141,7 +141,9 @@ class Entity(ABC):
             entity=self.name,
             partition=partition,
             epoch=epoch,
-            machine=self.machine(partition, epoch, changelog, {tp: offset for tp, offset in positions.items() if offset}),
+            machine=self.machine(
+                partition, epoch, changelog, {tp: offset for tp, offset in positions.items() if offset}
+            ),
             store=self._store(),
             producer=self.services.output_producer,
             reader=consumer,

@@ -18,11 +18,13 @@ class Effects:
         before: dead letters and events; safe before the journal is written.
         journal: the step's changes; empty = nothing has to be durable.
         after: deliveries and answers; sent once the journal is safe.
+        must_arrive: whether they have to be safe before the next step (C35).
     """
 
     before: list[Output | Rows] = field(default_factory=list)
     journal: Items = field(default_factory=list)
     after: list[Output | Rows] = field(default_factory=list)
+    must_arrive: bool = False
 
 
 class Machine(Protocol):

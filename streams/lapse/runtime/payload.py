@@ -1,5 +1,7 @@
-"""Payloads: kept in memory as they were consumed within a window, read back from the log beyond it (design: state never
-holds payloads)."""
+"""Payloads: kept in memory as they were consumed within a window, read back from the log beyond it.
+
+The state of a shard never holds payloads.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,9 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.structs import ConsumerRecord
 from faust.types import TP
 
 logger = logging.getLogger(__name__)
@@ -21,7 +22,8 @@ _PATIENCE_S: Final = 10.0
 _NO_PARTITION: Final = TopicPartition("", -1)
 """Stands for the connection that only asks for offsets."""
 
-Record = ConsumerRecord
+Record: TypeAlias = Any
+"""aiokafka's `ConsumerRecord`, which has no types."""
 
 
 class Chunk:
@@ -134,16 +136,19 @@ class PayloadWindow:
             for offset in offsets:
                 window.get(offset)
 
-    async def get(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Record | None]:
-        """The records at ascending offsets; None where Kafka no longer has one (C40)."""
+    async def get(self, topic: str, partition: int, offsets: Sequence[int], used: bool = True) -> list[Record | None]:
+        """The records at ascending offsets; None where Kafka no longer has one (C40).
+
+        With `used` they count as handed out, and leave memory when all of their chunk were.
+        """
         window = self._windows.get((topic, partition))
         if window is None:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
-        if offsets[-1] - offsets[0] == len(offsets) - 1:
+        if used and offsets[-1] - offsets[0] == len(offsets) - 1:
             run = window.run(offsets[0], len(offsets))
             if run is not None:
                 return list(run)
-        found: list[Record | None] = [window.get(offset) for offset in offsets]
+        found: list[Record | None] = [window.get(offset, used) for offset in offsets]
         at = 0
         while at < len(found):
             if found[at] is None:
@@ -213,7 +218,8 @@ class LogReader:
                     waited += 0.2
                     if waited > _PATIENCE_S:
                         raise TimeoutError(
-                            f"{topic}:{partition}: reading back from offset {first} made no progress for {_PATIENCE_S:.0f} s"
+                            f"{topic}:{partition}: reading back from offset {first} made no progress "
+                            f"for {_PATIENCE_S:.0f} s"
                         )
 
     async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
@@ -223,7 +229,7 @@ class LogReader:
             consumer = await self._consumer(_NO_PARTITION)
             ends = dict(await consumer.end_offsets(asked))
             if instant_ms is not None:
-                found = await consumer.offsets_for_times({tp: instant_ms for tp in asked})
+                found = await consumer.offsets_for_times(dict.fromkeys(asked, instant_ms))
                 ends.update({tp: at.offset for tp, at in found.items() if at is not None})
         return {TP(tp.topic, tp.partition): offset for tp, offset in ends.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lapse.core.expression import ExpressionError
 from lapse.core.queue.segment import State
 from lapse.core.queue.settlement import Claim, Outcome, Result, Verb
 from lapse.core.queue.shard import QueueShard
@@ -46,8 +47,15 @@ class QueueCommands:
             "purge": self._purge,
         }
 
+    def selects(self, command: Command) -> bool:
+        """Whether a command needs to know which messages match its filter before it can be carried out."""
+        return bool(command.filter) and command.command in _SELECTING
+
     def carry_out(self, command: Command, at_ms: int, step: Step) -> Answer | None:
-        """Do what a command asks at its instant; None = no answer is wanted."""
+        """Do what a command asks at its instant; None = no answer is wanted.
+
+        The filter of a command that `selects` has to be under selection and judged on every message.
+        """
         shard = self._shard
         if command.subscription:
             shard.heard(command.subscription, at_ms)
@@ -76,25 +84,28 @@ class QueueCommands:
 
     def _subscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         name = self._named(command)
-        if command.filter:
-            raise Refused("subscribe: content filters on queues are not supported by this version; leave filter out")
         settings = self._shard.settings
-        subscription = self._shard.subscribe(
-            name,
-            command.client,
-            1 if command.max_backlog is None else command.max_backlog,
-            command.heartbeat_timeout_ms or settings.heartbeat_timeout_ms,
-            "",
-            at_ms,
-            step,
-            command.payload == "reference",
-        )
+        try:
+            subscription = self._shard.subscribe(
+                name,
+                command.client,
+                1 if command.max_backlog is None else command.max_backlog,
+                command.heartbeat_timeout_ms or settings.heartbeat_timeout_ms,
+                command.filter or "",
+                at_ms,
+                step,
+                command.payload == "reference",
+            )
+        except ExpressionError as error:
+            raise Refused(f"subscribe: filter: {error}") from error
         counts = {
             "max_backlog": subscription.max_backlog,
             "heartbeat_timeout_ms": subscription.heartbeat_timeout_ms,
             "lease_ms": settings.lease_ms,
             "outstanding": subscription.outstanding,
         }
+        if settings.max_backlog is not None:
+            counts["max_per_subscription_backlog"] = settings.max_backlog
         return {"counts": counts, "publish_target": self._publish_target}
 
     def _unsubscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
@@ -111,7 +122,7 @@ class QueueCommands:
 
     def _claims(self, command: Command) -> list[Claim]:
         if command.filter:
-            raise Refused(f"{command.command}: settlement by filter is not supported by this version; name bookmarks")
+            return self._shard.selected(command.filter)
         if not command.bookmarks:
             raise Refused(f"{command.command}: field bookmarks names no message")
         try:
@@ -129,7 +140,11 @@ class QueueCommands:
             step,
             command.delay_ms or 0,
         )
-        return {"settlements": _settlements(outcomes, command)}
+        if not command.filter:
+            return {"settlements": _settlements(outcomes, command)}
+        settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
+        counts = {"settled": _size(settled), "skipped": _size(outcomes) - _size(settled)}
+        return {"settlements": _settlements(settled, command), "counts": counts}
 
     def _renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         longest_ms = self._shard.settings.max_lease_ms
@@ -150,17 +165,13 @@ class QueueCommands:
         return {}
 
     def _purge(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        if command.filter:
-            raise Refused("purge: a filter is not supported by this version; leave it out to purge all")
-        removed, skipped = self._shard.purge(at_ms, step, command.leased)
+        removed, skipped = self._shard.purge(at_ms, step, command.leased, command.filter or "")
         return {"counts": {"removed": removed, "skipped": skipped}}
 
     def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         return {"counts": self._shard.depth(), "publish_target": self._publish_target}
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        if command.filter:
-            raise Refused("sow: a filter is not supported on queues by this version; leave it out")
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else PEEK_LIMIT, PEEK_LIMIT)
         messages = [
             QueuedMessage(
@@ -172,9 +183,16 @@ class QueueCommands:
                 subscription=one.subscription,
                 until_ms=one.until_ms,
             )
-            for one in self._shard.peek(skip, limit)
+            for one in self._shard.peek(skip, limit, command.filter or "")
         ]
         return {"messages": tuple(messages), "counts": self._shard.depth()}
+
+
+_SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow"})
+
+
+def _size(outcomes: Sequence[Outcome]) -> int:
+    return sum(outcome.last - outcome.first + 1 for outcome in outcomes)
 
 
 _STATE_NAMES = {State.AVAILABLE: "available", State.LEASED: "leased", State.DELAYED: "delayed"}

@@ -40,8 +40,6 @@ class QueueEntity(Entity):
             number = restored.state.source_number(topic, partition)
             source = restored.state.sources[number]
             source.next_offset = max(source.next_offset, positions.get(TP(topic, partition), 0))
-        output = QueueOutput(
-            self.name, partition, epoch, settings.dead_letter_topic, self._dead_letter_partitions
-        )
+        output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self._dead_letter_partitions)
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20)
         return QueueMachine(settings, restored, epoch, payloads, output, self.config.publish_target(self.name))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 
+from lapse.core.expression import ExpressionError
 from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
@@ -15,6 +17,7 @@ from lapse.core.queue.step import Step
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command, Encoding
 from lapse.runtime.machine import Effects
 from lapse.runtime.payload import PayloadWindow
 from lapse.runtime.producer import Output
@@ -56,6 +59,8 @@ class QueueMachine:
         self._commands = QueueCommands(self.shard, publish_target)
         self._step = Step()
         self._answers: list[Output] = []
+        self._waiting: deque[tuple[Command, Encoding, int]] = deque()
+        self._released = restored.released
         self._now_ms = 0
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
@@ -85,10 +90,64 @@ class QueueMachine:
             body = answers.encode(refusal, error.encoding)
             self._answers.append(self._output.answer(error.id, error.subscription, body))
             return
+        if self._waiting or self._commands.selects(command):
+            # Its filter needs payloads; what came behind it stays behind it.
+            self._waiting.append((command, encoding, at_ms))
+        else:
+            self._carry_out(command, encoding, at_ms)
+
+    def _carry_out(self, command: Command, encoding: Encoding, at_ms: int) -> None:
         answer = self._commands.carry_out(command, at_ms, self._step)
         if answer is not None:
-            body = answers.encode(answer, encoding)
-            self._answers.append(self._output.answer(command.id, command.subscription, body))
+            self._answer(answer, command.subscription, encoding)
+
+    def _answer(self, answer: Answer, subscription: str, encoding: Encoding) -> None:
+        body = answers.encode(answer, encoding)
+        self._answers.append(self._output.answer(answer.id, subscription, body))
+
+    async def _carry_out_waiting(self) -> None:
+        """Carry out commands with filters: judge every message first, as far as its payload is needed."""
+        while self._waiting:
+            command, encoding, at_ms = self._waiting.popleft()
+            text = command.filter or ""
+            if not self._commands.selects(command):
+                self._carry_out(command, encoding, at_ms)
+                continue
+            try:
+                self.shard.matching.begin_selection(text)
+            except ExpressionError as error:
+                self._refuse(command, encoding, at_ms, f"{command.command}: filter: {error}")
+                continue
+            while places := self.shard.to_judge(text):
+                await self._judge(places)
+            self._carry_out(command, encoding, at_ms)
+            self.shard.matching.end_selection(text)
+
+    def _refuse(self, command: Command, encoding: Encoding, at_ms: int, why: str) -> None:
+        if command.answer != "none":
+            refusal = Answer(
+                id=command.id,
+                command=command.command,
+                status="error",
+                error=why,
+                partition=self.shard.settings.partition,
+                at_ms=at_ms,
+            )
+            self._answer(refusal, command.subscription, encoding)
+
+    async def _judge(self, places: Sequence[int]) -> None:
+        """Read payloads and evaluate the filters on them."""
+        by_source: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for place in places:
+            bookmark = self.shard.bookmark_of(place)
+            if bookmark is not None:
+                by_source.setdefault(bookmark[:2], []).append((bookmark[2], place))
+        for (topic, partition), some in by_source.items():
+            some.sort()
+            records = await self._payloads.get(topic, partition, [offset for offset, _ in some], used=False)
+            self.shard.judge(
+                [(place, topic, partition, record) for (_, place), record in zip(some, records, strict=True)]
+            )
 
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it."""
@@ -105,9 +164,12 @@ class QueueMachine:
         return self.shard.next_due_ms()
 
     def take_over(self, now_ms: int) -> Items:
-        """Begin a reign."""
-        self.shard.take_over(now_ms)
-        return self._journal.begin()
+        """Begin a reign; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
+        items = self._journal.begin()
+        self.shard.take_over(now_ms, self._step)
+        for change in self._released:
+            self.shard.repeat(change, self._step)
+        return items
 
     def maintain(self) -> Items:
         """Segments that are due to be written whole."""
@@ -115,15 +177,19 @@ class QueueMachine:
 
     async def finish(self) -> Effects:
         """End the step: read the payloads it needs, and write what it tells."""
+        await self._carry_out_waiting()
+        if self.shard.unjudged:
+            await self._judge(self.shard.unjudged)
         step, self._step = self._step, Step()
         effects = Effects()
         for delivery in step.deliveries:
             messages = delivery.messages
             offsets = messages.offsets.tolist()
-            if delivery.by_reference:
+            if delivery.by_reference and not delivery.barrier:
                 self._payloads.passed_by(messages.topic, messages.partition, offsets)
                 effects.after.append(self._output.reference(delivery))
                 continue
+            effects.must_arrive |= delivery.barrier
             records = await self._payloads.get(messages.topic, messages.partition, offsets)
             effects.after.append(self._output.deliveries(delivery, records))
             lost = [offset for offset, record in zip(offsets, records, strict=True) if record is None]

@@ -118,7 +118,7 @@ class QueueOutput:
         """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""
         messages = delivery.messages
         head: list[tuple[str, bytes]] = [
-            (header.KIND, b"delivery"),
+            (header.KIND, b"barrier" if delivery.barrier else b"delivery"),
             (header.SUBSCRIPTION, delivery.subscription.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]

@@ -109,7 +109,7 @@ class Runner:
         watch: notices a frozen process.
         commands_topic: where this shard's commands and ticks stand.
         positions: next offset per source partition, as the journal says.
-        catch_up: commands below this offset were in the log at take-over; nothing is delivered before they are read.
+        catch_up: commands below it were in the log at take-over; nothing is delivered before they are read.
     """
 
     def __init__(
@@ -218,8 +218,8 @@ class Runner:
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:
-            end_process(f"{self.entity}, partition {self.partition}: {error or type(error).__name__}", error)
+        except BaseException as error:  # noqa: BLE001  # crash-only: whatever it is, the process ends
+            end_process(f"{self.entity}, partition {self.partition}: {str(error) or type(error).__name__}", error)
 
     async def _step(self) -> None:
         machine = self.machine
@@ -249,6 +249,8 @@ class Runner:
         if effects.after:
             await self._collect_sent()
             self._sent.extend(await self._producer.send(effects.after))
+            while effects.must_arrive and self._sent:
+                await self._sent.popleft()
         self._reader.finished(self, self._processed)
         left = any(batches for tp, batches in self._inbox.items() if tp != self._commands or self._gate is None)
         self._more = self._more or left or machine.next_due_ms() <= self._reached_ms
@@ -362,7 +364,7 @@ class Runner:
                 self._clock.measured(sent, time.monotonic(), metadata.timestamp)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # crash-only
             end_process(f"{self.entity}, partition {self.partition}: a tick could not be written: {error}", error)
 
     def _later(self, delay_s: float, call: Callable[[], Any]) -> None:

@@ -76,7 +76,9 @@ class JournalStore(FaustStore):  # type: ignore[misc]
         """
         owner: ShardOwner | None = (self.options or {}).get("owner")
         if owner is None:
-            raise RuntimeError(f"table {self.table_name}: this store belongs to an entity of lapse.toml; use lapse's tables")
+            raise RuntimeError(
+                f"table {self.table_name}: this store belongs to an entity of lapse.toml; use lapse's tables"
+            )
         return owner
 
     @property

@@ -103,7 +103,9 @@ class Topology:
                 topics.append(Wanted(topic, Role.UNDERLYING, name, count, stamped))
             topics.append(Wanted(names.commands(name), Role.COMMANDS, name, count, passing))
             topics.append(Wanted(names.deliveries(name), Role.DELIVERIES, name, count, passing))
-            topics.append(Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"}))
+            topics.append(
+                Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
+            )
             changelog = names.changelog(self.config.lapse.app_id, name)
             topics.append(Wanted(changelog, Role.CHANGELOG, name, count, compacted))
             if name in self.config.sow:

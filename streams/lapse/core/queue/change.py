@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.queue.trait import NONE, Traits
+
 Places = list[tuple[int, int]]
 """Ranges of places: (first, count), ascending and disjoint."""
 
@@ -34,6 +36,7 @@ class Verb(IntEnum):
     UNSUBSCRIBED = 12
     PAUSED = 13
     RESUMED = 14
+    RELEASED = 15
 
 
 @dataclass(slots=True)
@@ -49,7 +52,8 @@ class Change:
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED: end of the delay, 0 without one;
             SCHEDULED: the instant at which it materialises. ms since the epoch.
         deadlines_ms: ARRIVED, SCHEDULED: deadline of each message; None = all never expire.
-        facts: SUBSCRIBED: the subscription's own values.
+        traits: ARRIVED, SCHEDULED: what the queue's expressions say of each message.
+        facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it.
     """
 
     verb: Verb
@@ -59,6 +63,7 @@ class Change:
     holder: int = -1
     until_ms: int = 0
     deadlines_ms: NDArray[np.int64] | None = None
+    traits: Traits = NONE
     facts: dict[str, Any] = field(default_factory=dict)
 
 

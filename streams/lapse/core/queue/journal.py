@@ -27,8 +27,9 @@ import numpy as np
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.source import Source
-from lapse.core.queue.state import QueueState, Scheduled
+from lapse.core.queue.state import QueueState, Scheduled, scheduled_of
 from lapse.core.queue.step import Step
+from lapse.core.queue.trait import NONE, Traits
 
 RING: Final = 256
 Items = list[tuple[bytes, bytes | None]]
@@ -43,9 +44,9 @@ _KEY: Final = struct.Struct(">cqq")
 _SCHEDULED_KEY: Final = struct.Struct(">cqiq")
 _HEAD: Final = struct.Struct("<BqqqBHI")
 _SOURCE: Final = struct.Struct("<Hiq")
-_CHANGE: Final = struct.Struct("<BIIqiqH")
+_CHANGE: Final = struct.Struct("<BqiqH6I")
 _AS_OF: Final = struct.Struct("<q")
-_SCHEDULED: Final = struct.Struct("<qq")
+_SCHEDULED: Final = struct.Struct("<qqQBq")
 _FORMAT: Final = 1
 _KEPT_APART: Final = frozenset({Verb.SUBSCRIBED, Verb.UNSUBSCRIBED, Verb.SCHEDULED, Verb.UNSCHEDULED})
 
@@ -58,11 +59,13 @@ class Restored:
         state: the shard's state.
         whole_at: under which key each whole segment stands.
         obsolete: keys that can go once the new epoch has begun.
+        released: barriers of the last step, which may not have been sent (C35).
     """
 
     state: QueueState
     whole_at: dict[int, bytes] = field(default_factory=dict)
     obsolete: list[bytes] = field(default_factory=list)
+    released: list[Change] = field(default_factory=list)
 
 
 class QueueJournal:
@@ -79,6 +82,7 @@ class QueueJournal:
         self._epoch = epoch
         self._whole_at: dict[int, bytes] = dict(restored.whole_at) if restored else {}
         self._obsolete: list[bytes] = list(restored.obsolete) if restored else []
+        self._released = list(restored.released) if restored else []
         self._inherited: list[int] = sorted(self._whole_at, reverse=True)
 
     def begin(self) -> Items:
@@ -95,7 +99,7 @@ class QueueJournal:
             items.append((key, json.dumps(subscription.facts()).encode()))
         for (source, offset), scheduled in state.scheduled.items():
             items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), _SCHEDULED.pack(*scheduled)))
-        items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, [])))
+        items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, self._released)))
         items += [(key, None) for key in self._obsolete]
         self._obsolete.clear()
         items += self._dropped()
@@ -148,7 +152,7 @@ class QueueJournal:
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.verb is Verb.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
-        return key, _SCHEDULED.pack(change.until_ms, int(change.deadlines_ms[0]))
+        return key, _SCHEDULED.pack(*self._state.scheduled.get((change.source, change.offset), scheduled_of(change)))
 
     def _stands_elsewhere(self, index: int) -> bool:
         """Whether a segment stands under the key of an older epoch."""
@@ -214,6 +218,8 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
         state.sequence = sequence
         for change in _decode(steps[sequence]):
             state.apply(change)
+            if change.verb is Verb.RELEASED and sequence == sequences[-1]:
+                restored.released.append(change)
     _restore_head(state, last)
     state.sequence = sequences[-1] + 1
     state.settle_indexes()
@@ -235,21 +241,23 @@ def _encode(state: QueueState, changes: list[Change]) -> bytes:
         name = source.topic.encode()
         parts += [_SOURCE.pack(len(name), source.partition, source.next_offset), name]
     for change in told:
-        places = np.array(change.places, "<i8").tobytes()
-        deadlines = b"" if change.deadlines_ms is None else change.deadlines_ms.astype("<i8").tobytes()
-        parts += [
+        blobs = (
+            np.array(change.places, "<i8").tobytes(),
+            b"" if change.deadlines_ms is None else change.deadlines_ms.astype("<i8").tobytes(),
+            *change.traits.encode(),
+            json.dumps(change.facts).encode() if change.facts else b"",
+        )
+        parts.append(
             _CHANGE.pack(
                 change.verb,
-                len(places),
-                len(deadlines),
                 change.offset,
                 change.holder,
                 change.until_ms,
                 change.source,
-            ),
-            places,
-            deadlines,
-        ]
+                *(len(blob) for blob in blobs),
+            )
+        )
+        parts.extend(blobs)
     return b"".join(parts)
 
 
@@ -280,20 +288,21 @@ def _restore_head(state: QueueState, value: bytes) -> None:
 def _decode(value: bytes) -> Iterable[Change]:
     _, at = _after_sources(value)
     for _ in range(_HEAD.unpack_from(value)[6]):
-        verb, places_length, deadlines_length, offset, holder, until_ms, source = _CHANGE.unpack_from(value, at)
+        verb, offset, holder, until_ms, source, *lengths = _CHANGE.unpack_from(value, at)
         at += _CHANGE.size
-        places = np.frombuffer(value, "<i8", places_length // 8, at).reshape(-1, 2).tolist()
-        at += places_length
-        deadlines_ms = None
-        if deadlines_length:
-            deadlines_ms = np.frombuffer(value, "<i8", deadlines_length // 8, at).astype(np.int64)
-        at += deadlines_length
+        blobs: list[bytes] = []
+        for length in lengths:
+            blobs.append(value[at : at + length])
+            at += length
+        places, deadlines, ranks, flags, groups, facts = blobs
         yield Change(
             Verb(verb),
-            [(first, count) for first, count in places],
+            [(first, count) for first, count in np.frombuffer(places, "<i8").reshape(-1, 2).tolist()],
             source=source,
             offset=offset,
             holder=holder,
             until_ms=until_ms,
-            deadlines_ms=deadlines_ms,
+            deadlines_ms=np.frombuffer(deadlines, "<i8").astype(np.int64) if deadlines else None,
+            traits=Traits.decode(ranks, flags, groups) if ranks or flags or groups else NONE,
+            facts=json.loads(facts) if facts else {},
         )

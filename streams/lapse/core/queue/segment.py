@@ -10,12 +10,14 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from enum import IntEnum
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.trait import Flag, Traits
 
 SIZE: Final = 4096
 NOBODY: Final = -1
@@ -45,7 +47,7 @@ class Run(NamedTuple):
     slot: int
     source: int
     offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a run
 
 
 _HEAD: Final = struct.Struct("<BqHHq")
@@ -67,21 +69,28 @@ class Segment:
         cancels: cancels so far per place; None while all are 0.
         holder: number of the subscription that holds a LEASED or SENT place; None while there is none.
         until_ms: end of the lease or delay per place; None while there is none.
+        ranks: priority per place that is RANKED; None while the queue has no priority.
+        flags: `Flag`s per place; None while none is set.
+        groups: hash of the group per place; None while the queue has no groups.
         runs: which messages stand here, in the order of places.
         min_deadline_ms: no unleased place expires before this instant.
         min_until_ms: no lease or delay ends before this instant.
     """
 
     __slots__ = (
+        "_rank_order",
         "available",
         "cancels",
         "deadline_ms",
         "deliveries",
+        "flags",
+        "groups",
         "held",
         "holder",
         "index",
         "min_deadline_ms",
         "min_until_ms",
+        "ranks",
         "runs",
         "state",
         "until_ms",
@@ -99,6 +108,10 @@ class Segment:
         self.cancels: NDArray[np.uint32] | None = None
         self.holder: NDArray[np.int32] | None = None
         self.until_ms: NDArray[np.int64] | None = None
+        self.ranks: NDArray[np.uint64] | None = None
+        self.flags: NDArray[np.uint8] | None = None
+        self.groups: NDArray[np.int64] | None = None
+        self._rank_order: NDArray[np.uint16] | None = None
         self.runs: list[Run] = []
         self.min_deadline_ms = NEVER
         self.min_until_ms = NEVER
@@ -131,6 +144,45 @@ class Segment:
         if self.cancels is None:
             self.cancels = np.zeros(SIZE, np.uint32)
         return self.cancels
+
+    def set_traits(self, first: int, stop: int, traits: Traits) -> None:
+        """Fill the columns of traits that the queue asks for."""
+        if traits.ranks is not None:
+            if self.ranks is None:
+                self.ranks = np.zeros(SIZE, np.uint64)
+            self.ranks[first:stop] = traits.ranks
+        if traits.flags is not None:
+            if self.flags is None:
+                self.flags = np.zeros(SIZE, np.uint8)
+            self.flags[first:stop] = traits.flags
+        if traits.groups is not None:
+            if self.groups is None:
+                self.groups = np.zeros(SIZE, np.int64)
+            self.groups[first:stop] = traits.groups
+
+    def rank_order(self) -> NDArray[np.uint16]:
+        """All places in the order of priority, then place; kept, since neither ever changes."""
+        if self._rank_order is None or len(self._rank_order) != self.used:
+            slots = np.arange(self.used, dtype=np.uint16)
+            if self.ranks is not None and self.flags is not None:
+                unranked = (self.flags[: self.used] & Flag.RANKED) == 0
+                # Complement, not minus: it turns the order of unsigned numbers round without overflow.
+                slots = slots[np.lexsort((slots, ~self.ranks[: self.used], unranked))]
+            self._rank_order = slots
+        return self._rank_order
+
+    def key(self, slot: int) -> tuple[int, int]:
+        """Sort key of a place: ranked ones first, higher ranks before lower, then by place."""
+        if self.ranks is None or self.flags is None or not self.flags[slot] & Flag.RANKED:
+            return 0, self.base + slot
+        return -int(self.ranks[slot]) - 1, self.base + slot
+
+    def best(self) -> tuple[int, int] | None:
+        """Sort key of the available place that is delivered first by priority; None while none is available."""
+        if not self.available:
+            return None
+        order = self.rank_order()
+        return self.key(int(order[int((self.state[order] == State.AVAILABLE).argmax())]))
 
     def deadline_of(self, slot: int) -> int:
         """Deadline of one place, ms since the epoch; `NEVER` without one."""
@@ -191,6 +243,12 @@ class Segment:
         if columns & 4 and self.holder is not None and self.until_ms is not None:
             parts.append(self.holder[:used].astype("<i4").tobytes())
             parts.append(self.until_ms[:used].astype("<i8").tobytes())
+        if self.ranks is not None:
+            parts.append(self.ranks[:used].astype("<u8").tobytes())
+        if self.flags is not None:
+            parts.append(self.flags[:used].tobytes())
+        if self.groups is not None:
+            parts.append(self.groups[:used].astype("<i8").tobytes())
         return b"".join(parts)
 
     @classmethod
@@ -223,6 +281,11 @@ class Segment:
             holder[:used] = np.frombuffer(data, "<i4", used, at)
             at += 4 * used
             until_ms[:used] = np.frombuffer(data, "<i8", used, at)
+            at += 8 * used
+        sizes = [width * used if columns & bit else 0 for bit, width in ((8, 8), (16, 1), (32, 8))]
+        if any(sizes):
+            edges = [at, at + sizes[0], at + sizes[0] + sizes[1], at + sum(sizes)]
+            segment.set_traits(0, used, Traits.decode(*(data[low:high] for low, high in pairwise(edges))))
         segment.recount()
         return segment
 

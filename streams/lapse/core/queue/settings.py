@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lapse.core.lifetime import Expiration
+from lapse.core.queue.trait import NO_TRAITS, TraitReader
+from lapse.core.queue.view import Parse
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, Reason
 
 
@@ -52,6 +55,8 @@ class QueueSettings:
         heartbeat_timeout_ms: silence after which a subscription is lost, ms (Q5).
         dead_letter_topic: where letters go; empty = removed messages are dropped (D1).
         dead_letter_reasons: reasons that cause a letter (C22, C25).
+        traits: reads priority, barrier and group of messages (Q11, Q12, Q20).
+        parse: reads payloads, for expressions.
     """
 
     name: str
@@ -69,6 +74,8 @@ class QueueSettings:
     heartbeat_timeout_ms: int = 10_000
     dead_letter_topic: str = ""
     dead_letter_reasons: frozenset[Reason] = QUEUE_DEAD_LETTER_REASONS
+    traits: TraitReader = NO_TRAITS
+    parse: Parse = json.loads
 
     def expiration_of(self, topic: str) -> Expiration:
         """Return the expiration that holds for messages of an underlying topic (L8)."""

@@ -13,19 +13,27 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.expression import compile_filter
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.arrival import Arrivals, sort_out
 from lapse.core.queue.change import Change, Places, Verb, joined
+from lapse.core.queue.choice import Chooser
 from lapse.core.queue.fairness import allot
-from lapse.core.queue.segment import LIVE, Segment, State
+from lapse.core.queue.matching import UNKNOWN, YES, Matching
+from lapse.core.queue.segment import LIVE, SIZE, Segment, State
 from lapse.core.queue.settings import QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Delivery, Happening, Messages, Queued, Removal, Step
 from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.trait import NONE, Traits
+from lapse.core.queue.view import RecordView
 from lapse.core.reason import Reason, in_order
 from lapse.core.record import Record
+
+JUDGED_AT_ONCE: Final = 1_000
+"""So many messages are read back and judged under the filters at a time."""
 
 STEP_MESSAGES: Final = 4096
 """About so many messages leave or are handed out in one step, so that a step does not hold up the others."""
@@ -40,6 +48,10 @@ class QueueShard:
     def __init__(self, settings: QueueSettings, state: QueueState | None = None) -> None:
         self.settings = settings
         self.state = QueueState() if state is None else state
+        self.matching = Matching(compile_filter)
+        self.matching.keep(one.filter for one in self.state.subscriptions.values())
+        self.unjudged: list[int] = []
+        """Places whose payloads are needed to go on delivering; `bookmark_of` names them, `judge` takes them."""
         self._turn = -1
         self._schedule: list[tuple[int, str, int, int, int]] = []
         for (source, offset), scheduled in self.state.scheduled.items():
@@ -60,9 +72,22 @@ class QueueShard:
             records = [record for record in records if record.offset >= source.next_offset]
         arrivals = sort_out(records, self.settings.name, self.settings.expiration_of(topic))
         deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
+        views = self._views(topic, partition, records, arrivals.offsets)
+        traits = self.settings.traits.read(views) if self.settings.traits.wanted else NONE
         for first, stop in arrivals.runs():
-            self._enter(number, arrivals.offsets[first], stop - first, deadlines_ms[first:stop], step)
+            place = self.state.next_place
+            self._enter(
+                number,
+                arrivals.offsets[first],
+                stop - first,
+                deadlines_ms[first:stop],
+                step,
+                traits if traits is NONE else traits.slice(first, stop),
+            )
+            if self.matching.active:
+                self.matching.judge(range(place, place + stop - first), views[first:stop])
         for offset, at_ms, deadline_ms in arrivals.scheduled:
+            view = self._views(topic, partition, records, [offset])
             self._do(
                 Change(
                     Verb.SCHEDULED,
@@ -70,6 +95,7 @@ class QueueShard:
                     offset=offset,
                     until_ms=at_ms,
                     deadlines_ms=np.array([deadline_ms], np.int64),
+                    traits=self.settings.traits.read(view) if self.settings.traits.wanted else NONE,
                 ),
                 step,
             )
@@ -88,7 +114,13 @@ class QueueShard:
         step: Step,
         by_reference: bool = False,
     ) -> Subscription:
-        """Begin a subscription, or replace its options and keep its leases (Q3, C20)."""
+        """Begin a subscription, or replace its options and keep its leases (Q3, C20).
+
+        Raises:
+            ExpressionError: the filter cannot be compiled.
+        """
+        if filter_text:
+            compile_filter(filter_text)
         known = self.state.subscriptions.get(subscription)
         if self.settings.max_backlog is not None:
             max_backlog = min(max_backlog, self.settings.max_backlog)
@@ -103,6 +135,7 @@ class QueueShard:
             by_reference=by_reference,
         ).facts()
         self._do(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts), step)
+        self.matching.keep(one.filter for one in self.state.subscriptions.values())
         if known is None:
             step.happenings.append(Happening("subscribed", now_ms, subscription=subscription, detail=client))
         return self.state.subscriptions[subscription]
@@ -125,6 +158,7 @@ class QueueShard:
         if sent:
             self._do(Change(Verb.SETTLED, _places(sent)), step)
         self._do(Change(Verb.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
+        self.matching.keep(one.filter for one in self.state.subscriptions.values())
         step.happenings.append(Happening("unsubscribed", now_ms, subscription=subscription, detail=detail))
         return True
 
@@ -193,8 +227,10 @@ class QueueShard:
                     self._tell("renewed", [(segment, slots)], now_ms, step, subscription)
         return outcomes, until_ms
 
-    def purge(self, now_ms: int, step: Step, leased: bool = False) -> tuple[int, int]:
+    def purge(self, now_ms: int, step: Step, leased: bool = False, text: str = "") -> tuple[int, int]:
         """Take out all but leased messages, scheduled ones too; with `leased` those as well (C37).
+
+        With the text of a filter under selection, only messages that match it, and no scheduled ones.
 
         Returns:
             How many were removed, and how many leased ones were left.
@@ -202,18 +238,37 @@ class QueueShard:
         wanted = (State.AVAILABLE, State.DELAYED, *((State.LEASED,) if leased else ()))
         removed = skipped = 0
         for segment in list(self.state.segments.values()):
-            state = segment.state[: segment.used]
-            slots = np.flatnonzero(np.isin(state, wanted))
-            skipped += int(np.count_nonzero(state == State.LEASED)) if not leased else 0
+            skipped += 0 if leased else len(self._slots_in(segment, (State.LEASED,), text))
+            slots = self._slots_in(segment, wanted, text)
             if len(slots):
                 removed += len(slots)
                 self._remove_by_reasons(segment, slots, now_ms, step, (Reason.PURGED,), "")
-        for (source, offset), scheduled in list(self.state.scheduled.items()):
+        for (source, offset), scheduled in list(self.state.scheduled.items()) if not text else []:
             late = self.settings.expiration.enabled and scheduled.deadline_ms <= now_ms
             reasons = (Reason.TIME_LIMIT, Reason.PURGED) if late else (Reason.PURGED,)
             self._remove_scheduled(source, offset, reasons, now_ms, step)
             removed += 1
         return removed, skipped
+
+    def selected(self, text: str) -> list[Claim]:
+        """Messages that match a filter under selection, as claims; complete once `to_judge` gives no more (Q8)."""
+        claims: list[Claim] = []
+        for index in sorted(self.state.segments):
+            segment = self.state.segments[index]
+            for messages in self._messages([(segment, self._slots_in(segment, LIVE, text))]):
+                claims += [Claim(messages.topic, messages.partition, *ends) for ends in messages.ranges()]
+        return claims
+
+    def to_judge(self, text: str, limit: int = JUDGED_AT_ONCE) -> list[int]:
+        """Places whose payloads are needed to know whether they match a filter under selection."""
+        places: list[int] = []
+        for index in sorted(self.state.segments):
+            segment = self.state.segments[index]
+            slots = self._slots_in(segment, LIVE, text, UNKNOWN)
+            places += (slots[: limit - len(places)] + segment.base).tolist()
+            if len(places) >= limit:
+                break
+        return places
 
     # What time brings
 
@@ -241,14 +296,17 @@ class QueueShard:
             "depth": sum(counts.values()),
         }
 
-    def peek(self, skip: int, limit: int) -> Iterator[Queued]:
-        """Messages in order, scheduled ones behind; takes no lease (Q15)."""
+    def peek(self, skip: int, limit: int, text: str = "") -> Iterator[Queued]:
+        """Messages in order, scheduled ones behind; takes no lease (Q15).
+
+        With the text of a filter under selection, only messages that match it, and no scheduled ones.
+        """
         left = limit
         for index in sorted(self.state.segments):
             if left <= 0:
                 return
             segment = self.state.segments[index]
-            slots = np.flatnonzero(np.isin(segment.state[: segment.used], LIVE))
+            slots = self._slots_in(segment, LIVE, text)
             if skip >= len(slots):
                 skip -= len(slots)
                 continue
@@ -256,6 +314,8 @@ class QueueShard:
                 yield self._queued(segment, slot)
                 left -= 1
             skip = 0
+        if text:
+            return
         rest = sorted(self.state.scheduled.items(), key=lambda item: (item[1].at_ms, item[0]))
         for (number, offset), scheduled in rest[skip : skip + max(0, left)]:
             source = self.state.sources[number]
@@ -324,33 +384,103 @@ class QueueShard:
         Returns:
             Whether there may be more to hand out at once.
         """
+        self.unjudged = []
         if self.state.paused:
             return False
         subscriptions = list(self.state.subscriptions.values())
+        if self.state.barriers and not self._release_barriers(subscriptions, now_ms, step):
+            return bool(self.unjudged)
         space = sum(subscription.space for subscription in subscriptions)
         if not space:
             return False
         limit = min(space, STEP_MESSAGES)
-        places = self.state.available(limit, now_ms if self.settings.expiration.enabled else -1)
+        deadlines_count_ms = now_ms if self.settings.expiration.enabled else -1
+        if self.settings.traits.wanted or self.matching.active:
+            self.matching.drop(self.state.dropped)
+            chooser = Chooser(self.state, self.matching, self.settings.fairness, self._turn, deadlines_count_ms)
+            dealt = chooser.deal(subscriptions, limit)
+            self._turn, self.unjudged = chooser.turn, chooser.unknown[:JUDGED_AT_ONCE]
+            for subscription, places in dealt:
+                self._hand_out(subscription, places, now_ms, step)
+            handed = sum(len(places) for _, places in dealt)
+            return bool(self.unjudged) or handed == limit < space
+        places = self.state.available(limit, deadlines_count_ms)
         if not places:
             return False
         shares, self._turn = allot(self.settings.fairness, len(places), subscriptions, self._turn)
-        once = self.settings.semantics is Semantics.AT_MOST_ONCE
-        until_ms = 0 if once else now_ms + self.settings.lease_ms
         for subscription, share in shares:
             if share[-1] - share[0] == len(share) - 1:
-                got = joined(places[share[0] : share[-1] + 1])
+                self._hand_out(subscription, places[share[0] : share[-1] + 1], now_ms, step)
             else:
-                got = joined([places[position] for position in share])
-            change = Change(Verb.SENT if once else Verb.LEASED, got, holder=subscription.number, until_ms=until_ms)
-            self._do(change, step)
-            for messages in self._messages(self._slots(got)):
-                step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.by_reference))
-                if once:
-                    step.happenings.append(
-                        Happening("delivered_at_most_once", now_ms, messages, subscription=subscription.id)
-                    )
+                self._hand_out(subscription, [places[position] for position in share], now_ms, step)
         return len(places) == limit < space
+
+    def repeat(self, released: Change, step: Step) -> None:
+        """Send a barrier again that a crash may have kept from its receivers (C35)."""
+        told = released.facts
+        messages = Messages(
+            told["topic"], told["partition"], np.array([told["offset"]], np.int64), None, np.zeros(1, np.uint32), None
+        )
+        for name in told["receivers"]:
+            if name in self.state.subscriptions:
+                step.deliveries.append(Delivery(name, messages, 0, barrier=True))
+
+    def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
+        """Topic, partition and offset of the message at a place; None if it is gone."""
+        index, slot = divmod(place, SIZE)
+        segment = self.state.segments.get(index)
+        if segment is None or slot >= segment.used:
+            return None
+        run = segment.run_at(slot)
+        source = self.state.sources[run.source]
+        return source.topic, source.partition, run.offset + slot - run.slot
+
+    def judge(self, records: Sequence[tuple[int, str, int, Record | None]]) -> None:
+        """Evaluate the subscriptions' filters on messages: (place, topic, partition, record), None = record gone."""
+        views = [
+            None if record is None else RecordView(topic, partition, record, self.settings.parse)
+            for _, topic, partition, record in records
+        ]
+        self.matching.judge([place for place, *_ in records], views)
+
+    def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:
+        """Give messages to a subscription: under a lease, or for good (Q5, Q6)."""
+        once = self.settings.semantics is Semantics.AT_MOST_ONCE
+        until_ms = 0 if once else now_ms + self.settings.lease_ms
+        verb = Verb.SENT if once else Verb.LEASED
+        self._do(Change(verb, joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step)
+        for messages in self._messages(self._slots(joined(places))):
+            step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.by_reference))
+            if once:
+                step.happenings.append(
+                    Happening("delivered_at_most_once", now_ms, messages, subscription=subscription.id)
+                )
+
+    def _release_barriers(self, subscriptions: Sequence[Subscription], now_ms: int, step: Step) -> bool:
+        """Send barriers before which nothing is left to all subscriptions that they match (Q12, C34).
+
+        Returns:
+            False if one cannot be sent before its payload is judged.
+        """
+        while self.state.barriers and subscriptions:
+            place = self.state.barriers[0]
+            index, slot = divmod(place, SIZE)
+            segment, at = self.state.segments[index], np.array([slot])
+            over = self.settings.expiration.enabled and segment.deadline_of(slot) <= now_ms
+            if over or self.state.first_held() != place or segment.state[slot] != State.AVAILABLE:
+                return True
+            codes = {one.id: int(self.matching.codes(one.filter, index, at)[0]) for one in subscriptions}
+            if UNKNOWN in codes.values():
+                self.unjudged = [place]
+                return False
+            (messages,) = self._messages([(segment, at)])
+            receivers = [name for name, code in codes.items() if code == YES]
+            told = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
+            for name in receivers:
+                step.deliveries.append(Delivery(name, messages, 0, barrier=True))
+            step.happenings.append(Happening("barrier_released", now_ms, messages, detail=", ".join(receivers)))
+            self._do(Change(Verb.RELEASED, [(place, 1)], facts={**told, "receivers": receivers}), step)
+        return True
 
     # Decisions
 
@@ -358,7 +488,24 @@ class QueueShard:
         self.state.apply(change)
         step.changes.append(change)
 
-    def _enter(self, source: int, offset: int, count: int, deadlines_ms: NDArray[np.int64], step: Step) -> None:
+    def _views(self, topic: str, partition: int, records: Sequence[Record], offsets: Sequence[int]) -> list[RecordView]:
+        """The messages at some offsets as expressions see them; empty where no expression asks."""
+        if not self.settings.traits.wanted and not self.matching.active:
+            return []
+        wanted = set(offsets)
+        return [
+            RecordView(topic, partition, record, self.settings.parse) for record in records if record.offset in wanted
+        ]
+
+    def _enter(
+        self,
+        source: int,
+        offset: int,
+        count: int,
+        deadlines_ms: NDArray[np.int64],
+        step: Step,
+        traits: Traits = NONE,
+    ) -> None:
         self._do(
             Change(
                 Verb.ARRIVED,
@@ -366,6 +513,7 @@ class QueueShard:
                 source=source,
                 offset=offset,
                 deadlines_ms=None if bool((deadlines_ms == NEVER).all()) else deadlines_ms,
+                traits=traits,
             ),
             step,
         )
@@ -600,7 +748,14 @@ class QueueShard:
                 self._plan(scheduled.at_ms, number, offset)
             else:
                 self._do(Change(Verb.UNSCHEDULED, source=number, offset=offset), step)
-                self._enter(number, offset, 1, np.array([scheduled.deadline_ms], np.int64), step)
+                self._enter(
+                    number,
+                    offset,
+                    1,
+                    np.array([scheduled.deadline_ms], np.int64),
+                    step,
+                    scheduled.traits(self.settings.traits) if self.settings.traits.wanted else NONE,
+                )
 
     def _remove_scheduled(self, number: int, offset: int, reasons: tuple[Reason, ...], now_ms: int, step: Step) -> None:
         deadline_ms = self.state.scheduled[number, offset].deadline_ms
@@ -622,6 +777,11 @@ class QueueShard:
                 if len(slots):
                     found.append((segment, slots))
         return leased, sent
+
+    def _slots_in(self, segment: Segment, states: Sequence[State], text: str = "", code: int = YES) -> NDArray[np.intp]:
+        """Places of a segment in some states, about which that much is known under a filter."""
+        slots = np.flatnonzero(np.isin(segment.state[: segment.used], states))
+        return slots[self.matching.codes(text, segment.index, slots) == code] if text else slots
 
     def _slots(self, places: Places) -> Slots:
         return [(segment, np.arange(first, stop)) for segment, first, stop in self.state.spans(places)]

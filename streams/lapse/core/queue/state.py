@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, insort
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -16,6 +17,8 @@ from lapse.core.queue.segment import NOBODY, SIZE, Run, Segment, State
 from lapse.core.queue.source import Source
 from lapse.core.queue.step import Messages
 from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.tops import Tops
+from lapse.core.queue.trait import NONE, OWN_GROUP, Flag, TraitReader, Traits
 
 REMEMBERED_EXPIRED: Final = 4096
 """So many ranges of expired messages are remembered after their segment is gone, so that an answer can say so."""
@@ -26,6 +29,18 @@ class Scheduled(NamedTuple):
 
     at_ms: int
     deadline_ms: int
+    rank: int = 0
+    flags: int = 0
+    group: int = OWN_GROUP
+
+    def traits(self, of: TraitReader) -> Traits:
+        """Its traits, as far as the queue asks for them."""
+        flagged = of.priority is not None or of.barrier is not None
+        return Traits(
+            np.array([self.rank], np.uint64) if of.priority is not None else None,
+            np.array([self.flags], np.uint8) if flagged else None,
+            np.array([self.group], np.int64) if of.group is not None else None,
+        )
 
     @property
     def due_ms(self) -> int:
@@ -48,6 +63,10 @@ class QueueState:
         untils: which segment has a lease or delay that ends first.
         dropped: segments that are gone since the journal was last written.
         as_of: during recovery, the last step that a segment read whole already contains.
+        barriers: places of barriers that are still there, ascending (Q12).
+        ranked: whether priorities count.
+        grouped: whether groups count.
+        tops: which segment has the message that priority puts first.
         expired: ranges (source, first offset, last offset) that expired and whose segment is gone.
     """
 
@@ -66,6 +85,11 @@ class QueueState:
         self.deadlines = Instants(lambda index: self._minimum(index).min_deadline_ms)
         self.untils = Instants(lambda index: self._minimum(index).min_until_ms)
         self.expired: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED_EXPIRED)
+        self.barriers: list[int] = []
+        self.ranked = False
+        self.grouped = False
+        self.tops = Tops(lambda index: self._minimum(index).best())
+        self._bound_groups: Counter[int] = Counter()
         self._by_number: dict[int, Subscription] = {}
         self._source_numbers: dict[tuple[str, int], int] = {}
         self._head = 0
@@ -130,25 +154,44 @@ class QueueState:
             )
             at = stop
 
-    def available(self, limit: int, now_ms: int) -> list[int]:
-        """The first places that can be delivered, in order, at most `limit`; `now_ms` < 0 = deadlines do not count."""
-        found: list[int] = []
+    def with_available(self) -> Iterator[Segment]:
+        """Segments with something available, in the order of places."""
         last = (self.next_place - 1) // SIZE
         while self._head < last:
             segment = self.segments.get(self._head)
             if segment is not None and segment.available:
                 break
             self._head += 1
-        index = self._head
-        while len(found) < limit and index <= last:
+        for index in range(self._head, last + 1):
             segment = self.segments.get(index)
             if segment is not None and segment.available:
-                free = segment.state[: segment.used] == State.AVAILABLE
-                if now_ms >= 0 and segment.min_deadline_ms <= now_ms and segment.deadline_ms is not None:
-                    free &= segment.deadline_ms[: segment.used] > now_ms
-                slots = np.flatnonzero(free)[: limit - len(found)]
-                found.extend((slots + segment.base).tolist())
-            index += 1
+                yield segment
+
+    def first_held(self) -> int | None:
+        """The first place whose message is still there; None if there is none."""
+        for index in sorted(self.segments):
+            segment = self.segments[index]
+            if segment.held:
+                state = segment.state[: segment.used]
+                there = (state != State.GONE) & (state != State.EXPIRED)
+                return segment.base + int(there.argmax())
+        return None
+
+    def bound_groups(self) -> set[int]:
+        """Groups of which a message is leased, sent or delayed (Q20, C19)."""
+        return set(self._bound_groups)
+
+    def available(self, limit: int, now_ms: int) -> list[int]:
+        """The first places that can be delivered, in order, at most `limit`; `now_ms` < 0 = deadlines do not count."""
+        found: list[int] = []
+        for segment in self.with_available():
+            free = segment.state[: segment.used] == State.AVAILABLE
+            if now_ms >= 0 and segment.min_deadline_ms <= now_ms and segment.deadline_ms is not None:
+                free &= segment.deadline_ms[: segment.used] > now_ms
+            slots = np.flatnonzero(free)[: limit - len(found)]
+            found.extend((slots + segment.base).tolist())
+            if len(found) >= limit:
+                break
         return found
 
     # The one way in which anything changes
@@ -168,11 +211,10 @@ class QueueState:
                     until_ms[first:stop] = change.until_ms
                     self._touch(segment)
                     self._bound(segment, change.until_ms)
-            case Verb.SETTLED | Verb.EXPIRED:
+            case Verb.SETTLED | Verb.EXPIRED | Verb.RELEASED:
                 self._leave(change)
             case Verb.SCHEDULED:
-                deadline_ms = NEVER if change.deadlines_ms is None else int(change.deadlines_ms[0])
-                self.scheduled[change.source, change.offset] = Scheduled(change.until_ms, deadline_ms)
+                self.scheduled[change.source, change.offset] = scheduled_of(change)
             case Verb.UNSCHEDULED:
                 self.scheduled.pop((change.source, change.offset), None)
             case Verb.SUBSCRIBED:
@@ -192,6 +234,30 @@ class QueueState:
 
     def _touch(self, segment: Segment) -> None:
         self.dirty.setdefault(segment.index, self.sequence)
+        if self.ranked:
+            self.tops.touch(segment.index)
+
+    def _note_traits(self, segment: Segment, first: int, stop: int) -> None:
+        """Take notice of the traits of messages that came."""
+        self.ranked |= segment.ranks is not None
+        self.grouped |= segment.groups is not None
+        if segment.flags is not None:
+            state = segment.state[first:stop]
+            there = (state != State.GONE) & (state != State.EXPIRED)
+            for slot in np.flatnonzero(there & ((segment.flags[first:stop] & Flag.BARRIER) != 0)).tolist():
+                insort(self.barriers, segment.base + first + slot)
+
+    def _bind_groups(self, segment: Segment, first: int, stop: int, by: int) -> None:
+        """Count messages of a group that are bound, one way or the other."""
+        if segment.groups is None:
+            return
+        state = segment.state[first:stop]
+        bound = (state == State.LEASED) | (state == State.SENT) | (state == State.DELAYED)
+        for group in segment.groups[first:stop][bound].tolist():
+            if group != OWN_GROUP:
+                self._bound_groups[group] += by
+                if self._bound_groups[group] <= 0:
+                    del self._bound_groups[group]
 
     def _bound(self, segment: Segment, until_ms: int) -> None:
         if until_ms < segment.min_until_ms:
@@ -225,6 +291,9 @@ class QueueState:
                 deadlines_ms = change.deadlines_ms[done : done + some]
                 segment.deadlines()[slot : slot + some] = deadlines_ms
                 self._wait(segment, deadlines_ms)
+            if change.traits is not NONE:
+                segment.set_traits(slot, slot + some, change.traits.slice(done, done + some))
+                self._note_traits(segment, slot, slot + some)
             _append_run(segment.runs, Run(slot, change.source, offset + done, some))
             source.add(offset + done, place + done, some)
             self._touch(segment)
@@ -241,6 +310,7 @@ class QueueState:
             holder[first:stop] = change.holder
             until_ms[first:stop] = change.until_ms
             segment.available -= stop - first
+            self._bind_groups(segment, first, stop, 1)
             if subscription is not None:
                 subscription.outstanding += stop - first
             if state is State.LEASED:
@@ -254,6 +324,7 @@ class QueueState:
             state = segment.state[first:stop]
             segment.available -= int(np.count_nonzero(state == State.AVAILABLE))
             self._release(segment, first, stop)
+            self._bind_groups(segment, first, stop, -1)
             holder[first:stop] = NOBODY
             if change.verb is Verb.CANCELLED:
                 segment.cancel_counts()[first:stop] += 1
@@ -261,6 +332,7 @@ class QueueState:
                 state[:] = State.DELAYED
                 until_ms[first:stop] = change.until_ms
                 self._bound(segment, change.until_ms)
+                self._bind_groups(segment, first, stop, 1)
             else:
                 state[:] = State.AVAILABLE
                 segment.available += stop - first
@@ -270,11 +342,13 @@ class QueueState:
             self._touch(segment)
 
     def _leave(self, change: Change) -> None:
-        to = State.GONE if change.verb is Verb.SETTLED else State.EXPIRED
+        to = State.EXPIRED if change.verb is Verb.EXPIRED else State.GONE
         for segment, first, stop in self.spans(change.places):
             state = segment.state[first:stop]
             segment.available -= int(np.count_nonzero(state == State.AVAILABLE))
             segment.held -= int(np.count_nonzero((state != State.GONE) & (state != State.EXPIRED)))
+            self._bind_groups(segment, first, stop, -1)
+            self._forget_barriers(segment.base + first, segment.base + stop)
             if segment.holder is not None:
                 self._release(segment, first, stop)
                 segment.holder[first:stop] = NOBODY
@@ -283,6 +357,11 @@ class QueueState:
                 self._drop(segment)
             else:
                 self._touch(segment)
+
+    def _forget_barriers(self, first: int, stop: int) -> None:
+        """Take out barriers that left; `stop` is the place behind the last."""
+        low, high = bisect_left(self.barriers, first), bisect_left(self.barriers, stop)
+        del self.barriers[low:high]
 
     def _release(self, segment: Segment, first: int, stop: int) -> None:
         """Give the holders of some places their backlog back."""
@@ -347,7 +426,12 @@ class QueueState:
             subscription.outstanding = 0
         self.deadlines = Instants(lambda index: self._minimum(index).min_deadline_ms)
         self.untils = Instants(lambda index: self._minimum(index).min_until_ms)
+        self.barriers.clear()
+        self._bound_groups.clear()
         for index, segment in sorted(self.segments.items()):
+            self._note_traits(segment, 0, segment.used)
+            self._bind_groups(segment, 0, segment.used, 1)
+            self.tops.touch(index)
             self.deadlines.note(segment.min_deadline_ms, index)
             self.untils.note(segment.min_until_ms, index)
             if segment.holder is not None:
@@ -356,6 +440,18 @@ class QueueState:
                     subscription_or_none = self._by_number.get(int(number))
                     if subscription_or_none is not None:
                         subscription_or_none.outstanding += int(count)
+
+
+def scheduled_of(change: Change) -> Scheduled:
+    """What a SCHEDULED change says of its message."""
+    traits = change.traits
+    return Scheduled(
+        change.until_ms,
+        NEVER if change.deadlines_ms is None else int(change.deadlines_ms[0]),
+        0 if traits.ranks is None else int(traits.ranks[0]),
+        0 if traits.flags is None else int(traits.flags[0]),
+        OWN_GROUP if traits.groups is None else int(traits.groups[0]),
+    )
 
 
 def _append_run(runs: list[Run], run: Run) -> None:

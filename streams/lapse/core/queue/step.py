@@ -84,12 +84,14 @@ class Delivery:
         messages: which.
         until_ms: end of the lease, ms since the epoch; 0 without a lease (at-most-once).
         by_reference: whether they go without their payloads.
+        barrier: whether this is a barrier, which nobody has to settle (Q12).
     """
 
     subscription: str
     messages: Messages
     until_ms: int
     by_reference: bool = False
+    barrier: bool = False
 
 
 @dataclass(slots=True)

@@ -1,0 +1,180 @@
+"""Choice: which messages go to which subscriptions, where more than the order of arrival counts.
+
+Messages are looked at in the order of delivery: by place, or by priority and then place (Q11); none at or behind the
+first barrier (Q12); of each group only the first that is there, and only while none is leased (Q20, C19). Each goes to
+a subscription that has space and whose filter it matches (Q14), by the queue's fairness (Q7).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.matching import UNKNOWN, YES, Matching
+from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.settings import Fairness
+from lapse.core.queue.state import QueueState
+from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.tops import Key
+from lapse.core.queue.trait import OWN_GROUP
+
+Chunk = tuple[Segment, NDArray[np.intp]]
+"""Some slots of a segment, in the order of delivery."""
+
+
+class Chooser:
+    """Deals out messages of one shard at one instant.
+
+    Args:
+        state: the shard's.
+        matching: what is known under the filters.
+        fairness: the queue's rule.
+        turn: number of the subscription that was served last.
+        now_ms: the instant; negative = deadlines do not count.
+    """
+
+    def __init__(self, state: QueueState, matching: Matching, fairness: Fairness, turn: int, now_ms: int) -> None:
+        self._state = state
+        self._matching = matching
+        self._fairness = fairness
+        self._now_ms = now_ms
+        self.turn = turn
+        self.unknown: list[int] = []
+        """Places that have to be judged under the filters before anything behind them can be dealt out."""
+
+    def deal(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
+        """Deal out at most `limit` messages; places in the order of delivery."""
+        ring = [one for one in subscriptions if one.space]
+        space = {one.number: one.space for one in ring}
+        outstanding = {one.number: one.outstanding for one in ring}
+        shares: dict[int, list[int]] = {one.number: [] for one in ring}
+        dealt = 0
+        for segment, slots in self._in_order():
+            if dealt == limit or not any(space.values()):
+                break
+            slots, codes = self._matched(segment, slots, [one for one in ring if space[one.number]])
+            for at, slot in enumerate(slots.tolist()):
+                if dealt == limit:
+                    break
+                fitting = [one for one in ring if space[one.number] and codes[one.number][at] == YES]
+                if not fitting:
+                    continue
+                chosen = self._pick(fitting, outstanding)
+                shares[chosen.number].append(segment.base + slot)
+                space[chosen.number] -= 1
+                outstanding[chosen.number] += 1
+                dealt += 1
+            if self.unknown:
+                break
+        return [(one, shares[one.number]) for one in ring if shares[one.number]]
+
+    def _pick(self, fitting: Sequence[Subscription], outstanding: dict[int, int]) -> Subscription:
+        if self._fairness is Fairness.FAST or len(fitting) == 1:
+            chosen = fitting[0]
+        elif self._fairness is Fairness.ROUND_ROBIN:
+            chosen = min(fitting, key=lambda one: (one.number <= self.turn, one.number))
+        else:
+            chosen = min(fitting, key=lambda one: outstanding[one.number] / one.max_backlog)
+        self.turn = chosen.number
+        return chosen
+
+    def _matched(
+        self, segment: Segment, slots: NDArray[np.intp], open_ones: Sequence[Subscription]
+    ) -> tuple[NDArray[np.intp], dict[int, NDArray[np.uint8]]]:
+        """Keep what some subscription takes, up to the first place that has not been judged yet."""
+        codes = {one.number: self._matching.codes(one.filter, segment.index, slots) for one in open_ones}
+        unjudged = np.zeros(len(slots), bool)
+        wanted = np.zeros(len(slots), bool)
+        for column in codes.values():
+            unjudged |= column == UNKNOWN
+            wanted |= column == YES
+        if unjudged.any():
+            first = int(np.flatnonzero(unjudged)[0])
+            self.unknown = (slots[first:][unjudged[first:]] + segment.base).tolist()
+            wanted[first:] = False
+        kept = np.flatnonzero(wanted)
+        return slots[kept], {number: column[kept] for number, column in codes.items()}
+
+    def _in_order(self) -> Iterator[Chunk]:
+        state = self._state
+        barrier = state.barriers[0] if state.barriers else None
+        chunks = self._by_rank(barrier) if state.ranked else self._by_place(barrier)
+        return self._one_per_group(chunks) if state.grouped else chunks
+
+    def _free(self, segment: Segment, barrier: int | None) -> NDArray[np.bool_]:
+        """Which places are available, before the barrier, and not past their deadline."""
+        free: NDArray[np.bool_] = segment.state[: segment.used] == State.AVAILABLE
+        if self._now_ms >= 0 and segment.min_deadline_ms <= self._now_ms and segment.deadline_ms is not None:
+            free &= segment.deadline_ms[: segment.used] > self._now_ms
+        if barrier is not None and barrier < segment.base + segment.used:
+            free[max(0, barrier - segment.base) :] = False
+        return free
+
+    def _free_by_rank(self, segment: Segment, barrier: int | None) -> NDArray[np.intp]:
+        order = segment.rank_order()
+        return order[self._free(segment, barrier)[order]].astype(np.intp)
+
+    def _by_place(self, barrier: int | None) -> Iterator[Chunk]:
+        for segment in self._state.with_available():
+            if barrier is not None and segment.base >= barrier:
+                return
+            slots = np.flatnonzero(self._free(segment, barrier))
+            if len(slots):
+                yield segment, slots
+
+    def _by_rank(self, barrier: int | None) -> Iterator[Chunk]:
+        """By priority, then place: each chunk is what is better than the best of every other segment."""
+        state = self._state
+        opened: list[tuple[Key, int, Segment, NDArray[np.intp], int]] = []
+        tops = state.tops.by_key()
+        pending = next(tops, None)
+        while opened or pending is not None:
+            # Open every segment whose best may come before the best that is open.
+            while pending is not None and (not opened or state.tops.of(pending) <= opened[0][0]):
+                segment = state.segments[pending]
+                slots = self._free_by_rank(segment, barrier)
+                if len(slots):
+                    heapq.heappush(opened, (segment.key(int(slots[0])), pending, segment, slots, 0))
+                pending = next(tops, None)
+            if not opened:
+                continue
+            _, index, segment, slots, at = heapq.heappop(opened)
+            rivals = [opened[0][0]] if opened else []
+            if pending is not None:
+                rivals.append(state.tops.of(pending))
+            stop = _before(segment, slots, at, min(rivals)) if rivals else len(slots)
+            yield segment, slots[at:stop]
+            if stop < len(slots):
+                heapq.heappush(opened, (segment.key(int(slots[stop])), index, segment, slots, stop))
+
+    def _one_per_group(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Only messages whose group has none leased or delayed, and none before them."""
+        seen = self._state.bound_groups()
+        for segment, slots in chunks:
+            if segment.groups is None:
+                yield segment, slots
+                continue
+            kept: list[int] = []
+            for slot, group in zip(slots.tolist(), segment.groups[slots].tolist(), strict=True):
+                if group == OWN_GROUP:
+                    kept.append(slot)
+                elif group not in seen:
+                    seen.add(group)
+                    kept.append(slot)
+            if kept:
+                yield segment, np.array(kept, np.intp)
+
+
+def _before(segment: Segment, slots: NDArray[np.intp], at: int, rival: Key) -> int:
+    """How far the slots from `at` on come before a rival's key; at least one does."""
+    low, high = at + 1, len(slots)
+    while low < high:
+        middle = (low + high) // 2
+        if segment.key(int(slots[middle])) < rival:
+            low = middle + 1
+        else:
+            high = middle
+    return low

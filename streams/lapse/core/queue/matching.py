@@ -1,0 +1,91 @@
+"""Content filters of subscriptions: which messages match, remembered per segment (Q14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.segment import SIZE
+from lapse.core.queue.view import RecordView
+
+UNKNOWN: Final = 0
+YES: Final = 1
+NO: Final = 2
+
+Predicate = Callable[[RecordView], bool]
+
+
+class Matching:
+    """What is known of the messages under each filter that a subscription has.
+
+    It is not part of the state: after a take-over the payloads are read again as far as they are needed.
+    """
+
+    def __init__(self, compile_filter: Callable[[str], Predicate]) -> None:
+        self._compile = compile_filter
+        self._filters: dict[str, tuple[Predicate, dict[int, NDArray[np.uint8]]]] = {}
+        self._subscribed: set[str] = set()
+        self._selecting: list[str] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether any subscription has a filter."""
+        return bool(self._filters)
+
+    def keep(self, filters: Iterable[str]) -> None:
+        """Know the filters that subscriptions have now, and forget the others.
+
+        Raises:
+            ValueError: one cannot be compiled; the text shows the spot.
+        """
+        self._subscribed = {text for text in filters if text}
+        self._refresh()
+
+    def begin_selection(self, text: str) -> None:
+        """Know one more filter for a while.
+
+        Raises:
+            ValueError: it cannot be compiled; the text shows the spot.
+        """
+        self._compile(text)
+        self._selecting.append(text)
+        self._refresh()
+
+    def end_selection(self, text: str) -> None:
+        """Forget it again, unless a subscription has it."""
+        self._selecting.remove(text)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        wanted = self._subscribed | set(self._selecting)
+        for text in wanted - self._filters.keys():
+            self._filters[text] = (self._compile(text), {})
+        for text in self._filters.keys() - wanted:
+            del self._filters[text]
+
+    def judge(self, places: Sequence[int], messages: Sequence[RecordView | None]) -> None:
+        """Evaluate every filter on messages; one whose record is gone matches none."""
+        for predicate, columns in self._filters.values():
+            for place, message in zip(places, messages, strict=True):
+                index, slot = divmod(place, SIZE)
+                column = columns.get(index)
+                if column is None:
+                    column = columns[index] = np.zeros(SIZE, np.uint8)
+                if column[slot] == UNKNOWN:
+                    column[slot] = YES if message is not None and predicate(message) else NO
+
+    def codes(self, text: str, index: int, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """What is known of some places of a segment under a filter; the empty one matches all."""
+        if not text:
+            return np.full(len(slots), YES, np.uint8)
+        column = self._filters[text][1].get(index)
+        return np.zeros(len(slots), np.uint8) if column is None else column[slots]
+
+    def drop(self, indexes: Iterable[int]) -> None:
+        """Forget segments that are gone."""
+        for index in indexes:
+            for _, columns in self._filters.values():
+                columns.pop(index, None)

@@ -1,0 +1,55 @@
+"""Which segment has the message that priority puts first (Q11)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+Key = tuple[int, int]
+"""Sort key of a message: rank (lower is better), then place."""
+
+
+class Tops:
+    """Segments by the key of their best available message, corrected lazily.
+
+    Args:
+        best: finds a segment's best key; None if it has nothing available.
+    """
+
+    def __init__(self, best: Callable[[int], Key | None]) -> None:
+        self._best = best
+        self._known: dict[int, Key] = {}
+        self._heap: list[tuple[Key, int]] = []
+        self._stale: set[int] = set()
+
+    def touch(self, segment: int) -> None:
+        """Note that a segment changed."""
+        self._stale.add(segment)
+
+    def of(self, segment: int) -> Key:
+        """Best key of a segment that `by_key` gave."""
+        return self._known[segment]
+
+    def by_key(self) -> Iterator[int]:
+        """Segments with something available, best first; nothing may change while this is used."""
+        for segment in self._stale:
+            key = self._best(segment)
+            if key is None:
+                self._known.pop(segment, None)
+            elif self._known.get(segment) != key:
+                self._known[segment] = key
+                heapq.heappush(self._heap, (key, segment))
+        self._stale.clear()
+        looked: list[tuple[Key, int]] = []
+        given: set[int] = set()
+        try:
+            while self._heap:
+                key, segment = heapq.heappop(self._heap)
+                if self._known.get(segment) != key or segment in given:
+                    continue
+                looked.append((key, segment))
+                given.add(segment)
+                yield segment
+        finally:
+            for entry in looked:
+                heapq.heappush(self._heap, entry)

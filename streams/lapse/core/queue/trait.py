@@ -1,0 +1,124 @@
+"""Traits: what a queue's expressions say of a message, read once, on arrival (Q11, Q12, Q20, C31, C32).
+
+A trait that the queue does not ask for has no column and costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.expression import priority_of
+from lapse.core.queue.view import RecordView
+
+OWN_GROUP: Final = 0
+"""Group of a message without the group's field: one of its own (C32)."""
+
+
+class Flag(IntFlag):
+    """Yes-or-no traits. The numbers are persisted."""
+
+    RANKED = 1
+    BARRIER = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traits:
+    """Traits of consecutive messages.
+
+    Attributes:
+        ranks: priority of each that is RANKED; None where the queue has no priority.
+        flags: `Flag`s of each; None where the queue has neither priority nor barrier.
+        groups: hash of each one's group, `OWN_GROUP` without one; None where the queue has no groups.
+    """
+
+    ranks: NDArray[np.uint64] | None = None
+    flags: NDArray[np.uint8] | None = None
+    groups: NDArray[np.int64] | None = None
+
+    def slice(self, first: int, stop: int) -> Traits:
+        """The traits of some of the messages."""
+        return Traits(
+            None if self.ranks is None else self.ranks[first:stop],
+            None if self.flags is None else self.flags[first:stop],
+            None if self.groups is None else self.groups[first:stop],
+        )
+
+    def encode(self) -> tuple[bytes, bytes, bytes]:
+        """The columns as bytes, empty where there is none."""
+        return (
+            b"" if self.ranks is None else self.ranks.astype("<u8").tobytes(),
+            b"" if self.flags is None else self.flags.tobytes(),
+            b"" if self.groups is None else self.groups.astype("<i8").tobytes(),
+        )
+
+    @classmethod
+    def decode(cls, ranks: bytes, flags: bytes, groups: bytes) -> Traits:
+        """Read what `encode` wrote."""
+        return cls(
+            np.frombuffer(ranks, "<u8").astype(np.uint64) if ranks else None,
+            np.frombuffer(flags, np.uint8).copy() if flags else None,
+            np.frombuffer(groups, "<i8").astype(np.int64) if groups else None,
+        )
+
+
+NONE: Final = Traits()
+
+
+@dataclass(frozen=True, slots=True)
+class TraitReader:
+    """Reads traits by the queue's expressions.
+
+    Attributes:
+        priority: its value orders messages, highest first (Q11).
+        barrier: says which messages are barriers (Q12).
+        group: messages with the same value are handed out one at a time (Q20).
+    """
+
+    priority: Callable[[RecordView], object] | None = None
+    barrier: Callable[[RecordView], bool] | None = None
+    group: Callable[[RecordView], object] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to read."""
+        return self.priority is not None or self.barrier is not None or self.group is not None
+
+    def read(self, messages: Sequence[RecordView]) -> Traits:
+        """Read the traits of messages."""
+        count = len(messages)
+        ranks, groups = None, None
+        flags = None if self.priority is None and self.barrier is None else np.zeros(count, np.uint8)
+        if self.priority is not None and flags is not None:
+            ranks = np.zeros(count, np.uint64)
+            for at, message in enumerate(messages):
+                rank = priority_of(self.priority(message))
+                if rank is not None:
+                    ranks[at] = rank
+                    flags[at] |= Flag.RANKED
+        if self.barrier is not None and flags is not None:
+            for at, message in enumerate(messages):
+                if self.barrier(message):
+                    flags[at] |= Flag.BARRIER
+        if self.group is not None:
+            groups = np.fromiter((_group(self.group(message)) for message in messages), np.int64, count)
+        return Traits(ranks, flags, groups)
+
+
+NO_TRAITS: Final = TraitReader()
+"""For a queue without priority, barrier and groups."""
+
+
+def _group(value: object) -> int:
+    """A hash that is the same in every process; 0 is kept for messages without a group."""
+    if value is None:
+        return OWN_GROUP
+    text = json.dumps(value, sort_keys=True, default=str).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True) or 1

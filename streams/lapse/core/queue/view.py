@@ -1,0 +1,56 @@
+"""A record as expressions see it: the payload is parsed when an expression first asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lapse.core.record import Record
+
+_UNREAD = object()
+
+Parse = Callable[[bytes], object]
+"""Reads a payload; raises ValueError where it cannot."""
+
+
+class RecordView:
+    """One message for `lapse.core.expression`; a payload that cannot be parsed is null."""
+
+    __slots__ = ("_parse", "_payload", "_record", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, record: Record, parse: Parse) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._record = record
+        self._parse = parse
+        self._payload: object = _UNREAD
+
+    @property
+    def payload(self) -> object:
+        """The parsed payload; None where there is none, or it cannot be parsed."""
+        if self._payload is _UNREAD:
+            value = self._record.value
+            try:
+                self._payload = None if value is None else self._parse(value)
+            except ValueError:
+                self._payload = None
+        return self._payload
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """The headers; of a repeated name the last counts."""
+        return dict(self._record.headers)
+
+    @property
+    def key(self) -> bytes | None:
+        """The record's key."""
+        return self._record.key
+
+    @property
+    def offset(self) -> int:
+        """The record's offset."""
+        return self._record.offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The record's timestamp, ms since the epoch."""
+        return self._record.timestamp
