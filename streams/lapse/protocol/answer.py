@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -52,8 +52,21 @@ class Answer(BaseModel):
     publish_target: str = ""
 
 
+MOST_SETTLEMENTS: Final = 10_000
+MOST_ERROR_CHARACTERS: Final = 2_000
+"""An answer is one record, so it has a largest size, whatever was asked."""
+
+
 def encode(answer: Answer, encoding: Encoding) -> bytes:
-    """Write an answer in the encoding of its command."""
+    """Write an answer in the encoding of its command; what makes it too long is left out, and the error says so."""
+    error, settlements = answer.error, answer.settlements
+    if len(error) > MOST_ERROR_CHARACTERS:
+        error = error[: MOST_ERROR_CHARACTERS // 2] + " … " + error[-MOST_ERROR_CHARACTERS // 2 :]
+    if len(settlements) > MOST_SETTLEMENTS:
+        error = f"{error or 'done'}; the results of {len(settlements) - MOST_SETTLEMENTS} more ranges are left out"
+        settlements = settlements[:MOST_SETTLEMENTS]
+    if error is not answer.error:
+        answer = answer.model_copy(update={"error": error, "settlements": settlements})
     record = answer.model_dump()
     return codec.encode("answer", record) if encoding == "avro" else codec.encode_json(record)
 

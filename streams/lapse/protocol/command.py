@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -17,6 +17,14 @@ QUEUE_COMMANDS: Final = frozenset(
 SOW_COMMANDS: Final = frozenset(
     "sow sow_delete subscribe sow_and_subscribe delta_subscribe unsubscribe heartbeat depth tick".split()
 )
+
+
+MOST_NAME_CHARACTERS: Final = 500
+"""Names and ids come back in headers of answers and deliveries, so they have to be short."""
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Period = Annotated[int, Field(ge=1, lt=1 << 63)]
+Name = Annotated[str, Field(max_length=MOST_NAME_CHARACTERS)]
 
 
 class CommandError(ValueError):
@@ -43,23 +51,23 @@ class Command(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    command: str
-    id: str = ""
+    command: Name
+    id: Name = ""
     answer: Literal["all", "errors", "none"] = "all"
-    subscription: str = ""
-    client: str = ""
+    subscription: Name = ""
+    client: Name = ""
     bookmarks: tuple[str, ...] = ()
     filter: str | None = None
-    max_backlog: int | None = Field(default=None, ge=0)
+    max_backlog: Count | None = None
     payload: Literal["inline", "reference"] = "inline"
-    heartbeat_timeout_ms: int | None = Field(default=None, ge=1)
-    lease_ms: int | None = Field(default=None, ge=1)
-    delay_ms: int | None = Field(default=None, ge=0)
+    heartbeat_timeout_ms: Period | None = None
+    lease_ms: Period | None = None
+    delay_ms: Count | None = None
     keys: tuple[bytes, ...] = ()
     order_by: str | None = None
-    top_n: int | None = Field(default=None, ge=0)
-    skip: int | None = Field(default=None, ge=0)
-    batch_size: int | None = Field(default=None, ge=1)
+    top_n: Count | None = None
+    skip: Count | None = None
+    batch_size: Period | None = None
     leased: bool = False
     user: str = ""
     secret: str = Field(default="", repr=False)
@@ -117,4 +125,4 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return value[:MOST_NAME_CHARACTERS] if isinstance(value, str) else ""

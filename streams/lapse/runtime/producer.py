@@ -128,16 +128,16 @@ class BatchProducer:
         producer = self.producer
         waiting: list[asyncio.Future[RecordMetadata]] = []
         batch = producer.create_batch()
-        append, size = batch.append, 0
         for key, value, headers in rows:
-            # An estimate will do: it only has to keep batches below the limit of topics that lapse did not create.
-            size += (len(value) if value else 0) + (len(key) if key else 0) + 40 * len(headers) + 20
-            if size > MAX_FOREIGN_BATCH_BYTES and batch.record_count():
+            size = batch.size() + (len(value) if value else 0) + (len(key) if key else 0)
+            for name, content in headers:
+                size += len(name) + len(content or b"") + 4
+            full = size > MAX_FOREIGN_BATCH_BYTES and batch.record_count()
+            if full or batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
                 waiting.append(await producer.send_batch(batch, topic, partition=partition))
                 batch = producer.create_batch()
-                append, size = batch.append, 0
-            if append(timestamp=None, key=key, value=value, headers=headers) is None:
-                raise BatchTooLarge(f"{topic}, partition {partition}: a record of more than {MAX_BATCH_BYTES} bytes")
+                # The first record of a batch may have any size; what is too much for the topic, the broker says.
+                batch.append(timestamp=None, key=key, value=value, headers=headers)
         waiting.append(await producer.send_batch(batch, topic, partition=partition))
         return waiting
 
