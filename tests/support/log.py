@@ -47,6 +47,7 @@ class Tail:
             for place in places:
                 place.offset = self._consumer.get_watermark_offsets(place, timeout=15)[1]
         self._consumer.assign(places)
+        self._places = places
 
     def poll(self, timeout_s: float = 0.05) -> list[Message]:
         """Take in what has come; returns everything that was read so far."""
@@ -74,15 +75,14 @@ class Tail:
 
     def drain(self) -> list[Message]:
         """Read up to the end as it is now."""
-        ends = {
-            place.partition: self._consumer.get_watermark_offsets(place, timeout=15)[1]
-            for place in self._consumer.assignment()
-        }
+        bounds = [self._consumer.get_watermark_offsets(place, timeout=15) for place in self._places]
 
         def at_end(_: list[Message]) -> bool:
+            # A position tells the end even where the last offset is not a record; before the first poll there is none.
+            positions = self._consumer.position(self._places)
             return all(
-                place.offset >= ends[place.partition] or ends[place.partition] == 0
-                for place in self._consumer.position(self._consumer.assignment())
+                max(place.offset, begun.offset, low) >= high
+                for place, begun, (low, high) in zip(positions, self._places, bounds, strict=True)
             )
 
         return self.wait_for(at_end, "the end")
