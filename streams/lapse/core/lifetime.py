@@ -122,14 +122,16 @@ def read(headers: Headers, timestamp_ms: int) -> Lifetime:
     if not stated:
         return Lifetime(enqueue_at_ms=enqueue_at_ms)
     start_ms = _start(timestamp_ms, enqueue_at_ms)
-    first_name, relative_ms, absolute_ms = stated[0]
+    if timestamp_ms == NO_TIMESTAMP and enqueue_at_ms is None:
+        for name, relative_ms, _ in stated:
+            if relative_ms:
+                raise InvalidLifetime(f"{name} counts from the record's timestamp, and the record has none (-1)")
+    _, relative_ms, absolute_ms = stated[0]
     if len(stated) > 1:
         instants = {_instant(start_ms, relative, absolute) for _, relative, absolute in stated}
         if len(instants) > 1:
             names = " and ".join(name for name, _, _ in stated)
             raise InvalidLifetime(f"{names} state different lifetimes; send one of them")
-    if relative_ms and timestamp_ms == NO_TIMESTAMP and enqueue_at_ms is None:
-        raise InvalidLifetime(f"{first_name} counts from the record's timestamp, and the record has none (-1)")
     return Lifetime(relative_ms, absolute_ms, enqueue_at_ms)
 
 

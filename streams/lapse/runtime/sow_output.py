@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
-from lapse.core.sow.output import Departure, Happening, Kind, Letter, Message, OutOfFocus, Reply, StateRecord
+from lapse.core.sow.output import Departure, Happening, Kind, Letter, Message, OutOfFocus, Place, Reply, StateRecord
 from lapse.protocol import answer as answers
 from lapse.protocol import dead_letter, event, header, topic
 from lapse.protocol.answer import Answer
@@ -56,8 +56,11 @@ class SowOutput:
             if record.payload is None:
                 rows.append((record.key, None, []))
             else:
-                headers = _facts(record.deadline_ms, record.timestamp_ms, str(record.place))
-                rows.append((record.key, record.payload, headers + _passed_on(record.headers)))
+                assert record.place is not None, "only tombstones have none"
+                headers = _facts(record.deadline_ms, record.timestamp_ms, record.place)
+                if record.headers:
+                    headers += _passed_on(record.headers)
+                rows.append((record.key, record.payload, headers))
         return Rows(self._state, self._partition, rows)
 
     def messages(self, messages: Iterable[Message]) -> Rows:
@@ -72,12 +75,14 @@ class SowOutput:
             if message.command_id:
                 headers.append((header.COMMAND_ID, message.command_id.encode()))
             if message.place is not None:
-                headers += _facts(message.deadline_ms, message.timestamp_ms, str(message.place))
+                headers += _facts(message.deadline_ms, message.timestamp_ms, message.place)
             if message.kind is Kind.OUT_OF_FOCUS and message.reason is not None:
                 headers.append((header.OPERATION, message.reason.encode()))
                 if (reasons := _REASONS.get(message.reason)) is not None:
                     headers.append((header.REASONS, reasons))
-            rows.append((message.key, message.payload or b"", headers + _passed_on(message.headers)))
+            if message.headers:
+                headers += _passed_on(message.headers)
+            rows.append((message.key, message.payload or b"", headers))
         return Rows(self._deliveries, self._partition, rows)
 
     def letters(self, letters: Iterable[Letter]) -> list[Output]:
@@ -150,8 +155,11 @@ class SowOutput:
         return Output(self._events, self._partition, one.key if named else None, event.encode(told), [])
 
 
-def _facts(deadline_ms: int, timestamp_ms: int, bookmark: str) -> _Headers:
-    facts = [(header.BOOKMARK, bookmark.encode()), (header.TIMESTAMP_MS, b"%d" % timestamp_ms)]
+def _facts(deadline_ms: int, timestamp_ms: int, place: Place) -> _Headers:
+    facts = [
+        (header.BOOKMARK, f"{place[0]}:{place[1]}:{place[2]}".encode()),
+        (header.TIMESTAMP_MS, b"%d" % timestamp_ms),
+    ]
     if deadline_ms != NEVER:
         facts.append((EXPIRES_AT_MS, b"%d" % deadline_ms))
     return facts

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel, InvalidLifetime, deadline_ms, read, rfc3339_ms
@@ -55,7 +55,7 @@ def naive(headers, timestamp, default, ceiling):
     if spans and not anchored:
         return None
     if absolute:
-        if not (spans and ceiling):
+        if default is None or not ceiling:
             return min(absolute)
         return min({start + default} | absolute) if start + default < MAX else None
     if not spans:
@@ -73,6 +73,7 @@ def naive(headers, timestamp, default, ceiling):
 )
 @example([("lapse-ttl-ms", b"0"), ("lapse-expires-at-ms", str(MAX).encode())], 5, None, False, True)
 @example([("lapse-enqueue-at-ms", str(MAX).encode()), ("lapse-expires-at-ms", b"7")], 5, 3, True, True)
+@settings(max_examples=500, deadline=None)
 def test_lifetimes_agree_with_a_naive_reading(headers, timestamp, default, ceiling, enabled):
     setting = Expiration(enabled, default, ExpirationModel("ceiling" if ceiling else "override"))
     try:

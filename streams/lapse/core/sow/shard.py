@@ -15,9 +15,9 @@ from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, is_redriven_elsewhere, read
 from lapse.core.sow.command import Command, Commands
 from lapse.core.sow.life import Life
-from lapse.core.sow.output import StateRecord, Step
+from lapse.core.sow.output import Place, StateRecord, Step
 from lapse.core.sow.query import Query
-from lapse.core.sow.record import HEAD, deadline_of, facts_of, headers_of, payload_of
+from lapse.core.sow.record import HEAD, HEAD_BYTES, deadline_of, facts_of, headers_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
 
@@ -214,12 +214,13 @@ class SowShard:
                 yield StateRecord(name[1:], None) if entry is None else self._state_record(name, entry)
 
     def _state_record(self, name: bytes, entry: bytes) -> StateRecord:
-        facts = facts_of(entry)
+        deadline_ms, timestamp_ms, _, offset, source, headers_bytes = HEAD.unpack_from(entry)
+        topic, partition = self.state.sources[source]
         return StateRecord(
             name[1:],
-            payload_of(entry),
-            tuple(headers_of(entry)) if facts.headers_bytes else (),
-            self.state.place(facts.source, facts.offset),
-            facts.timestamp_ms,
-            facts.deadline_ms,
+            entry[HEAD_BYTES + headers_bytes :],
+            tuple(headers_of(entry)) if headers_bytes else (),
+            Place(topic, partition, offset),
+            timestamp_ms,
+            deadline_ms,
         )
