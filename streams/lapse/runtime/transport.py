@@ -70,7 +70,12 @@ class BatchConsumer(driver.Consumer):
             return
         for tp, batch in records.items():
             # Between two partitions others run: the flow may have stopped, the group rebalanced.
-            if not self.flow_active or self.app.consumer_generation_id != generation:  # type: ignore[redundant-expr]
+            if not self.flow_active:
+                return
+            if self.app.consumer_generation_id != generation:
+                # The fetch began before the rebalance and ended after it: perhaps behind the seek that follows one. The
+                # consumer stands behind what is dropped here, so it has to be told again where the shards are.
+                await self.perform_seek()
                 return
             if not batch:
                 continue

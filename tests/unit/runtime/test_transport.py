@@ -1,0 +1,73 @@
+"""The batch consumer around a rebalance: what a fetch drops is fetched again."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("faust")
+
+from faust.types import TP
+
+from lapse.runtime.transport import BatchConsumer
+
+TPS = [TP("orders", 0), TP("orders", 1)]
+
+
+class Consumer(BatchConsumer):
+    """A batch consumer without Kafka, whose fetches are given."""
+
+    should_stop = False
+
+    def __init__(self) -> None:
+        self.app = SimpleNamespace(consumer_generation_id=7)  # type: ignore[assignment]
+        self.flow_active = True
+        self.seeks = 0
+        self.during_fetch: Any = lambda: None
+
+    def _is_changelog_tp(self, tp: TP) -> bool:
+        return False
+
+    async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109
+        self.during_fetch()
+        record = SimpleNamespace(offset=5, timestamp=1, timestamp_type=1)
+        return {tp: [record] for tp in TPS}, set(TPS)
+
+    async def perform_seek(self) -> None:
+        self.seeks += 1
+
+
+async def fetched(consumer: Consumer, between: Any = lambda: None) -> list[TP]:
+    found = []
+    async for tp, _ in consumer.getmany(1.0):
+        found.append(tp)
+        between()
+    return found
+
+
+def test_a_fetch_is_handed_over_whole() -> None:
+    consumer = Consumer()
+    assert asyncio.run(fetched(consumer)) == TPS
+    assert consumer.seeks == 0
+
+
+@pytest.mark.feature("Q16")
+def test_a_fetch_that_outlasts_a_rebalance_is_dropped_and_read_again() -> None:
+    """The seek that follows a rebalance may have come before the fetch: nothing else would go back."""
+    consumer = Consumer()
+    consumer.during_fetch = lambda: setattr(consumer.app, "consumer_generation_id", 8)
+    assert asyncio.run(fetched(consumer)) == []
+    assert consumer.seeks == 1
+
+
+def test_a_rebalance_between_two_partitions_drops_the_rest_and_reads_it_again() -> None:
+    consumer = Consumer()
+    assert asyncio.run(fetched(consumer, lambda: setattr(consumer.app, "consumer_generation_id", 8))) == TPS[:1]
+    assert consumer.seeks == 1
+
+
+def test_a_flow_that_stops_is_left_to_the_seek_of_its_resumption() -> None:
+    consumer = Consumer()
+    assert asyncio.run(fetched(consumer, lambda: setattr(consumer, "flow_active", False))) == TPS[:1]
+    assert consumer.seeks == 0
