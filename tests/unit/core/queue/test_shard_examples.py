@@ -6,7 +6,7 @@ from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, Verb
 from lapse.core.reason import Reason
-from unit.core.queue.world import World
+from unit.core.queue.world import World, small
 
 ON = Expiration(enabled=True)
 MINUTE_MS = 60_000
@@ -596,3 +596,48 @@ def test_a_queue_over_many_topics_survives_a_crash() -> None:
     one.crash()
     one.subscribe("inky", 300)
     assert len(one.deliver()["inky"]) == 300
+
+
+# Segments that go, and crashes
+
+
+@pytest.mark.feature("C16")
+def test_every_bookmark_is_answered_though_scheduled_messages_stand_between_older_ones() -> None:
+    with small(size=3):
+        one = world(expiration=ON)
+        one.publish("orders", enqueue_at_ms=1_001)
+        one.publish("orders", enqueue_at_ms=1_001)
+        one.publish("orders", ttl_ms=1)
+        one.read("orders")
+        one.advance(1)
+        assert one.settle("acknowledge", "inky", at(0, 2)) == ["settled", "settled", "time_limit"]
+        assert one.settle("acknowledge", "inky", at(0, 2)) == ["already_settled", "already_settled", "time_limit"]
+
+
+@pytest.mark.feature("Q16", "Q5")
+def test_after_a_crash_the_first_message_is_still_the_first() -> None:
+    with small(size=3):
+        one = with_messages(10)
+        one.commit()
+        one.crash()
+        one.subscribe("inky", 10)
+        assert got(one.deliver(), "inky") == list(range(10))
+
+
+@pytest.mark.feature("Q16")
+def test_inherited_segments_move_out_of_the_reach_of_the_old_owner() -> None:
+    with small(size=3, ring=2):
+        one = with_messages(12)
+        for _ in range(6):
+            one.commit()
+            one.heard("inky")
+        one.commit()
+        one.crash(stall=True)
+        for _ in range(6):
+            one.heard("inky")
+            one.commit()
+        assert {key[1:9] for key in one.journal._whole_at.values()} == {one.epoch.to_bytes(8)}
+        one.zombie(0, leave_all=True)
+        one.log.compact(one.log.end, tombstones_too=True)
+        one.crash()
+        assert one.shard.depth()["available"] == 12

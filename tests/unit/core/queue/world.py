@@ -372,6 +372,8 @@ class World:
         ]
         assert state.paused == oracle.paused
         assert {(s.topic, s.partition): s.next_offset for s in state.sources} == oracle.next_offset
+        for source in state.sources:
+            assert all(one.place // segments.SIZE in state.segments for one in source._standings), "a leak"
         due_ms = oracle.next_due_ms()
         assert self.shard.next_due_ms() <= (NEVER if due_ms is None else due_ms)
 
