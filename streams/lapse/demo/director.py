@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from lapse.demo.findings import Findings
     from lapse.demo.outcome import Outcome
 
-_GIVEN_SESSION_MS: Final = 6_000
-"""Shortest session that a broker with Kafka's default settings allows."""
-
 _START_IN_MS: Final = 500
 _STEP_S: Final = 0.05
 _DRAIN_S: Final = 60.0
@@ -76,7 +73,7 @@ def run(wishes: Wishes, show: Show) -> Outcome:
         _look_for_room(stage.directory, wishes.flights)
         with _logging_to(stage.log("director")):
             return _play(wishes, show, stage, began)
-    except BaseException as error:
+    except Exception as error:
         stage.failed = True
         if isinstance(error, LapseError | EmbeddedError):
             raise DemoFailed(str(error)) from error
@@ -102,7 +99,6 @@ def _play(wishes: Wishes, show: Show, stage: Stage, began: float) -> Outcome:
                 workers=wishes.workers,
                 subscribers=wishes.subscribers,
                 seed=wishes.seed,
-                **({"session_ms": _GIVEN_SESSION_MS} if stage.given else {}),
             )
             with stage.topics(plan):
                 return _perform(plan, wishes, show, stage, aside, began)
@@ -145,7 +141,9 @@ def _perform(plan: Plan, wishes: Wishes, show: Show, stage: Stage, aside: Thread
             findings = _reckon(spark, plan, depth)
     finally:
         crew.stop(crew.everybody)
-    return _tell(plan, wishes, crew, findings, timetable, watch, in_sight, served_s, began)
+    outcome = _tell(plan, wishes, crew, findings, timetable, watch, in_sight, served_s, began)
+    stage.evidence = stage.evidence or not outcome.balanced
+    return outcome
 
 
 def _tell(

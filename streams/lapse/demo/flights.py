@@ -36,22 +36,26 @@ class Flights:
         scheduled_ms: scheduled departures, ms since the epoch.
         departed_ms: real departures, ms since the epoch; of cancelled flights the scheduled ones.
         cancelled: which flights never left.
-        keys: carrier and flight number.
+        carriers: two letters.
+        numbers: flight numbers.
         tails: tail numbers, the aircraft; empty where none was assigned.
-        values: what is published of a flight, JSON.
-        aircraft: what is published of its aircraft when it leaves, JSON.
+        origins: airports of departure.
+        destinations: where they go.
+        local: scheduled departures by New York's clocks, `2013-01-01T05:15`.
     """
 
     scheduled_ms: Instants
     departed_ms: Instants
     cancelled: NDArray[np.bool_]
-    keys: list[str]
+    carriers: list[str]
+    numbers: list[int]
     tails: list[str]
-    values: list[bytes]
-    aircraft: list[bytes]
+    origins: list[str]
+    destinations: list[str]
+    local: list[str]
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.tails)
 
     @property
     def first_ms(self) -> int:
@@ -62,6 +66,41 @@ class Flights:
     def last_ms(self) -> int:
         """The last departure, scheduled or real, ms since the epoch."""
         return int(max(self.scheduled_ms.max(), self.departed_ms.max()))
+
+    def key(self, place: int) -> str:
+        """Carrier and number of a flight."""
+        return f"{self.carriers[place]}{self.numbers[place]}"
+
+    def announcement(self, place: int) -> bytes:
+        """What is published of a flight, JSON."""
+        local = self.local[place]
+        return orjson.dumps(
+            {
+                "carrier": self.carriers[place],
+                "flight": self.numbers[place],
+                "tail": self.tails[place],
+                "origin": self.origins[place],
+                "dest": self.destinations[place],
+                "scheduled": local,
+                "date": local[:10],
+                "hour": int(local[11:13]),
+                "cancelled": bool(self.cancelled[place]),
+            }
+        )
+
+    def sighting(self, place: int) -> bytes:
+        """What is published of a flight's aircraft when it leaves, JSON."""
+        delay_ms = int(self.departed_ms[place] - self.scheduled_ms[place])
+        return orjson.dumps(
+            {
+                "tail": self.tails[place],
+                "flight": self.key(place),
+                "origin": self.origins[place],
+                "dest": self.destinations[place],
+                "scheduled": self.local[place],
+                "delay_min": delay_ms // _MINUTE_MS,
+            }
+        )
 
 
 def find() -> Path:
@@ -106,62 +145,22 @@ def load(limit: int | None = None) -> Flights:
     cancelled = table["dep_delay"].isna().to_numpy()
     delays = table["dep_delay"].fillna(0).to_numpy().astype(np.int64)
     scheduled = table["scheduled_ms"].to_numpy()
-    rows = zip(
-        table["carrier"],
-        table["flight"],
-        table["tailnum"].fillna(""),
-        table["origin"],
-        table["dest"],
-        table["hour"],
-        table["minute"],
-        _local_days(scheduled, table["hour"].to_numpy(), table["minute"].to_numpy()),
-        delays.tolist(),
-        cancelled.tolist(),
-        strict=True,
+    return Flights(
+        scheduled_ms=scheduled,
+        departed_ms=scheduled + delays * _MINUTE_MS,
+        cancelled=cancelled,
+        carriers=table["carrier"].tolist(),
+        numbers=table["flight"].tolist(),
+        tails=table["tailnum"].fillna("").tolist(),
+        origins=table["origin"].tolist(),
+        destinations=table["dest"].tolist(),
+        local=_local(scheduled, table["hour"].to_numpy(), table["minute"].to_numpy()),
     )
-    keys, tails, values, aircraft = [], [], [], []
-    for carrier, number, tail, origin, dest, hour, minute, day, delay, never in rows:
-        keys.append(f"{carrier}{number}")
-        tails.append(tail)
-        values.append(_flight(carrier, number, tail, origin, dest, f"{day}T{hour:02d}:{minute:02d}", never))
-        aircraft.append(_sighting(carrier, number, tail, origin, dest, f"{day}T{hour:02d}:{minute:02d}", delay))
-    departed = scheduled + delays * _MINUTE_MS
-    return Flights(scheduled, departed, cancelled, keys, tails, values, aircraft)
 
 
-def _local_days(scheduled_ms: Instants, hours: Instants, minutes: Instants) -> list[str]:
-    """New York's dates: from the difference between the local hour and the UTC hour."""
+def _local(scheduled_ms: Instants, hours: Instants, minutes: Instants) -> list[str]:
+    """New York's date and time, from the difference between the local hour and the UTC hour."""
     local_of_day = (hours * 60 + minutes) * _MINUTE_MS
-    day_ms = 24 * 60 * _MINUTE_MS
-    behind = (scheduled_ms - local_of_day) % day_ms  # how far New York is behind UTC
-    local: list[str] = (scheduled_ms - behind).astype("datetime64[ms]").astype("datetime64[D]").astype(str).tolist()
-    return local
-
-
-def _flight(carrier: str, number: int, tail: str, origin: str, dest: str, scheduled: str, cancelled: bool) -> bytes:
-    return orjson.dumps(
-        {
-            "carrier": carrier,
-            "flight": number,
-            "tail": tail,
-            "origin": origin,
-            "dest": dest,
-            "scheduled": scheduled,
-            "date": scheduled[:10],
-            "hour": int(scheduled[11:13]),
-            "cancelled": cancelled,
-        }
-    )
-
-
-def _sighting(carrier: str, number: int, tail: str, origin: str, dest: str, scheduled: str, delay_min: int) -> bytes:
-    return orjson.dumps(
-        {
-            "tail": tail,
-            "flight": f"{carrier}{number}",
-            "origin": origin,
-            "dest": dest,
-            "scheduled": scheduled,
-            "delay_min": delay_min,
-        }
-    )
+    behind = (scheduled_ms - local_of_day) % (24 * 60 * _MINUTE_MS)  # how far New York is behind UTC
+    local = np.datetime_as_string((scheduled_ms - behind).astype("datetime64[ms]"), unit="m")
+    return [str(text) for text in local]

@@ -10,7 +10,7 @@ import orjson
 
 from lapse.demo.timetable import Timetable
 
-_SPARE: Final = 1.1
+_SPARE: Final = 1.2
 """How much more than the average rate all subscribers together can serve: enough on most days, not on the busiest, and
 not while one of them is dead."""
 
@@ -48,7 +48,7 @@ class Plan:
     sow: str
     flights: int
     duration_ms: int
-    lead_ms: int = 1_200
+    lead_ms: int = 1_500
     aircraft_ttl_ms: int = 2_500
     partitions: int = 4
     workers: int = 2
@@ -58,7 +58,7 @@ class Plan:
     max_deliveries: int = 5
     lease_ms: int = 3_000
     heartbeat_ms: int = 1_500
-    session_ms: int = 3_000
+    session_ms: int = 6_000
     seed: int = 2013
     start_ms: int = 0
 

@@ -46,9 +46,9 @@ def main(path: Path) -> None:
                     told_ms = now_ms
                     tell(published=published[0], aircraft=published[1])
             if leaves:
-                publisher.publish(plan.sow, flights.aircraft[number], flights.tails[number])
+                publisher.publish(plan.sow, flights.sighting(number), flights.tails[number])
             else:
-                value, key = flights.values[number], flights.keys[number]
+                value, key = flights.announcement(number), flights.key(number)
                 publisher.publish(plan.queue, value, key, expires_at_ms=deadlines_ms[number])
             published[leaves] += 1
         publisher.flush()

@@ -34,13 +34,15 @@ class Stage:
     Attributes:
         directory: of the run: configuration, logs, and the data of an embedded broker.
         given: the broker that `KAFKA_BOOTSTRAP_SERVERS` names; None = an embedded one.
+        failed: the run ended early: its logs are kept.
+        evidence: the ledger does not balance: everything is kept.
     """
 
     def __init__(self, *, keep: bool) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="lapse-demo-"))
         self.given = given_broker()
         self.failed = False
-        self._keep = keep
+        self.evidence = keep
         (self.directory / "logs").mkdir()
 
     @property
@@ -101,7 +103,7 @@ class Stage:
         try:
             yield
         finally:
-            if self.given is not None and not self._keep:
+            if self.given is not None and not self.evidence:
                 _delete(plan, [topic.name for topic in wanted])
 
     def clear(self) -> str:
@@ -110,10 +112,10 @@ class Stage:
         Returns:
             What to tell about it; empty if it is gone.
         """
-        if self.failed and not self._keep:
+        if self.failed and not self.evidence:
             shutil.rmtree(self.broker_data, ignore_errors=True)
             return f"The logs are in {self.directory / 'logs'}"
-        if not self._keep:
+        if not self.evidence:
             shutil.rmtree(self.directory, ignore_errors=True)
             return ""
         if self.given is not None:

@@ -26,6 +26,9 @@ import orjson
 from lapse.demo.plan import Plan
 from lapse_client import Connection, Delivery, QueueSubscriber
 
+_PATIENCE_S: Final = 80.0
+"""It may be started while the worker of its shards is dead."""
+
 _BATCH_S: Final = 0.05
 """About so long a batch takes; its acknowledgments go out together."""
 
@@ -47,6 +50,7 @@ def main(path: Path, number: int, life: int) -> None:
         name=f"gate-{number}-{life}",
         heartbeat_timeout_ms=plan.heartbeat_ms,
         ack_interval_ms=20,
+        timeout_s=_PATIENCE_S,
     )
 
     def leave(_number: int = 0, _frame: FrameType | None = None) -> None:

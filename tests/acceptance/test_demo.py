@@ -1,0 +1,125 @@
+"""`lapse demo`, as a user runs it, made small: real processes, real kills, Spark's ledger."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+
+LAPSE = [sys.executable, "-c", "from lapse.cli import main; main(prog_name='lapse')", "demo"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def environment(tmp_path: Path, servers: str | None) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}
+    return own | {"TMPDIR": str(tmp_path)} | ({"KAFKA_BOOTSTRAP_SERVERS": servers} if servers else {})
+
+
+def demo(tmp_path: Path, servers: str | None, *arguments: str) -> tuple[dict[str, Any], str]:
+    report = tmp_path / "report.html"
+    done = subprocess.run(
+        [*LAPSE, "--json", "--report", str(report), *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path, servers),
+        cwd=tmp_path,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return json.loads(done.stdout), report.read_text("utf-8")
+
+
+def adds_up(told: dict[str, Any], flights: int) -> None:
+    ledger = told["ledger"]
+    assert told["balanced"]
+    assert ledger["balanced"]
+    assert ledger["published"] == told["flights"] == flights
+    assert sum(ledger["fates"].values()) + ledger["still_queued"] == flights
+    assert sum(ledger["dead_lettered"].values()) == ledger["fates"]["dead_lettered"]
+    assert ledger["still_queued"] == ledger["expected_depth"] == 0
+    for group in ("by_carrier", "by_origin", "by_hour"):
+        assert sum(counted["published"] for counted in told[group].values()) == flights
+        letters = sum(counted["dead_letters"] for counted in told[group].values())
+        assert letters == ledger["fates"]["dead_lettered"]
+
+
+@pytest.mark.feature("L3", "L11", "Q5", "Q9", "D1", "D2", "D4")
+def test_five_thousand_flights_on_a_broker_of_its_own(tmp_path: Path) -> None:
+    told, page = demo(tmp_path, None, "--flights", "5000", "--minutes", "0.3", "--seed", "7")
+    adds_up(told, 5_000)
+    assert told["ledger"]["fates"]["acknowledged"] > 0
+    assert told["ledger"]["fates"]["dead_lettered"] > 0, "cancelled flights at least"
+    assert len(told["killed"]) >= 2
+    assert all(death["back_ms"] > death["at_ms"] for death in told["killed"]), "whoever was killed came back"
+    assert told["aircraft_updates"] > 4_500
+    assert told["aircraft_in_sight_at_end"] == 0, "all lifetimes are over"
+    assert told["aircraft_in_sight_at_most"] > 0
+    assert "✓ balanced" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+    assert list(tmp_path.glob("lapse-demo-*")) == [], "it clears its directory away"
+
+
+def test_on_a_broker_that_is_given_it_leaves_no_topic_behind(tmp_path: Path, kafka: str) -> None:
+    told, _ = demo(tmp_path, kafka, "--flights", "800", "--minutes", "0.1", "--subscribers", "2", "--workers", "1")
+    adds_up(told, 800)
+    time.sleep(1.0)
+    left = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+    assert [name for name in left if "departures-" in name or "aircraft-" in name] == []
+
+
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        [*LAPSE, "--flights", "50000", "--minutes", "2"],
+        env=environment(tmp_path, None),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert running.stdout is not None
+    seen: list[str] = []
+    for line in running.stdout:
+        seen.append(line)
+        if "publisher" in line:
+            break
+    family = psutil.Process(running.pid).children(recursive=True)
+    assert len(family) >= 7, seen
+    running.send_signal(signal.SIGINT)
+    rest = running.communicate(timeout=90)[0]
+    assert running.returncode == 1
+    assert "Traceback" not in rest
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+    assert list(tmp_path.glob("lapse-demo-*")) == []
+    assert not (tmp_path / "lapse-demo.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--flights", "0"], "expected `all`, or a number from 1 to 336776"),
+        (["--minutes", "0"], "0.1"),
+    ],
+)
+def test_wrong_usage_is_told(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = subprocess.run([*LAPSE, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_broker_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        LAPSE, capture_output=True, text=True, env=environment(tmp_path, "127.0.0.1:1"), cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
