@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from lapse.config.duration import DurationMs, duration_ms
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
@@ -29,6 +30,15 @@ def _expiration(value: object) -> object:
 
 
 ExpirationSetting = Annotated[Literal["disabled", "enabled"] | int, BeforeValidator(_expiration)]
+
+
+def _pattern(value: str | None) -> str | None:
+    if value is not None:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}") from error
+    return value
 
 
 class EntityConfig(BaseModel):
@@ -73,6 +83,8 @@ class QueueConfig(EntityConfig):
 
     Attributes:
         topics: its underlying topics; the topic of the queue's own name when left out (Q1, Q2).
+        topic_pattern: a regular expression; topics whose whole name matches belong to the queue as well, those that are
+            created later included (Q2, C28).
         topic_expirations: a duration of its own that an underlying topic has, ms, by topic (L8).
         default_publish_target: where a publish to the queue's name goes (Q2).
         semantics: at-least-once or at-most-once (Q4).
@@ -87,10 +99,12 @@ class QueueConfig(EntityConfig):
         priority: expression whose value orders messages, highest first (Q11).
         barrier: filter that says which messages are barriers (Q12).
         group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
+        target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
         recovery_point: where a new queue begins: `"beginning"`, `"end"`, or an instant in ms since the epoch (Q16).
     """
 
     topics: tuple[str, ...] = ()
+    topic_pattern: Annotated[str | None, AfterValidator(_pattern)] = None
     topic_expirations: dict[str, DurationMs] = {}
     default_publish_target: str | None = None
     semantics: Semantics = Semantics.AT_LEAST_ONCE
@@ -106,6 +120,7 @@ class QueueConfig(EntityConfig):
     priority: str | None = None
     barrier: str | None = None
     group_by: str | None = None
+    target_queue_depth: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -114,10 +129,22 @@ class QueueConfig(EntityConfig):
                 f'fairness = "{self.fairness}" is not possible with semantics = "at-most-once"; '
                 'only "round-robin" is (Q7)'
             )
+        if self.topic_pattern is not None and self.default_publish_target is None and not self.topics:
+            raise ValueError(
+                "topic_pattern needs default_publish_target: the topic that a publish to the queue goes to"
+            )
+        listed = self.topics or self.topic_pattern
+        if listed and self.default_publish_target is not None and not self.reads(self.default_publish_target):
+            raise ValueError(
+                f"default_publish_target {self.default_publish_target!r} is none of the queue's topics: "
+                "what is published there would not come to the queue"
+            )
         if not self.lease_period:
             raise ValueError("lease_period must be longer than 0")
         if self.barrier is not None and self.ordering != "total":
             raise ValueError('barrier requires ordering = "total": a barrier waits for everything before it (Q17)')
+        if self.target_queue_depth is not None and (self.priority is not None or self.barrier is not None):
+            raise ValueError("target_queue_depth is not possible together with priority or barrier (Q13)")
         for name, compiled in (("priority", compile_value), ("barrier", compile_filter), ("group_by", compile_value)):
             text = getattr(self, name)
             if text is not None:
@@ -125,18 +152,36 @@ class QueueConfig(EntityConfig):
                     compiled(text)
                 except ExpressionError as error:
                     raise ValueError(f"{name}: {error}") from error
-        unknown = set(self.topic_expirations) - set(self.topics)
-        if self.topics and unknown:
+        unknown = {topic for topic in self.topic_expirations if not self.reads(topic)}
+        if listed and unknown:
             raise ValueError(f"topic_expirations names {', '.join(sorted(unknown))}, which topics does not list")
         return self
 
     def underlying(self, name: str) -> tuple[str, ...]:
         """The underlying topics of the queue called `name`."""
-        return self.topics or (name,)
+        return self.topics or (() if self.topic_pattern else (name,))
+
+    def pattern(self) -> re.Pattern[str] | None:
+        """What names of further underlying topics look like; never ours, nor dead letters unless written out (C28)."""
+        if self.topic_pattern is None:
+            return None
+        ours = r"(?!lapse\.)"
+        letters = "" if "dlq" in self.topic_pattern else r"(?!dlq\.)"
+        return re.compile(f"{ours}{letters}(?:{self.topic_pattern})")
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic is one of the queue's, by name or pattern."""
+        pattern = self.pattern()
+        return topic in self.topics or (pattern is not None and pattern.fullmatch(topic) is not None)
+
+    @property
+    def fed(self) -> bool:
+        """Whether a shard reads its topics by itself, because Faust's assignment does not fit."""
+        return self.ordering == "total" or self.topic_pattern is not None
 
     def publish_target(self, name: str) -> str:
         """Where a publish to the queue's name goes (Q2)."""
-        return self.default_publish_target or self.underlying(name)[0]
+        return self.default_publish_target or (self.underlying(name) or ("",))[0]
 
     def settings(self, name: str, partition: int) -> QueueSettings:
         """The queue's settings as a shard uses them."""
@@ -161,6 +206,7 @@ class QueueConfig(EntityConfig):
             heartbeat_timeout_ms=self.heartbeat_timeout,
             dead_letter_topic=self.dead_letter_topic(name),
             dead_letter_reasons=QUEUE_DEAD_LETTER_REASONS if reasons is None else frozenset(reasons),
+            target_depth=self.target_queue_depth,
             traits=TraitReader(
                 priority=None if self.priority is None else compile_value(self.priority),
                 barrier=None if self.barrier is None else compile_filter(self.barrier),

@@ -18,6 +18,7 @@ from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.changelog import Changelog, ChangelogReader
 from lapse.runtime.clock import BrokerClock
+from lapse.runtime.feeder import Feeder
 from lapse.runtime.machine import Machine
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer, Output
@@ -31,6 +32,7 @@ class Services:
     """What the entities of one worker share.
 
     Attributes:
+        connection: aiokafka's settings: brokers and security.
         journal_producer: writes changelogs.
         output_producer: writes everything else.
         changelog_reader: reads changelogs at take-over.
@@ -41,6 +43,7 @@ class Services:
     """
 
     def __init__(self, brokers: str, security: dict[str, Any], max_skew_ms: int, session_s: float) -> None:
+        self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
         self.journal_producer = BatchProducer(brokers, security)
         self.output_producer = BatchProducer(brokers, security)
         self.changelog_reader = ChangelogReader(brokers, security)
@@ -77,6 +80,7 @@ class Entity(ABC):
         self.partitions = partitions
         self.services = services
         self.runners: dict[int, Runner] = {}
+        self._feeders: dict[int, Feeder] = {}
         self.table: Any = None
         self.app: faust.App | None = None
 
@@ -91,7 +95,8 @@ class Entity(ABC):
             key_type=bytes,
             value_type=bytes,
         )
-        topics = [*self.config.underlying(self.name), names.commands(self.name)]
+        commands = names.commands(self.name)
+        topics = [commands] if self.fed else [*self.config.underlying(self.name), commands]
         source = app.topic(*topics, key_serializer="raw", value_serializer="raw", partitions=self.partitions)
 
         async def receive(stream: Any) -> None:
@@ -132,11 +137,13 @@ class Entity(ABC):
 
     async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
         """Build the shard from its changelog and start to run it."""
-        positions = self._positions(partition, changelog.progress())
-        await self._begin_new_sources(positions)
         commands = TP(names.commands(self.name), partition)
-        consumer = self._consumer()
-        ends = await self.services.log_reader.ends([commands])
+        feeder = await self._feeder(partition)
+        known = changelog.progress()
+        sources = self._sources(partition) if feeder is None else await feeder.connect()
+        positions = self._positions([*sources, commands], known)
+        await self._begin_new_sources(positions)
+        ends = await self.services.log_reader.ends(positions)
         runner = Runner(
             entity=self.name,
             partition=partition,
@@ -146,14 +153,18 @@ class Entity(ABC):
             ),
             store=self._store(),
             producer=self.services.output_producer,
-            reader=consumer,
+            reader=self._consumer() if feeder is None else feeder,
             log=self.services.log_reader,
             clock=self.services.clock,
             watch=self.services.watch,
             commands_topic=commands.topic,
             positions={tp: offset or 0 for tp, offset in positions.items()},
             catch_up=ends[commands],
+            merge_until={tp: ends[tp] for tp in sources},
         )
+        if feeder is not None:
+            feeder.begin(runner, {tp: positions[tp] or 0 for tp in sources})
+            self._feeders[partition] = feeder
         await runner.start()
         self.runners[partition] = runner
 
@@ -161,9 +172,12 @@ class Entity(ABC):
         """Give a shard up."""
         runner = self.runners.pop(partition, None)
         if runner is not None:
+            feeder = self._feeders.pop(partition, None)
+            if feeder is not None:
+                await feeder.stop()
             await runner.stop()
-            for topic in self.config.underlying(self.name):
-                await self.services.log_reader.release(topic, partition)
+            for tp in runner.sources:
+                await self.services.log_reader.release(tp.topic, tp.partition)
 
     def look_up(self, key: bytes) -> bytes | None:
         """The value of a table key now."""
@@ -195,11 +209,31 @@ class Entity(ABC):
         assert self.app is not None
         return self.app.consumer
 
-    def _positions(self, partition: int, progress: bytes | None) -> dict[TP, int | None]:
+    def _sources(self, partition: int) -> list[TP]:
+        """The partitions of underlying topics that Faust brings to a shard."""
+        return [TP(topic, partition) for topic in self.config.underlying(self.name)]
+
+    @property
+    def fed(self) -> bool:
+        """Whether shards read their topics by themselves."""
+        return isinstance(self.config, QueueConfig) and self.config.fed
+
+    async def _feeder(self, partition: int) -> Feeder | None:
+        if not isinstance(self.config, QueueConfig) or not self.config.fed:
+            return None
+        return Feeder(
+            self.services.connection,
+            self.config.underlying(self.name),
+            self.config.pattern(),
+            partition,
+            self.partitions,
+            self._consumer(),
+        )
+
+    def _positions(self, sources: Sequence[TP], progress: bytes | None) -> dict[TP, int | None]:
         """Where each source is to be read from: as the journal says, None for one that it does not know."""
         known: dict[str, int] = {} if progress is None else orjson.loads(progress)
-        topics = [*self.config.underlying(self.name), names.commands(self.name)]
-        return {TP(topic, partition): known.get(f"{topic}:{partition}") for topic in topics}
+        return {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
 
     async def _begin_new_sources(self, positions: dict[TP, int | None]) -> None:
         """Place new sources at the recovery point (Q16)."""

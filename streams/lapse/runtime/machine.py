@@ -37,6 +37,13 @@ class Machine(Protocol):
     def waits_for_ends(self) -> bool:
         """Whether timers have to wait until the underlying logs are read as far as they reached (C1)."""
 
+    @property
+    def one_order(self) -> bool:
+        """Whether messages of all partitions have to arrive in the order of their timestamps (Q17, C33)."""
+
+    def room(self) -> int:
+        """How many more messages it takes now (Q13)."""
+
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""
 

@@ -127,6 +127,10 @@ class PayloadWindow:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
         window.keep(records)
 
+    async def ends(self, tps: Iterable[TP]) -> dict[TP, int]:
+        """Where logs end now."""
+        return await self._reader.ends(tps)
+
     def passed_by(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
         """Note that messages were handed out without their payloads."""
         window = self._windows.get((topic, partition))

@@ -51,6 +51,15 @@ class QueueCommands:
         """Whether a command needs to know which messages match its filter before it can be carried out."""
         return bool(command.filter) and command.command in _SELECTING
 
+    def looks_ahead(self, command: Command) -> list[tuple[str, int]]:
+        """Sources of which an acknowledgment names messages that are not active yet (Q13)."""
+        if command.command != "acknowledge" or command.filter:
+            return []
+        try:
+            return self._shard.looks_ahead(self._claims(command))
+        except Refused:
+            return []
+
     def carry_out(self, command: Command, at_ms: int, step: Step) -> Answer | None:
         """Do what a command asks at its instant; None = no answer is wanted.
 

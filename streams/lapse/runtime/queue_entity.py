@@ -6,6 +6,7 @@ from faust.types import TP
 
 from lapse.config import QueueConfig
 from lapse.core.queue.journal import restore
+from lapse.protocol import topic as names
 from lapse.runtime.changelog import Changelog
 from lapse.runtime.entity import Entity, Services
 from lapse.runtime.payload import PayloadWindow
@@ -36,10 +37,11 @@ class QueueEntity(Entity):
         """Build a shard from its changelog."""
         settings = self.config.settings(self.name, partition)
         restored = restore(changelog.items())
-        for topic in self.config.underlying(self.name):
-            number = restored.state.source_number(topic, partition)
-            source = restored.state.sources[number]
-            source.next_offset = max(source.next_offset, positions.get(TP(topic, partition), 0))
+        for tp, offset in positions.items():
+            if tp.topic != names.commands(self.name):
+                source = restored.state.sources[restored.state.source_number(tp.topic, tp.partition)]
+                source.next_offset = max(source.next_offset, offset)
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self._dead_letter_partitions)
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20)
-        return QueueMachine(settings, restored, epoch, payloads, output, self.config.publish_target(self.name))
+        target = self.config.publish_target(self.name)
+        return QueueMachine(settings, restored, epoch, payloads, output, target, self.config.ordering == "total")

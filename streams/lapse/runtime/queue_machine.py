@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
+from faust.types import TP
 
 from lapse.core.expression import ExpressionError
 from lapse.core.queue.journal import QueueJournal, Restored
@@ -38,6 +39,7 @@ class QueueMachine:
         payloads: the records behind the messages.
         output: writes events, letters and deliveries.
         publish_target: where a publish to the queue's name goes.
+        one_order: whether it has one order over all its partitions and topics (Q17).
     """
 
     waits_for_ends = False
@@ -51,7 +53,9 @@ class QueueMachine:
         payloads: PayloadWindow,
         output: QueueOutput,
         publish_target: str,
+        one_order: bool = False,
     ) -> None:
+        self.one_order = one_order
         self.shard = QueueShard(settings, restored.state)
         self._journal = QueueJournal(restored.state, epoch, restored)
         self._payloads = payloads
@@ -62,6 +66,10 @@ class QueueMachine:
         self._waiting: deque[tuple[Command, Encoding, int]] = deque()
         self._released = restored.released
         self._now_ms = 0
+
+    def room(self) -> int:
+        """How many more messages may become active."""
+        return self.shard.room()
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""
@@ -90,8 +98,8 @@ class QueueMachine:
             body = answers.encode(refusal, error.encoding)
             self._answers.append(self._output.answer(error.id, error.subscription, body))
             return
-        if self._waiting or self._commands.selects(command):
-            # Its filter needs payloads; what came behind it stays behind it.
+        if self._waiting or self._commands.selects(command) or self._commands.looks_ahead(command):
+            # Its filter needs payloads, or the end of a log has to be asked for; what came behind it stays behind it.
             self._waiting.append((command, encoding, at_ms))
         else:
             self._carry_out(command, encoding, at_ms)
@@ -110,6 +118,9 @@ class QueueMachine:
         while self._waiting:
             command, encoding, at_ms = self._waiting.popleft()
             text = command.filter or ""
+            for topic, partition in self._commands.looks_ahead(command):
+                tp = TP(topic, partition)
+                self.shard.note_end(topic, partition, (await self._payloads.ends([tp]))[tp])
             if not self._commands.selects(command):
                 self._carry_out(command, encoding, at_ms)
                 continue

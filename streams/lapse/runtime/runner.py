@@ -8,6 +8,7 @@ path.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import time
@@ -80,8 +81,8 @@ class Watch:
         silent_s = time.monotonic() - self._alive_at
         if silent_s > self._session_s:
             end_process(
-                f"this process stood still for {silent_s:.1f} s, longer than session_timeout ({self._session_s:.1f} s): "
-                "its shards belong to other workers by now"
+                f"this process stood still for {silent_s:.1f} s, longer than session_timeout "
+                f"({self._session_s:.1f} s): its shards belong to other workers by now"
             )
 
 
@@ -110,6 +111,7 @@ class Runner:
         commands_topic: where this shard's commands and ticks stand.
         positions: next offset per source partition, as the journal says.
         catch_up: commands below it were in the log at take-over; nothing is delivered before they are read.
+        merge_until: where the underlying partitions of a shard in one order ended at take-over.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Runner:
         commands_topic: str,
         positions: dict[TP, int],
         catch_up: int,
+        merge_until: dict[TP, int] | None = None,
     ) -> None:
         self.entity = entity
         self.partition = partition
@@ -143,6 +146,7 @@ class Runner:
         self._received = dict(positions)
         self._processed = dict(positions)
         self._catch_up = catch_up
+        self._merge_until = dict(merge_until or {})
         self._inbox: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in positions}
         self._waiting = 0
         self._news = asyncio.Event()
@@ -187,6 +191,16 @@ class Runner:
         for task in [*self._tasks, *([self._task] if self._task else [])]:
             task.cancel()
         self._reader.forget(self)
+
+    @property
+    def sources(self) -> list[TP]:
+        """The partitions of underlying topics that the shard reads."""
+        return [tp for tp in self._received if tp != self._commands]
+
+    def adopt(self, tp: TP, offset: int) -> None:
+        """Read one more source partition, from `offset` on."""
+        self._received[tp] = self._processed[tp] = offset
+        self._inbox[tp] = deque()
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Take a batch into the inbox."""
@@ -252,22 +266,69 @@ class Runner:
             while effects.must_arrive and self._sent:
                 await self._sent.popleft()
         self._reader.finished(self, self._processed)
-        left = any(batches for tp, batches in self._inbox.items() if tp != self._commands or self._gate is None)
+        left = any(
+            batches
+            for tp, batches in self._inbox.items()
+            if (self._gate is None if tp == self._commands else machine.room() and (taken or not self._merge_until))
+        )
         self._more = self._more or left or machine.next_due_ms() <= self._reached_ms
         self._arm()
 
     def _take_messages(self) -> int:
         """Hand messages to the machine, before the commands that may be about them; returns how many."""
+        if self.machine.one_order:
+            return self._take_merged()
         taken = 0
         for tp, batches in self._inbox.items():
             if tp == self._commands:
                 continue
             while batches and taken < _STEP_RECORDS:
+                room = self.machine.room()
+                if not room:
+                    break
                 records = batches.popleft()
+                if len(records) > room:
+                    batches.appendleft(records[room:])
+                    records = records[:room]
                 taken += len(records)
                 self.machine.arrive(tp.topic, tp.partition, records)
                 self._processed[tp] = records[-1].offset + 1
         return taken
+
+    def _take_merged(self) -> int:
+        """Hand messages of all partitions over in one order: timestamp, then topic, partition, offset (C33).
+
+        At take-over a partition that is not read to where it ended then holds the later ones of the others back.
+        """
+        waiting = [
+            (record.timestamp, tp, record)
+            for tp, batches in self._inbox.items()
+            if tp != self._commands
+            for records in batches
+            for record in records
+        ]
+        if not waiting:
+            return 0
+        until_ms = NEVER
+        for tp, end in list(self._merge_until.items()):
+            if self._received.get(tp, end) >= end:
+                del self._merge_until[tp]
+            else:
+                batches = self._inbox.get(tp)
+                until_ms = min(until_ms, batches[-1][-1].timestamp if batches else 0)
+        waiting.sort(key=lambda one: (one[0], one[1].topic, one[1].partition, one[2].offset))
+        due = [one for one in waiting if one[0] <= until_ms][: min(_STEP_RECORDS, self.machine.room())]
+        for tp, some in itertools.groupby(due, key=lambda one: one[1]):
+            records = [record for _, _, record in some]
+            self.machine.arrive(tp.topic, tp.partition, records)
+            self._processed[tp] = records[-1].offset + 1
+        for tp, batches in self._inbox.items():
+            if tp != self._commands and batches:
+                rest = [record for records in batches for record in records if record.offset >= self._processed[tp]]
+                batches.clear()
+                if rest:
+                    batches.append(rest)
+        return len(due)
 
     def _take_commands(self, before: int) -> int:
         """Hand commands and ticks to the machine, as many as a step has room for; returns how many."""

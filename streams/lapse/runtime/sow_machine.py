@@ -40,6 +40,7 @@ class SowMachine:
         output: writes state, messages, events and letters.
     """
 
+    one_order = False
     waits_for_ends = True
     """An update that the log still holds may give a record a new deadline: timers wait for it (C1)."""
 
@@ -51,6 +52,10 @@ class SowMachine:
         self._queries: deque[tuple[Query, Encoding]] = deque()
         self._answers: list[Output] = []
         self._took_over_ms = -1
+
+    def room(self) -> int:
+        """As many as come."""
+        return 1 << 62
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""

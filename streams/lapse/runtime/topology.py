@@ -15,7 +15,7 @@ from lapse.protocol import topic as names
 from lapse.runtime import security
 from lapse.runtime.producer import MAX_BATCH_BYTES
 
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 15.0
 _LARGE: Final = {"max.message.bytes": str(2 * MAX_BATCH_BYTES)}
 
 
@@ -84,8 +84,23 @@ class Topology:
     def partitions(self, entity: str) -> int:
         """How many shards an entity has: as many as its underlying topics have partitions."""
         settings = self._entity(entity)
+        if isinstance(settings, QueueConfig) and settings.fed:
+            return 1 if settings.ordering == "total" else settings.partitions
         counts = [self.existing[topic] for topic in settings.underlying(entity) if topic in self.existing]
         return max(counts, default=settings.partitions)
+
+    def _named(self, name: str) -> list[str]:
+        """Underlying topics of an entity that have to exist: those with a name, and the target of publishes."""
+        entity = self._entity(name)
+        target = entity.publish_target(name)
+        return list(dict.fromkeys([*entity.underlying(name), *([target] if target else [])]))
+
+    def _breadth(self, topic: str, name: str, shards: int) -> int:
+        """How many partitions an underlying topic has to have; any number where the shards feed themselves."""
+        entity = self._entity(name)
+        if isinstance(entity, QueueConfig) and entity.fed:
+            return self.existing.get(topic, entity.partitions)
+        return shards
 
     def _entity(self, name: str) -> QueueConfig | SowConfig:
         return self.config.queue[name] if name in self.config.queue else self.config.sow[name]
@@ -99,8 +114,10 @@ class Topology:
             stamped = {"message.timestamp.type": "LogAppendTime"}
             passing = {**stamped, **_LARGE, "retention.ms": str(entity.retention)}
             compacted = {**stamped, **_LARGE, "cleanup.policy": "compact"}
-            for topic in entity.underlying(name):
-                topics.append(Wanted(topic, Role.UNDERLYING, name, count, stamped))
+            topics += [
+                Wanted(topic, Role.UNDERLYING, name, self._breadth(topic, name, count), stamped)
+                for topic in self._named(name)
+            ]
             topics.append(Wanted(names.commands(name), Role.COMMANDS, name, count, passing))
             topics.append(Wanted(names.deliveries(name), Role.DELIVERIES, name, count, passing))
             topics.append(
@@ -134,12 +151,25 @@ class Topology:
                 )
         return found
 
+    def faults(self) -> list[str]:
+        """What the configuration asks of the cluster that cannot be, whatever topics are created."""
+        found: list[str] = []
+        for name, queue in self.config.queue.items():
+            if queue.priority is not None and queue.ordering == "partition" and self.partitions(name) > 1:
+                found.append(
+                    f'queue {name}: priority over {self.partitions(name)} partitions requires ordering = "total" (Q17)'
+                )
+        return found
+
     def require(self) -> None:
         """Refuse a cluster that does not fit.
 
         Raises:
             TopologyError: it does not.
         """
+        faults = self.faults()
+        if faults:
+            raise TopologyError("\n".join(faults))
         found = self.differences()
         if found:
             listed = "\n".join(f"  {one.topic}: {one.what}" for one in found)
@@ -157,6 +187,7 @@ class Cluster:
         self._config = config
         settings: dict[str, Any] = {
             "bootstrap.servers": config.lapse.brokers,
+            "log_level": 0,  # librdkafka would tell of every try; the error below says it once
             **security.for_librdkafka(config.security),
         }
         self._admin = AdminClient(settings)

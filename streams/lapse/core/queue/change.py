@@ -37,6 +37,8 @@ class Verb(IntEnum):
     PAUSED = 13
     RESUMED = 14
     RELEASED = 15
+    REMEMBERED = 16
+    HONOURED = 17
 
 
 @dataclass(slots=True)
@@ -46,8 +48,8 @@ class Change:
     Attributes:
         verb: what happens.
         places: to which places.
-        source: ARRIVED, SCHEDULED, UNSCHEDULED: number of the source.
-        offset: ARRIVED, SCHEDULED, UNSCHEDULED: offset of the first message.
+        source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED: number of the source.
+        offset: of the same: offset of the first message.
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription.
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED: end of the delay, 0 without one;
             SCHEDULED: the instant at which it materialises. ms since the epoch.

@@ -5,7 +5,8 @@ The changelog topic keeps the latest record of every key, so the journal is laid
 - `d` epoch slot: the changes of one step. Slots are a ring of `RING`; before one is used again, every segment that
   its changes touched has been written whole.
 - `g` epoch segment: a segment, whole, with the sequence of the last step that it contains; no value once it is gone.
-- `c` epoch number: a subscription. `s` epoch source offset: a scheduled message.
+- `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
+  remembered acknowledgment.
 
 The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
 what the new owner writes. Segments that the new owner inherited stand under older epochs until `maintain` has moved
@@ -48,7 +49,9 @@ _CHANGE: Final = struct.Struct("<BqiqH6I")
 _AS_OF: Final = struct.Struct("<q")
 _SCHEDULED: Final = struct.Struct("<qqQBq")
 _FORMAT: Final = 1
-_KEPT_APART: Final = frozenset({Verb.SUBSCRIBED, Verb.UNSUBSCRIBED, Verb.SCHEDULED, Verb.UNSCHEDULED})
+_KEPT_APART: Final = frozenset(
+    {Verb.SUBSCRIBED, Verb.UNSUBSCRIBED, Verb.SCHEDULED, Verb.UNSCHEDULED, Verb.REMEMBERED, Verb.HONOURED}
+)
 
 
 @dataclass(slots=True)
@@ -99,6 +102,7 @@ class QueueJournal:
             items.append((key, json.dumps(subscription.facts()).encode()))
         for (source, offset), scheduled in state.scheduled.items():
             items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), _SCHEDULED.pack(*scheduled)))
+        items += [(_SCHEDULED_KEY.pack(b"a", self._epoch, *one), b"") for one in sorted(state.remembered)]
         items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, self._released)))
         items += [(key, None) for key in self._obsolete]
         self._obsolete.clear()
@@ -149,6 +153,9 @@ class QueueJournal:
             return _KEY.pack(b"c", self._epoch, change.holder), json.dumps(change.facts).encode()
         if change.verb is Verb.UNSUBSCRIBED:
             return _KEY.pack(b"c", self._epoch, change.holder), None
+        if change.verb in (Verb.REMEMBERED, Verb.HONOURED):
+            key = _SCHEDULED_KEY.pack(b"a", self._epoch, change.source, change.offset)
+            return key, b"" if change.verb is Verb.REMEMBERED else None
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.verb is Verb.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
@@ -202,6 +209,8 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
         elif kind == b"c":
             facts = json.loads(value)
             state.apply(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts))
+        elif kind == b"a":
+            state.remembered.add(_SCHEDULED_KEY.unpack(key)[2:])
         elif kind == b"s":
             _, _, source, offset = _SCHEDULED_KEY.unpack(key)
             state.scheduled[source, offset] = Scheduled(*_SCHEDULED.unpack(value))

@@ -55,6 +55,7 @@ class QueueSettings:
         heartbeat_timeout_ms: silence after which a subscription is lost, ms (Q5).
         dead_letter_topic: where letters go; empty = removed messages are dropped (D1).
         dead_letter_reasons: reasons that cause a letter (C22, C25).
+        target_depth: most messages that are active at once; None = all (Q13).
         traits: reads priority, barrier and group of messages (Q11, Q12, Q20).
         parse: reads payloads, for expressions.
     """
@@ -74,6 +75,7 @@ class QueueSettings:
     heartbeat_timeout_ms: int = 10_000
     dead_letter_topic: str = ""
     dead_letter_reasons: frozenset[Reason] = QUEUE_DEAD_LETTER_REASONS
+    target_depth: int | None = None
     traits: TraitReader = NO_TRAITS
     parse: Parse = json.loads
 

@@ -70,6 +70,10 @@ class QueueShard:
             return
         if records[0].offset < source.next_offset:
             records = [record for record in records if record.offset >= source.next_offset]
+        if self.state.remembered:
+            records = self._honour(number, records, step)
+            if not records:
+                return
         arrivals = sort_out(records, self.settings.name, self.settings.expiration_of(topic))
         deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
         views = self._views(topic, partition, records, arrivals.offsets)
@@ -101,7 +105,45 @@ class QueueShard:
             )
             self._plan(min(at_ms, deadline_ms), number, offset)
         self._refuse(number, records, arrivals, step)
-        source.next_offset = records[-1].offset + 1
+        source.next_offset = max(source.next_offset, records[-1].offset + 1)
+
+    def room(self) -> int:
+        """How many more messages may become active (Q13)."""
+        if self.settings.target_depth is None:
+            return 1 << 62
+        return max(0, self.settings.target_depth - self.depth()["depth"])
+
+    def _honour(self, number: int, records: Sequence[Record], step: Step) -> list[Record]:
+        """Leave out messages that were acknowledged before they became active (Q13)."""
+        source = self.state.sources[number]
+        kept: list[Record] = []
+        for record in records:
+            if (number, record.offset) in self.state.remembered:
+                self._do(Change(Verb.HONOURED, source=number, offset=record.offset), step)
+                source.next_offset = record.offset + 1
+            else:
+                kept.append(record)
+        return kept
+
+    def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
+        """Sources of which messages are named that are not active yet, so that the end of their log must be known."""
+        if self.settings.target_depth is None:
+            return []
+        return sorted(
+            {
+                (source.topic, source.partition)
+                for claim in claims
+                for source in self.state.sources
+                if (source.topic, source.partition) == (claim.topic, claim.partition)
+                and claim.last >= source.next_offset
+            }
+        )
+
+    def note_end(self, topic: str, partition: int, end_offset: int) -> None:
+        """Know where the log of a source ends."""
+        number = self.state.find_source(topic, partition)
+        if number is not None:
+            self.state.sources[number].end_offset = end_offset
 
     def subscribe(
         self,
@@ -195,7 +237,14 @@ class QueueShard:
             What happened to each message, in the order of the claims.
         """
         outcomes: list[Outcome] = []
-        for claim in claims:
+        for named in claims:
+            if verb is settlement.Verb.CANCEL and self._withdraw(named, outcomes, now_ms, step):
+                continue
+            claim: Claim | None = named
+            if verb is settlement.Verb.ACKNOWLEDGE and self.settings.target_depth is not None:
+                claim = self._remember(named, outcomes, now_ms, step, subscription)
+            if claim is None:
+                continue
             for segment, first, stop, offset, code in self._located(claim, outcomes):
                 codes = self._judge(verb, segment, first, stop, subscription, claim.delivery_count, now_ms)
                 outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
@@ -203,6 +252,39 @@ class QueueShard:
                 if len(slots):
                     self._carry_out(verb, segment, slots, subscription, now_ms, delay_ms, step)
         return outcomes
+
+    def _withdraw(self, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step) -> bool:
+        """Withdraw a scheduled message that is named by itself; in a range it is left alone (L5, C16)."""
+        number = self.state.find_source(claim.topic, claim.partition)
+        if number is None or claim.first != claim.last or (number, claim.first) not in self.state.scheduled:
+            return False
+        self._remove_scheduled(number, claim.first, (Reason.WITHDRAWN,), now_ms, step)
+        outcomes.append(Outcome(*claim[:4], Result.SETTLED))
+        return True
+
+    def _remember(
+        self, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step, subscription: str
+    ) -> Claim | None:
+        """Remember acknowledgments of messages that are not active yet; what is left of the claim (Q13, C16)."""
+        number = self.state.find_source(claim.topic, claim.partition)
+        if number is None:
+            return claim
+        source = self.state.sources[number]
+        first, last = max(claim.first, source.next_offset), min(claim.last, source.end_offset - 1)
+        if first > last:
+            return claim
+        if claim.first < first:
+            before = claim._replace(last=first - 1)
+            outcomes.extend(self.settle(settlement.Verb.ACKNOWLEDGE, subscription, [before], now_ms, step))
+        for offset in range(first, last + 1):
+            if (number, offset) not in self.state.remembered:
+                self._do(Change(Verb.REMEMBERED, source=number, offset=offset), step)
+        count = last - first + 1
+        offsets = np.arange(first, last + 1, dtype=np.int64)
+        messages = Messages(source.topic, source.partition, offsets, None, np.zeros(count, np.uint32), None)
+        step.happenings.append(Happening("acknowledged", now_ms, messages, subscription))
+        outcomes.append(Outcome(claim.topic, claim.partition, first, last, Result.SETTLED))
+        return claim._replace(first=last + 1) if last < claim.last else None
 
     def renew(
         self, subscription: str, claims: Iterable[Claim], now_ms: int, step: Step, lease_ms: int | None = None
@@ -363,11 +445,19 @@ class QueueShard:
         """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5).
 
         With a step, limits that were lowered below the counts of unleased messages take them out (C23); leased ones
-        follow when their lease ends. Not before the journal has begun: a change has to stand behind what it changes.
+        follow when their lease ends. Places of messages that were sent at most once become free (Q6). Not before the
+        journal has begun: a change has to stand behind what it changes.
         """
         for subscription in self.state.subscriptions.values():
             subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
-        if step is None or not (self.settings.max_deliveries or self.settings.max_cancels):
+        if step is None:
+            return
+        # What was sent at most once may never have arrived, and then nobody will ever free its place.
+        for number in [one.number for one in self.state.subscriptions.values()]:
+            _, sent = self._held_by(number)
+            if sent:
+                self._do(Change(Verb.SETTLED, _places(sent)), step)
+        if not (self.settings.max_deliveries or self.settings.max_cancels):
             return
         for segment in list(self.state.segments.values()):
             state = segment.state[: segment.used]

@@ -32,14 +32,16 @@ class Source:
         topic: the underlying topic.
         partition: its partition.
         next_offset: what is read next; everything below was seen.
+        end_offset: where the log is known to end; 0 = not known.
     """
 
-    __slots__ = ("_standings", "next_offset", "partition", "topic")
+    __slots__ = ("_standings", "end_offset", "next_offset", "partition", "topic")
 
     def __init__(self, topic: str, partition: int, next_offset: int = 0) -> None:
         self.topic = topic
         self.partition = partition
         self.next_offset = next_offset
+        self.end_offset = 0
         self._standings: list[Standing] = []
 
     def add(self, offset: int, place: int, count: int) -> None:

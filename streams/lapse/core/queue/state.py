@@ -57,6 +57,7 @@ class QueueState:
         sources: by number; a number is never used again.
         subscriptions: by id, in the order in which they came.
         scheduled: by (source, offset).
+        remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         paused: whether deliveries are held back (C21).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
         deadlines: which segment has an unleased message that expires first.
@@ -76,6 +77,7 @@ class QueueState:
         self.sources: list[Source] = []
         self.subscriptions: dict[str, Subscription] = {}
         self.scheduled: dict[tuple[int, int], Scheduled] = {}
+        self.remembered: set[tuple[int, int]] = set()
         self.paused = False
         self.next_number = 0
         self.dirty: dict[int, int] = {}
@@ -196,7 +198,7 @@ class QueueState:
 
     # The one way in which anything changes
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: Change) -> None:  # noqa: C901  # one line per verb is the point
         """Carry out a change: the only mutation, live and in recovery alike."""
         match change.verb:
             case Verb.ARRIVED:
@@ -223,6 +225,10 @@ class QueueState:
                 gone = self._by_number.pop(change.holder, None)
                 if gone is not None:
                     self.subscriptions.pop(gone.id, None)
+            case Verb.REMEMBERED:
+                self.remembered.add((change.source, change.offset))
+            case Verb.HONOURED:
+                self.remembered.discard((change.source, change.offset))
             case Verb.PAUSED:
                 self.paused = True
             case Verb.RESUMED:

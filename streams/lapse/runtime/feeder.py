@@ -1,0 +1,175 @@
+"""A feeder: reads the underlying topics of one shard by itself, where Faust's assignment does not fit.
+
+Faust gives a worker the same partition number of every topic that it subscribed to at start. A queue in total order
+needs all partitions at one shard; one over a pattern of topics needs topics that are created later. For these, the
+shard's owner assigns itself the partitions that are the shard's: partition `q` belongs to shard `q % shards`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from faust.types import TP
+
+from lapse.runtime.runner import Reader, Runner, end_process
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+_POLL_MS: Final = 100
+_POLL_RECORDS: Final = 5_000
+
+
+class Feeder:
+    """Feeds one shard, and stands before Faust's consumer, which still brings its commands.
+
+    Args:
+        settings: aiokafka's: brokers and security.
+        topics: underlying topics by name.
+        pattern: underlying topics by pattern; whole names match.
+        shard: number of the shard.
+        shards: how many the queue has.
+        commands: Faust's consumer.
+    """
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        topics: tuple[str, ...],
+        pattern: re.Pattern[str] | None,
+        shard: int,
+        shards: int,
+        commands: Reader,
+    ) -> None:
+        self._settings = {
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed",
+            "max_partition_fetch_bytes": 4 << 20,
+            "fetch_max_wait_ms": 100,
+            "metadata_max_age_ms": int(_LOOK_EVERY_S * 1000),
+            **settings,
+        }
+        self._topics = topics
+        self._pattern = pattern
+        self._shard = shard
+        self._shards = shards
+        self._commands = commands
+        self._consumer: AIOKafkaConsumer | None = None
+        self._assigned: dict[TP, None] = {}
+        self._next: dict[TP, int] = {}
+        self._saturated: set[TP] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._looked_at = 0.0
+
+    async def connect(self) -> list[TP]:
+        """Connect, and say which partitions are the shard's now."""
+        self._consumer = AIOKafkaConsumer(**self._settings)
+        await self._consumer.start()
+        return await self._partitions()
+
+    def begin(self, runner: Runner, positions: Mapping[TP, int]) -> None:
+        """Read on from `positions`, and take in partitions that come later from their beginning."""
+        self._assign(positions)
+        self._task = asyncio.create_task(self._run(runner), name=f"feeder {runner.entity}-{runner.partition}")
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def _run(self, runner: Runner) -> None:
+        try:
+            while True:
+                await self._look(runner)
+                assert self._consumer is not None
+                active = [TopicPartition(*tp) for tp in self._assigned if tp not in self._saturated]
+                if not active:
+                    await asyncio.sleep(_POLL_MS / 1000)
+                    continue
+                got = await self._consumer.getmany(*active, timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
+                for tp, records in got.items():
+                    runner.receive(TP(tp.topic, tp.partition), records)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # crash-only
+            end_process(f"{runner.entity}, partition {runner.partition}: reading its topics: {error}", error)
+
+    async def _look(self, runner: Runner) -> None:
+        """Take in topics and partitions that were created meanwhile (Q2)."""
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+            return
+        new = [tp for tp in await self._partitions() if tp not in self._assigned]
+        if new:
+            for tp in new:
+                logger.info("%s, partition %d: takes in %s:%d", runner.entity, runner.partition, tp.topic, tp.partition)
+                runner.adopt(tp, 0)
+            self._assign(dict.fromkeys(new, 0))
+
+    async def _partitions(self) -> list[TP]:
+        """The partitions that are the shard's."""
+        assert self._consumer is not None
+        self._looked_at = time.monotonic()
+        # The consumer's own metadata know what it is assigned to; these know every topic.
+        cluster = await self._consumer._client.fetch_all_metadata()
+        names = set(self._topics)
+        if self._pattern is not None:
+            names |= {name for name in cluster.topics() if self._pattern.fullmatch(name)}
+        found: list[TP] = []
+        for name in sorted(names):
+            numbers = cluster.partitions_for_topic(name) or ()
+            found += [TP(name, number) for number in sorted(numbers) if number % self._shards == self._shard]
+        return found
+
+    def _assign(self, positions: Mapping[TP, int]) -> None:
+        assert self._consumer is not None
+        self._next.update(positions)
+        self._assigned.update(dict.fromkeys(positions))
+        # A new assignment forgets the positions of the old one.
+        self._consumer.assign([TopicPartition(*tp) for tp in self._assigned])
+        for tp in self._assigned:
+            self._consumer.seek(TopicPartition(*tp), self._next[tp])
+
+    # What a runner tells the consumer that feeds it
+
+    def received(self, reader: object, tp: TP, offset: int) -> None:
+        """The shard has, and wants to go on at, `offset`."""
+        if tp in self._assigned:
+            self._next[tp] = offset
+        else:
+            self._commands.received(reader, tp, offset)
+
+    def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
+        """What the shard has made durable; only the commands are committed, the rest is in the journal."""
+        self._commands.finished(reader, {tp: offset for tp, offset in offsets.items() if tp not in self._assigned})
+
+    def saturate(self, reader: object, tp: TP) -> None:
+        """The shard cannot keep up: leave a partition out of the fetch."""
+        if tp in self._assigned:
+            self._saturated.add(tp)
+        else:
+            self._commands.saturate(reader, tp)
+
+    def relieve(self, reader: object) -> None:
+        """The shard has caught up."""
+        self._saturated.clear()
+        self._commands.relieve(reader)
+
+    def forget(self, reader: object) -> None:
+        """The shard belongs to another worker now."""
+        self._commands.forget(reader)
+
+    async def next_offset(self, tp: TP) -> int:
+        """What will be read next, markers behind the last record counted as read."""
+        if tp not in self._assigned:
+            return await self._commands.next_offset(tp)
+        assert self._consumer is not None
+        return int(await self._consumer.position(TopicPartition(*tp)))
