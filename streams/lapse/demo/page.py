@@ -17,6 +17,9 @@ from lapse_spark.report import Report
 _DAYS_SHOWN: Final = 62
 """Longer spans are shown by week."""
 
+_LEAST_SHOWN: Final = 10
+"""A share of fewer flights says nothing: in the whole year one flight was to leave at one in the morning."""
+
 _TIMELINE: Final = 60
 
 _NOT_IN_TIME: Final = "not served in time"
@@ -83,7 +86,8 @@ def _year(page: Report, outcome: Outcome) -> None:
 def _where(page: Report, outcome: Outcome) -> None:
     findings = outcome.findings
     page.section("Hours, carriers, airports", "Dead letters, counted by Spark from their payloads.")
-    _shares(page, findings.hour, sorted(findings.hour.published), "hour of day (New York)")
+    hours = [hour for hour, count in sorted(findings.hour.published.items()) if count >= _LEAST_SHOWN]
+    _shares(page, findings.hour, hours, "hour of day (New York)")
     _shares(page, findings.carrier, [name for name, _ in findings.carrier.published.most_common()], "carrier")
     _shares(page, findings.origin, sorted(findings.origin.published), "airport")
     rows = [

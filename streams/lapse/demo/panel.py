@@ -108,7 +108,7 @@ class Show:
 
     def _draw(self, now: Picture) -> RenderableType:
         grid = Table.grid(padding=(0, 2), expand=True)
-        grid.add_column(style="dim", width=11)
+        grid.add_column(style="dim", width=13, no_wrap=True)
         grid.add_column(justify="right", width=10)
         grid.add_column(ratio=1)
         published, acknowledged, lettered = (self._rates(place) for place in (1, 2, 3))
