@@ -36,6 +36,9 @@ COMMANDS: Mapping[str, Lazy] = {
     "publish": Lazy("lapse.cli.publish:publish", "Publish to a topic, or to a queue's default target."),
     "queue": Lazy("lapse.cli.queue:queue", "Receive from queues, look into them, settle messages."),
     "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records of SOW topics."),
+    "spark": Lazy(
+        "lapse_spark.cli:spark", "Count, archive, redrive and audit dead letters with Apache Spark.", extra="spark"
+    ),
     "kafka": Lazy("lapse.cli.kafka:kafka", "Start, show and stop a local Kafka broker.", extra="worker"),
     "demo": Lazy("lapse.cli.demo:demo", "Send a year of real flights through a queue.", extra="worker,spark,demo"),
 }

@@ -47,7 +47,10 @@ def _as_dict(one: Difference) -> dict[str, object]:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_JSON
 def apply(config: Path, yes: bool, as_json: bool) -> None:
-    """Create the topics that lapse.toml needs, after showing the difference. Doing it again changes nothing."""
+    """Create the topics that lapse.toml needs.
+
+    Shows the difference first, and asks. Doing it again changes nothing.
+    """
     _, cluster, topology = _look(config)
     differences = topology.differences()
     missing = [one.create for one in differences if one.create is not None]
@@ -78,7 +81,10 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
 @_CONFIG
 @_JSON
 def check(config: Path, as_json: bool) -> None:
-    """Say whether lapse.toml is right and the cluster fits it; changes nothing."""
+    """Say whether the cluster fits lapse.toml.
+
+    The file is checked first. Changes nothing; exits with 1 if it does not fit.
+    """
     _, _, topology = _look(config)
     differences = topology.differences()
     if as_json:

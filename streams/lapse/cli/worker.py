@@ -32,7 +32,10 @@ _PR_SET_PDEATHSIG: Final = 1
     "--supervise/--no-supervise", default=True, help="Start again after a crash (a failed write ends the process)."
 )
 def worker(config: Path, data_dir: Path | None, log_level: str, supervise: bool) -> None:
-    """Run queues and SOW topics. Stop with Ctrl-C or SIGTERM; any number of workers share the shards."""
+    """Run queues and SOW topics.
+
+    Any number of workers share the shards. Stop with Ctrl-C or SIGTERM.
+    """
     if supervise:
         sys.exit(_supervise([*_again(config, data_dir, log_level), "--no-supervise"]))
     _run(config, data_dir, log_level)
