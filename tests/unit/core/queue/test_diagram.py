@@ -1,0 +1,174 @@
+"""The diagram in docs/queues.md shows what the shard does: its edges are found by trying everything from every state.
+
+python tests/unit/core/queue/test_diagram.py      prints the diagram
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lapse.core.expression import compile_filter
+from lapse.core.lifetime import NEVER, Expiration
+from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.segment import State
+from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement import Verb as Asked
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.core.queue.trait import TraitReader
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "queues.md"
+ABOUT_OTHERS = {Verb.SUBSCRIBED, Verb.UNSUBSCRIBED, Verb.PAUSED, Verb.RESUMED}
+NOT_IN_THE_QUEUE = {Verb.REMEMBERED, Verb.HONOURED}
+ABOUT_MESSAGES = set(Verb) - ABOUT_OTHERS - NOT_IN_THE_QUEUE
+OUTSIDE = "[*]"
+
+Edge = tuple[str, str, str]
+Action = Callable[["Life"], None]
+
+
+class Record:
+    """A record of the underlying topic, as the shard reads it."""
+
+    offset, timestamp, key, value = 0, 1_000, None, b"{}"
+
+    def __init__(self, *headers: tuple[str, bytes]) -> None:
+        self.headers = headers
+
+
+class Life:
+    """The life of one message in a shard of its own."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.shard = QueueShard(settings)
+        self.now_ms = 1_000
+        self.edges: set[Edge] = set()
+        apply = self.shard.state.apply
+
+        def spied(change: Change) -> None:
+            before = self.state
+            apply(change)
+            if change.verb in ABOUT_MESSAGES:
+                self.edges.add((before, change.verb.name.lower(), self.state))
+
+        self.shard.state.apply = spied
+
+    @property
+    def state(self) -> str:
+        state = self.shard.state
+        if state.scheduled:
+            return "scheduled"
+        if not state.segments:
+            return OUTSIDE
+        found = State(int(state.segments[0].state[0]))
+        return OUTSIDE if found in (State.GONE, State.EXPIRED) else found.name.lower()
+
+    def arrive(self, *headers: tuple[str, bytes]) -> None:
+        self.shard.arrive("t", 0, [Record(*headers)], Step())
+
+    def settle(self, verb: Asked, delay_ms: int = 0) -> None:
+        self.shard.settle(verb, "s", [Claim("t", 0, 0, 0)], self.now_ms, Step(), delay_ms)
+
+    def wait(self) -> None:
+        due_ms = self.shard.next_due_ms()
+        if due_ms < NEVER:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.shard.advance(self.now_ms, Step())
+
+
+ACTIONS: dict[str, Action] = {
+    "arrive": Life.arrive,
+    "arrive with a lifetime": lambda life: life.arrive(("lapse-ttl-ms", b"900")),
+    "arrive scheduled": lambda life: life.arrive(("lapse-enqueue-at-ms", b"5000")),
+    "arrive scheduled with a deadline": lambda life: life.arrive(
+        ("lapse-enqueue-at-ms", b"5000"), ("lapse-expires-at-ms", b"4000")
+    ),
+    "subscribe": lambda life: life.shard.subscribe("s", "", 1, 60_000, "", life.now_ms, Step()) and None,
+    "deliver": lambda life: life.shard.deliver(life.now_ms, Step()) and None,
+    "acknowledge": lambda life: life.settle(Asked.ACKNOWLEDGE),
+    "cancel": lambda life: life.settle(Asked.CANCEL),
+    "cancel with a delay": lambda life: life.settle(Asked.CANCEL, 500),
+    "expire": lambda life: life.settle(Asked.EXPIRE),
+    "renew": lambda life: life.shard.renew("s", [Claim("t", 0, 0, 0)], life.now_ms, Step()) and None,
+    "unsubscribe": lambda life: life.shard.unsubscribe("s", life.now_ms, Step()) and None,
+    "purge": lambda life: life.shard.purge(life.now_ms, Step(), leased=True) and None,
+    "wait": Life.wait,
+}
+
+QUEUES = [
+    QueueSettings(name="q", expiration=Expiration(enabled=True), lease_ms=300),
+    QueueSettings(name="q", expiration=Expiration(enabled=True), lease_ms=2_000, max_deliveries=2, max_cancels=1),
+    QueueSettings(
+        name="q",
+        expiration=Expiration(enabled=True),
+        semantics=Semantics.AT_MOST_ONCE,
+        fairness=Fairness.ROUND_ROBIN,
+    ),
+    QueueSettings(name="q", expiration=Expiration(enabled=True), traits=TraitReader(barrier=compile_filter("TRUE"))),
+]
+
+
+def lived(settings: QueueSettings, actions: list[str]) -> Life:
+    life = Life(settings)
+    for action in actions:
+        ACTIONS[action](life)
+    return life
+
+
+def explored(settings: QueueSettings) -> set[Edge]:
+    """Try every action from every state that can be reached, one way of reaching each."""
+    edges: set[Edge] = set()
+    seen: set[object] = set()
+    waiting: deque[list[str]] = deque([[]])
+    while waiting:
+        before = waiting.popleft()
+        for action in ACTIONS:
+            after = [*before, action]
+            life = lived(settings, after)
+            edges |= life.edges
+            state = life.shard.state
+            segment = state.segments.get(0)
+            counts = (
+                None if segment is None else (int(segment.deliveries[0]), segment.cancels_of(0), segment.deadline_of(0))
+            )
+            kept = (life.state, bool(state.subscriptions), bool(state.sources), counts)
+            if kept not in seen and len(after) < 12 and (counts is None or counts[0] < 4):
+                seen.add(kept)
+                waiting.append(after)
+    return edges
+
+
+def diagram() -> Iterator[str]:
+    """The lines of the diagram."""
+    edges = set().union(*map(explored, QUEUES))
+    order = [OUTSIDE, "scheduled", "available", "leased", "delayed", "sent"]
+    joined: dict[tuple[str, str], set[str]] = {}
+    for before, verb, after in edges:
+        if (before, after) != (OUTSIDE, OUTSIDE):
+            joined.setdefault((before, after), set()).add(verb)
+    yield "stateDiagram-v2"
+    for (before, after), verbs in sorted(joined.items(), key=lambda item: [order.index(end) for end in item[0]]):
+        yield f"    {before} --> {after}: {', '.join(sorted(verbs, key=lambda verb: Verb[verb.upper()]))}"
+
+
+@pytest.mark.feature("Q5", "Q6", "Q8")
+def test_the_documented_diagram_is_what_the_shard_does() -> None:
+    (documented,) = re.findall(
+        r"^```mermaid\n(stateDiagram-v2\n.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert documented.splitlines() == list(diagram())
+
+
+def test_every_verb_about_messages_is_in_the_diagram() -> None:
+    shown = {verb for line in diagram() for verb in line.partition(": ")[2].split(", ")}
+    assert {verb.name.lower() for verb in ABOUT_MESSAGES} == shown - {""}
+
+
+if __name__ == "__main__":
+    print("\n".join(diagram()))  # for docs/queues.md
