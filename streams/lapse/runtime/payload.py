@@ -32,7 +32,7 @@ class Chunk:
     __slots__ = ("first", "left", "records", "size")
 
     def __init__(self, records: Sequence[Record], size: int) -> None:
-        self.first = records[0].offset
+        self.first: int = records[0].offset
         self.records = records
         self.left = len(records)
         self.size = size

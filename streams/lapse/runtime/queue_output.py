@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lapse.core.lifetime import NEVER
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.core.queue.step import Delivery, Happening, Messages, Removal
 from lapse.protocol import dead_letter, event, header, reference, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
@@ -58,6 +58,7 @@ class QueueOutput:
     def events(self, happenings: Sequence[Happening], removals: Sequence[Removal]) -> list[Output]:
         """One event for all messages that share a fate (D4)."""
         shared: dict[tuple[Any, ...], list[Messages]] = {}
+        key: tuple[Any, ...]
         for one in happenings:
             key = (one.kind, one.at_ms, one.subscription, (), one.detail)
             shared.setdefault(key, []).extend([one.messages] if one.messages is not None else [])
@@ -129,7 +130,7 @@ class QueueOutput:
         deadlines = [NEVER] * len(counts) if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
         rows: list[Row] = []
         bookmark, delivery_count = header.BOOKMARK, header.DELIVERY_COUNT
-        timestamp_ms, expires_at_ms = header.TIMESTAMP_MS, header.EXPIRES_AT_MS
+        timestamp_ms, expires_at_ms = header.TIMESTAMP_MS, EXPIRES_AT_MS
         for record, count, deadline in zip(records, counts, deadlines, strict=True):
             if record is None:
                 continue

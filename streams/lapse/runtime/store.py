@@ -57,7 +57,7 @@ class ShardOwner(Protocol):
         """All keys and values of this worker's shards now."""
 
 
-class JournalStore(FaustStore):  # type: ignore[misc]
+class JournalStore(FaustStore[Any, Any]):
     """A Faust table store that keeps its changelog itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,7 +95,7 @@ class JournalStore(FaustStore):  # type: ignore[misc]
     def set_persisted_offset(self, tp: TP, offset: int) -> None:
         """Nothing: the store knows its offsets."""
 
-    def apply_changelog_batch(self, batch: Iterable[EventT], to_key: Any, to_value: Any) -> None:
+    def apply_changelog_batch(self, batch: Iterable[EventT[Any]], to_key: Any, to_value: Any) -> None:
         """Nothing: the store restored itself."""
 
     def reset_state(self) -> None:
@@ -248,7 +248,8 @@ class RocksDBStore(JournalStore):
         if meta is not None:
             changelog.next_offset = int.from_bytes(meta[:8], "big")
             changelog.epoch = int.from_bytes(meta[8:16], "big")
-            changelog.latest = {key: value for key, value in database.items() if key != self._META}
+            kept = database.items()  # in raw mode keys are bytes, whatever the annotation says
+            changelog.latest = {key: value for key, value in kept if isinstance(key, bytes) and key != self._META}
         return changelog
 
     def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:
