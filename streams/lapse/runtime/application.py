@@ -16,6 +16,7 @@ from lapse.runtime.entity import Entity, Services
 from lapse.runtime.queue_entity import QueueEntity
 from lapse.runtime.runner import Runner
 from lapse.runtime.sow_entity import SowEntity
+from lapse.runtime.table import SelfRestoredTables
 from lapse.runtime.topology import Cluster, Topology
 from lapse.runtime.transport import BatchTransport
 
@@ -108,6 +109,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
         stream_wait_empty=False,
         stream_buffer_maxsize=4096,
         ConsumerScheduler=DefaultSchedulingStrategy,
+        TableManager=SelfRestoredTables,
     )
     # Faust has no setting for the transport's class; the URL names the driver only.
     app._transport = BatchTransport(app.conf.broker_consumer, app)

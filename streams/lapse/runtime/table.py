@@ -1,0 +1,37 @@
+"""Tables that have restored themselves by the time Faust looks: its recovery has nothing to wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from faust.tables.manager import TableManager
+from faust.tables.recovery import Recovery
+from faust.types import TP
+
+
+class NoRecovery(Recovery):
+    """Faust's recovery, told that nothing is left.
+
+    Faust notes how far a table is when it is assigned, and asks for the changelog's end later. A shard that has begun
+    its reign writes between the two, and Faust would wait for a record that nobody reads: for ever, with every shard
+    of the worker at a standstill.
+    """
+
+    def need_recovery(self) -> bool:
+        """Never: `JournalStore.on_rebalance` has read the changelog to its end."""
+        return False
+
+    def active_remaining(self) -> Counter[TP]:
+        """Nothing."""
+        return Counter()
+
+
+class SelfRestoredTables(TableManager):
+    """Faust's tables with `NoRecovery`."""
+
+    @property
+    def recovery(self) -> Recovery:
+        """The recovery, made when it is first asked for."""
+        if self._recovery is None:
+            self._recovery = NoRecovery(self.app, self, beacon=self.beacon, loop=self.loop)
+        return self._recovery
