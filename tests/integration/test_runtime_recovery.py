@@ -1,0 +1,236 @@
+"""Workers that are killed, frozen, joined and stopped while messages flow; afterwards the account has to balance."""
+
+import signal
+import time
+
+import psutil
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import TopicPartition as Partition
+from confluent_kafka.admin import AdminClient
+
+from support.deployment import Deploy, broker_now_ms
+from support.load import Load, account
+from support.log import texts, until
+
+FLOWING = {"expiration": "enabled", "lease_period": "2s"}
+
+
+@pytest.mark.feature("Q16", "Q5", "D3", "L10", "L11", "C1", "C13")
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_a_worker_killed_in_the_middle_of_load_loses_nothing_and_repeats_no_acknowledged_message(
+    deploy: Deploy, store: str
+) -> None:
+    """SIGKILL three times while publishers and subscribers go on.
+
+    Every message has exactly one end; nothing is delivered after its acknowledgment was answered, or after its
+    deadline; delivery counts only rise.
+    """
+    here = deploy({"flow": FLOWING}, store=store, session_timeout="2s").apply()
+    worker = here.worker().wait_for_shards(1)
+    with Load(here, "flow", 1) as load:
+        for _ in range(3):
+            load.flow(300)
+            worker.kill()
+            worker.start()
+        load.flow(300)
+        load.drain()
+    found = account(here, "flow", set(load.written))
+    found.assert_balanced()
+    assert len(load.written) > 1000
+
+
+@pytest.mark.feature("Q16", "Q17", "C5")
+def test_shards_move_between_workers_that_come_and_go(deploy: Deploy) -> None:
+    """Four shards: a second worker joins and takes some; the first is killed, the second has all; a third joins."""
+    here = deploy({"flow": {**FLOWING, "partitions": 4}}, session_timeout="2s").apply()
+    first = here.worker().wait_for_shards(4)
+    with Load(here, "flow", 4) as load:
+        load.flow(300)
+        second = here.worker().wait_for_shards(1)
+        load.flow(300)
+        first.kill()
+        second.wait_for_shards(4)
+        load.flow(300)
+        third = here.worker().wait_for_shards(1)
+        load.flow(300)
+        assert second.stop() == 0
+        third.wait_for_shards(4)
+        load.flow(300)
+        load.drain()
+    account(here, "flow", set(load.written)).assert_balanced()
+
+
+@pytest.mark.feature("Q16", "C1", "Q5")
+def test_a_frozen_worker_ends_when_it_thaws_and_what_it_writes_is_void(deploy: Deploy) -> None:
+    """SIGSTOP for longer than its session: another has its shards; thawed, it must not act on what it believes."""
+    here = deploy({"flow": {**FLOWING, "partitions": 2}}, session_timeout="2s").apply()
+    zombie = here.worker().wait_for_shards(2)
+    with Load(here, "flow", 2) as load:
+        load.flow(200)
+        zombie.signal(signal.SIGSTOP)
+        other = here.worker().wait_for_shards(2, 60)
+        load.flow(300)
+        zombie.signal(signal.SIGCONT)
+        assert zombie.wait(20) == 70
+        assert "stood still" in zombie.text
+        load.flow(300)
+        assert other.running
+        load.drain()
+    account(here, "flow", set(load.written)).assert_balanced()
+
+
+@pytest.mark.feature("Q6", "Q4", "Q16")
+def test_at_most_once_never_delivers_twice_however_often_its_worker_is_killed(deploy: Deploy) -> None:
+    """The removal is durable before the delivery is sent: a crash between the two loses, it does not repeat."""
+    here = deploy({"once": {"semantics": "at-most-once"}}, session_timeout="2s").apply()
+    worker = here.worker().wait_for_shards(1)
+    with Load(here, "once", 1, forgetful=False) as load:
+        for _ in range(3):
+            load.flow(200)
+            worker.kill()
+            worker.start()
+        load.flow(200)
+        load.drain()
+    assert {value: times for value, times in load.received.items() if times > 1} == {}
+    found = account(here, "once", set(load.written))
+    assert not found.lost
+    assert not found.unexpected
+    assert not {place for place, times in found.delivered.items() if times > 1}
+
+
+@pytest.mark.feature("Q5", "Q9", "Q16", "C4", "C5", "Q8", "L5", "C19", "C21")
+def test_everything_that_a_shard_knows_is_there_after_a_crash(deploy: Deploy) -> None:
+    """Leases with their holders and ends, counts, cancels, delays, the schedule, pause, order, and what is settled."""
+    here = deploy({"state": {"lease_period": "5m", "max_lease_period": "10m"}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    here.write("state", *(f"{number}" for number in range(10)))
+    later_ms = broker_now_ms() + 3_600_000
+    here.write("state", "scheduled", headers=[("lapse-enqueue-at-ms", str(later_ms).encode())])
+    with here.subscriber("state", 6, timeout_s=60) as subscriber, here.queue("state") as queue:
+        taken = [subscriber.receive(20) for _ in range(6)]
+        some = [one for one in taken if one is not None]
+        assert len(some) == 6
+        queue.pause()
+        subscriber.settle("acknowledge", some[:2], wait=True)
+        subscriber.settle("cancel", some[2:3], wait=True)
+        subscriber.settle("cancel", some[3:4], delay_ms=3_600_000, wait=True)
+        subscriber.settle("renew", some[4:5], lease_ms=600_000, wait=True)
+        before = queue.peek()
+        assert [message.state for message in before] == [
+            "available",
+            "delayed",
+            "leased",
+            "leased",
+            *["available"] * 4,
+            "scheduled",
+        ]
+        for _ in range(2):
+            worker.kill()
+            worker.start().wait_for_shards(1)
+            assert queue.peek() == before
+        (held,) = subscriber.settle("acknowledge", some[5:6], wait=True)
+        assert held.settled
+        assert subscriber.receive(0.5) is None
+        queue.resume()
+        (next_one,) = [subscriber.receive(20)]
+        assert next_one is not None
+        assert (next_one.value, next_one.delivery_count) == (b"2", 2)
+
+
+@pytest.mark.feature("Q16", "C41")
+def test_a_journal_that_ends_in_a_transactions_marker_is_read_to_its_end(deploy: Deploy) -> None:
+    """The last offsets of the changelog hold no record that can be read; recovery must not wait for them."""
+    here = deploy({"marked": {}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    here.write("marked", "a", "b")
+    until(lambda: here.depth("marked")["depth"] == 2, "the messages")
+    worker.kill()
+    changelog = f"{here.app_id}-{here.name('marked')}-changelog"
+    producer = Producer({"bootstrap.servers": here.servers, "transactional.id": here.name("foreign")})
+    producer.init_transactions(15)
+    producer.begin_transaction()
+    producer.produce(changelog, b"garbage", key=b"foreign", partition=0)
+    producer.flush(15)
+    producer.abort_transaction(15)
+    worker.start().wait_for_shards(1)
+    assert here.depth("marked")["available"] == 2
+
+
+@pytest.mark.feature("Q16")
+def test_a_clean_stop_under_load_is_quick_and_the_next_start_goes_on(deploy: Deploy) -> None:
+    """SIGTERM: exit code 0 within seconds, the group is left at once, offsets are committed."""
+    here = deploy({"flow": FLOWING}).apply()
+    worker = here.worker().wait_for_shards(1)
+    with Load(here, "flow", 1) as load:
+        load.flow(300)
+        began = time.monotonic()
+        assert worker.stop() == 0
+        took_s = time.monotonic() - began
+        worker.start().wait_for_shards(1)
+        load.flow(100)
+        load.drain()
+    account(here, "flow", set(load.written)).assert_balanced()
+    assert took_s < 10
+    worker.stop()
+    admin = AdminClient({"bootstrap.servers": here.servers})
+
+    asked = ConsumerGroupTopicPartitions(here.app_id, [Partition(here.name("flow"), 0)])
+    (offsets,) = [future.result() for future in admin.list_consumer_group_offsets([asked]).values()]
+    assert offsets.topic_partitions[0].offset == max(offset for _, offset in load.written) + 1
+
+
+@pytest.mark.feature("Q16")
+def test_a_supervised_worker_is_started_again_and_stops_with_its_supervisor(deploy: Deploy) -> None:
+    """`lapse worker`: SIGKILL to the child brings a new one; SIGTERM to the parent ends both, cleanly."""
+    here = deploy({"watched": {}}, session_timeout="2s").apply()
+    worker = here.worker(supervised=True).wait_for_shards(1)
+
+    assert worker.process is not None
+    parent = psutil.Process(worker.process.pid)
+    (child,) = parent.children()
+    child.kill()
+    worker.wait_for_shards(2)
+    assert "starting it again" in worker.text
+    here.write("watched", "x")
+    until(lambda: here.depth("watched")["depth"] == 1, "the message")
+    (second,) = parent.children()
+    assert worker.stop() == 0
+    assert not second.is_running()
+
+
+@pytest.mark.feature("Q16")
+def test_fausts_own_command_runs_the_same_worker(deploy: Deploy) -> None:
+    """`faust -A lapse.app worker`, with LAPSE_CONFIG."""
+    here = deploy({"fausty": {"expiration": "1s"}}).apply()
+    arguments = ["-m", "faust", "-A", "lapse.app", "--datadir", str(here.directory / "data"), "worker", "-l", "info"]
+    worker = here.run(arguments, {"LAPSE_CONFIG": str(here.config)})
+    worker.wait_for_shards(1)
+    here.write("fausty", "x")
+    assert texts(here.letters("fausty", 1)[0])["lapse-reasons"] == "time_limit"
+    assert worker.stop() == 0
+
+
+@pytest.mark.feature("C40", "L14", "D2", "Q12")
+def test_messages_whose_records_kafka_has_deleted_leave_with_a_letter_of_headers(deploy: Deploy) -> None:
+    """`kafka-delete-records` below live messages: noticed when they would be delivered; the rest flows on."""
+    here = deploy({"cut": {"payload_window": 1}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    written = here.write("cut", *(f"{number}" for number in range(10)), key=b"k")
+    until(lambda: here.depth("cut")["depth"] == 10, "the messages")
+    worker.kill()  # so that no payload is left in memory
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    for future in admin.delete_records([Partition(here.name("cut"), 0, written[6].offset)]).values():
+        future.result()
+    worker.start().wait_for_shards(1)
+    with here.subscriber("cut", 10, timeout_s=60) as subscriber:
+        got = [subscriber.receive(20) for _ in range(4)]
+        assert [one.value for one in got if one] == [b"6", b"7", b"8", b"9"]
+        letters = here.letters("cut", 6)
+    for letter, lost in zip(letters, written, strict=False):
+        facts = texts(letter)
+        assert (letter.key(), letter.value()) == (None, None)
+        assert facts["lapse-reasons"] == "log_truncated"
+        assert facts["__dlq.errors.offset"] == str(lost.offset)
+        assert "no longer" in facts["__dlq.errors.message"]
+    until(lambda: here.depth("cut")["depth"] == 4, "the lost ones out of the depth")
