@@ -1,0 +1,59 @@
+"""Crash-only: how a worker ends itself, and how it notices that it was frozen."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_CHECK_EVERY_S: Final = 0.5
+CRASHED: Final = 70
+"""Exit code of a worker that ended itself; its supervisor starts it again."""
+
+
+class Watch:
+    """Notices that the process was frozen (SIGSTOP, a suspended machine) for longer than its session lasts.
+
+    What it owned belongs to others then; to go on writing would be a zombie's work. A thread of its own keeps the
+    time, so that a busy event loop is not taken for a frozen process: Faust's heartbeats have their own thread too.
+    """
+
+    def __init__(self, session_s: float) -> None:
+        self._session_s = session_s
+        self._alive_at = time.monotonic()
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._alive_at = time.monotonic()
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(min(_CHECK_EVERY_S, self._session_s / 4)):
+            self.check()
+            self._alive_at = time.monotonic()
+
+    def check(self) -> None:
+        """End the process if it stood still for too long."""
+        silent_s = time.monotonic() - self._alive_at
+        if silent_s > self._session_s:
+            end_process(
+                f"this process stood still for {silent_s:.1f} s, longer than session_timeout "
+                f"({self._session_s:.1f} s): its shards belong to other workers by now"
+            )
+
+
+def end_process(why: str, error: BaseException | None = None) -> None:
+    """Crash: say why, and end at once; a supervisor restarts the worker, which recovers from its journal."""
+    logger.critical("lapse worker ends: %s", why, exc_info=error)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    os._exit(CRASHED)
