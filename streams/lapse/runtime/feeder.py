@@ -17,7 +17,8 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.types import TP
 
-from lapse.runtime.runner import Reader, Runner, end_process
+from lapse.runtime.runner import Reader, Runner
+from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
 
