@@ -1,0 +1,183 @@
+"""The documentation says what the code does, and every example in it is accepted."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from lapse.cli import COMMANDS
+from lapse.config import loads
+from lapse.config.entity import EntityConfig, QueueConfig, SowConfig
+from lapse.config.root import SecurityConfig, WorkerConfig
+from lapse.core.queue.settlement import Result
+from lapse.core.reason import Reason
+from lapse.protocol import command, header, schema
+from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
+from lapse.protocol.event import EventKind
+
+ROOT = Path(__file__).parents[2]
+DOCS = {path.name: path.read_text(encoding="utf-8") for path in [*sorted((ROOT / "docs").glob("*.md"))]}
+PAGES = {
+    **{f"docs/{name}": text for name, text in DOCS.items()},
+    **{path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("*.md")},
+}
+COMMON = set(EntityConfig.model_fields)
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next one of the same level or above."""
+    level = heading.split(" ")[0]
+    start = DOCS[page].index(f"\n{heading}\n")
+    rest = DOCS[page][start + len(heading) + 2 :]
+    return re.split(rf"^#{{1,{len(level)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The tables' rows by what stands in backticks in the first column; several may share a row."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            for name in re.findall(r"`([^`]+)`", cells[0]):
+                found[name] = cells[1:]
+    return found
+
+
+def blocks(language: str) -> list[Any]:
+    return [
+        pytest.param(block, id=f"{name}-{number}")
+        for name, text in PAGES.items()
+        for number, block in enumerate(re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    ]
+
+
+# Configuration
+
+
+@pytest.mark.parametrize(
+    ("heading", "table", "model", "left_out"),
+    [
+        ("## `[lapse]`", "lapse", WorkerConfig, set()),
+        ("## `[security]`", "security", SecurityConfig, set()),
+        ("## Queues and SOW topics", "queue.q", EntityConfig, set()),
+        ("## `[queue.<name>]`", "queue.q", QueueConfig, COMMON),
+        ("## `[sow.<name>]`", "sow.s", SowConfig, COMMON),
+    ],
+    ids=["lapse", "security", "common", "queue", "sow"],
+)
+def test_every_key_is_documented_with_its_default(
+    heading: str, table: str, model: type[BaseModel], left_out: set[str]
+) -> None:
+    documented = rows(section("configuration.md", heading))
+    assert set(documented) == set(model.model_fields) - left_out
+    for key, (default, *_) in documented.items():
+        if default == "–":
+            assert model.model_fields[key].get_default() is None, key
+            continue
+        read: Any = loads(f"[{table}]\n{key} = {default.strip('`')}")
+        for part in table.split("."):
+            read = read[part] if isinstance(read, dict) else getattr(read, part)
+        assert getattr(read, key) == model.model_fields[key].get_default(), key
+
+
+@pytest.mark.parametrize("block", blocks("toml"))
+def test_every_configuration_shown_is_accepted(block: str) -> None:
+    loads(block)
+
+
+def test_the_example_at_the_root_is_accepted() -> None:
+    config = loads((ROOT / "lapse.toml").read_text(encoding="utf-8"))
+    assert set(config.queue) == {"orders"}
+    assert set(config.sow) == {"prices"}
+
+
+def test_the_mistake_shown_is_told_as_shown() -> None:
+    (shown,) = re.findall(r"^ +(lapse\.toml:\d+: .*)$", DOCS["configuration.md"], re.MULTILINE)
+    line, misspelt = re.match(r"lapse\.toml:(\d+): queue\.orders\.(\w+):", shown).groups()
+    text = "\n" * (int(line) - 2) + f'[queue.orders]\n{misspelt} = "30s"'
+    with pytest.raises(Exception, match=re.escape(shown)):
+        loads(text)
+
+
+# Protocol
+
+
+@pytest.mark.parametrize(
+    ("heading", "commands"), [("### To a queue", QUEUE_COMMANDS), ("### To a SOW topic", SOW_COMMANDS)]
+)
+def test_every_command_is_documented(heading: str, commands: frozenset[str]) -> None:
+    assert set(rows(section("protocol.md", heading))) == commands - {"tick"}
+
+
+@pytest.mark.parametrize(
+    ("heading", "name"),
+    [("## Commands", "command"), ("## Answers", "answer"), ("## Events", "event"), ("### By reference", "reference")],
+)
+def test_every_field_is_documented(heading: str, name: str) -> None:
+    documented = rows(section("protocol.md", heading))
+    missing = {field["name"] for field in json.loads(schema.text(name))["fields"]} - set(documented)
+    assert not missing
+
+
+def test_every_header_is_documented() -> None:
+    names = {value for name, value in vars(header).items() if name.isupper() and isinstance(value, str)}
+    assert not {name for name in names | set(header.ORIGINAL_NAMES) if f"`{name}`" not in DOCS["protocol.md"]}
+
+
+@pytest.mark.parametrize("kind", EventKind)
+def test_every_event_is_documented(kind: EventKind) -> None:
+    assert f"`{kind}`" in section("protocol.md", "## Events")
+
+
+@pytest.mark.parametrize("block", blocks("json"))
+def test_every_command_shown_is_accepted(block: str) -> None:
+    for line in block.splitlines():
+        read, encoding = command.decode(line.encode())
+        assert encoding == "json"
+        assert read.command in QUEUE_COMMANDS | SOW_COMMANDS
+
+
+# Queues
+
+
+@pytest.mark.parametrize("result", Result)
+def test_every_result_of_a_settlement_is_documented(result: Result) -> None:
+    assert result in rows(section("queues.md", "### What is answered"))
+
+
+def test_every_reason_is_documented_in_order() -> None:
+    assert [Reason(name) for name in rows(section("queues.md", "## Why a message leaves"))] == list(Reason)
+
+
+# Everything
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors of a page's headings, made as on GitHub."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in anchors(file.read_text(encoding="utf-8")), f"{page}: {target}"
+
+
+def test_every_subcommand_is_in_the_overview() -> None:
+    assert set(COMMANDS) <= {name.split()[1] for name in rows(section("operations.md", "## Commands"))}
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    assert not {name for name in DOCS if f"docs/{name}" not in PAGES["README.md"]}
