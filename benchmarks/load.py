@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
-PAYLOAD_BYTES = 200
+PAYLOAD_BYTES: Final = 200
+KEYS: Final = 100_000
+
+Headers = list[tuple[str, str | bytes | None]]
+
+AN_HOUR: Final[Sequence[Headers]] = ([("lapse-ttl-ms", b"3600000")],)
+"""One lifetime header, which nothing reaches while a benchmark runs."""
 
 
 def create(bootstrap_servers: str, topic: str, partitions: int = 1) -> None:
@@ -18,8 +27,25 @@ def create(bootstrap_servers: str, topic: str, partitions: int = 1) -> None:
         future.result()
 
 
-def publish(bootstrap_servers: str, topic: str, count: int) -> None:
-    """Write `count` messages of `PAYLOAD_BYTES` bytes with a lifetime of an hour."""
+def publish(
+    bootstrap_servers: str,
+    topic: str,
+    count: int,
+    *,
+    headers: Sequence[Headers] = AN_HOUR,
+    payload: Callable[[int], bytes] | None = None,
+    keys: int = KEYS,
+) -> None:
+    """Write messages of about `PAYLOAD_BYTES` bytes, as fast as it goes, and wait until all are safe.
+
+    Args:
+        bootstrap_servers: the broker.
+        topic: where to.
+        count: how many.
+        headers: of the messages, in turn.
+        payload: of a message by its number; the same random text for all by default.
+        keys: how many different ones, in turn.
+    """
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -29,15 +55,28 @@ def publish(bootstrap_servers: str, topic: str, count: int) -> None:
             "acks": "all",
         }
     )
-    payload = os.urandom(PAYLOAD_BYTES // 2).hex().encode()
-    headers = [("lapse-ttl-ms", b"3600000")]
+    same = os.urandom(PAYLOAD_BYTES // 2).hex().encode()
+    kinds = len(headers)
     for number in range(count):
+        body = same if payload is None else payload(number)
         while True:
             try:
-                producer.produce(topic, payload, key=b"k%d" % (number % 100_000), headers=headers)
+                producer.produce(topic, body, key=b"k%d" % (number % keys), headers=headers[number % kinds])
                 break
             except BufferError:
                 producer.poll(0.05)
         if number % 5_000 == 0:
             producer.poll(0)
     producer.flush()
+
+
+def order(number: int) -> bytes:
+    """A JSON payload for expressions: priorities from 0 to 999, 26 symbols, 50,000 accounts."""
+    head = b'{"id":%d,"price":%d,"qty":%d,"symbol":"%cBC","account":"a%d","note":"' % (
+        number,
+        number * 7919 % 1000,
+        number % 90 + 1,
+        65 + number % 26,
+        number % 50_000,
+    )
+    return head + b"x" * max(0, PAYLOAD_BYTES - len(head) - 2) + b'"}'

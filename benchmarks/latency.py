@@ -1,0 +1,36 @@
+"""lapse: milliseconds from publishing to the consumer, journal awaited before the delivery."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.contestant import Figures, alone
+from benchmarks.load import create
+from benchmarks.pace import Pace
+from benchmarks.worker import Worker
+from lapse_client import Connection, QueueSubscriber
+
+_QUIET_S = 1.0
+
+
+def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0) -> Figures:
+    """Publish at a steady rate to a queue with a worker and one subscriber."""
+    name = f"latency-{time.time_ns()}"
+    with Worker(bootstrap_servers, name, f'[queue.{name}]\nexpiration = "enabled"\n') as worker:
+        create(bootstrap_servers, name)
+        worker.apply()
+        worker.start()
+        connection = Connection(bootstrap_servers)
+        with QueueSubscriber(name, max_backlog=2_000, connection=connection, timeout_s=90) as subscriber:
+            time.sleep(_QUIET_S)
+            with Pace(bootstrap_servers, name, rate, seconds) as pace:
+                for batch in subscriber.batches(max_size=500, timeout=20):
+                    more = pace.received(delivery.value for delivery in batch)
+                    subscriber.acknowledge(batch)
+                    if not more:
+                        break
+            return pace.figures()
+
+
+if __name__ == "__main__":
+    alone(run)

@@ -1,0 +1,237 @@
+"""All rows, for a load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.row import Column, Contestant, Goal, Row, figure, ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much is measured.
+
+    Attributes:
+        messages: through a queue; other rows take their part of it.
+        burst: messages due in one second.
+        recovered: messages, or SOW records, of the recovery.
+        deepest: messages of the core alone.
+        seconds: of steady publishing.
+    """
+
+    messages: int = 300_000
+    burst: int = 1_000_000
+    recovered: int = 1_000_000
+    deepest: int = 10_000_000
+    seconds: float = 6.0
+
+
+QUICK = Load(messages=60_000, burst=100_000, recovered=100_000, deepest=1_000_000, seconds=3.0)
+"""Shows that everything runs; too little for figures that one would quote."""
+
+_RATE = Column("rate", "messages/s", 0)
+_WORKER = Column("worker_us", "worker CPU, µs/message")
+_CLIENT = Column("client_us", "client CPU, µs/message")
+_BROKER = Column("broker_us", "broker CPU, µs/message")
+_LIFE = (_RATE, _WORKER, _CLIENT, _BROKER)
+
+
+def rows(load: Load) -> list[Row]:
+    """The rows, in the order in which they run."""
+    return [
+        _queue(load),
+        _latency(load),
+        _memory(load),
+        _depth(load),
+        _sow(load),
+        _burst(load),
+        _lateness(load),
+        _recovery(load),
+        _filter(),
+        _options(load),
+    ]
+
+
+def _queue(load: Load) -> Row:
+    faust = max(5_000, load.messages // 15)
+    inline, reference, peer = "lapse, inline", "lapse, by reference", "share group"
+    return Row(
+        "queue",
+        "A message's whole life in a queue: in the log → leased delivery with payload → batched acknowledgment",
+        [
+            Contestant(inline, "queue_life", {"messages": load.messages}),
+            Contestant(peer, "share_group", {"messages": load.messages}),
+            Contestant(reference, "queue_life", {"messages": load.messages, "payload": "reference"}),
+            Contestant("stock Faust table", "stock_faust", {"messages": faust}),
+            Contestant("RabbitMQ quorum queue", "rabbitmq", {"messages": load.messages // 6}),
+        ],
+        _LIFE,
+        [
+            Goal("lapse inline / share group", ratio(inline, peer), 0.5, True, aim=0.25),
+            Goal("lapse by reference / share group", ratio(reference, peer), 1.0, True),
+            Goal("lapse inline / stock Faust table", ratio(inline, "stock Faust table"), 30, True, aim=15),
+            Goal("lapse inline / RabbitMQ quorum queue", ratio(inline, "RabbitMQ quorum queue"), 2, True),
+        ],
+    )
+
+
+def _latency(load: Load) -> Row:
+    contestants = []
+    goals = []
+    for rate in (200, 2_000):
+        ours, theirs = f"lapse, {rate:,}/s", f"share group, {rate:,}/s"
+        arguments = {"rate": rate, "seconds": load.seconds}
+        contestants += [
+            Contestant(ours, "latency", arguments),
+            Contestant(theirs, "share_group_latency", arguments),
+        ]
+        goals += [
+            Goal(f"median, lapse / share group, {rate:,}/s", ratio(ours, theirs, "median_ms"), 3, False),
+            Goal(f"p99, lapse / share group, {rate:,}/s", ratio(ours, theirs, "p99_ms"), 2, False),
+        ]
+    columns = [Column("median_ms", "median, ms"), Column("p99_ms", "p99, ms"), Column("max_ms", "greatest, ms")]
+    return Row("latency", "From publishing to the consumer, at a steady rate", contestants, columns, goals)
+
+
+def _memory(load: Load) -> Row:
+    less, most = load.deepest // 10, load.deepest
+    fifo, priority = f"FIFO, {most:,}", f"priority, {most:,}"
+    return Row(
+        "memory",
+        "Memory per queued message, each with a lifetime of its own (the core alone)",
+        [
+            Contestant(f"FIFO, {less:,}", "depth", {"messages": less}),
+            Contestant(fifo, "depth", {"messages": most}),
+            Contestant(priority, "depth", {"messages": most, "priority": True, "cycled": 1_000}),
+        ],
+        [Column("bytes", "bytes/message"), Column("arrival_us", "arrival, µs/message", 2)],
+        [
+            Goal(f"FIFO, {most:,} deep", figure(fifo, "bytes"), 16, False, "B"),
+            Goal(f"priority, {most:,} deep", figure(priority, "bytes"), 40, False, "B"),
+        ],
+        most_repeats=1,
+    )
+
+
+def _depth(load: Load) -> Row:
+    shallow, deep = "1,000 deep", f"{load.deepest:,} deep"
+    return Row(
+        "depth",
+        "Arrival, lease and acknowledgment of a message while many others are queued (the core alone)",
+        [
+            Contestant(shallow, "depth", {"messages": 1_000, "cycled": 100_000}),
+            Contestant(deep, "depth", {"messages": load.deepest, "cycled": 100_000}),
+        ],
+        [Column("cost_us", "CPU, µs/message", 2)],
+        [Goal(f"{deep} / {shallow}", ratio(deep, shallow, "cost_us"), 1.2, False)],
+    )
+
+
+def _sow(load: Load) -> Row:
+    ours, faust, quix = "lapse SOW", "stock Faust table", "Quix Streams state"
+    return Row(
+        "sow",
+        "Upserts of a SOW topic, durable",
+        [
+            Contestant(ours, "sow_upserts", {"messages": load.messages * 2 // 3}),
+            Contestant(faust, "stock_faust", {"messages": max(5_000, load.messages // 15)}),
+            Contestant(quix, "quix_state", {"messages": load.messages // 3}),
+        ],
+        _LIFE,
+        [
+            Goal(f"{ours} / {faust}", ratio(ours, faust), 25, True),
+            Goal(f"{ours} / {quix}", ratio(ours, quix), 1.5, True),
+        ],
+    )
+
+
+def _burst(load: Load) -> Row:
+    name = f"{load.burst:,} messages"
+    return Row(
+        "burst",
+        "Messages due within one second, all to be dead-lettered, while others are published in a closed loop",
+        [Contestant(name, "burst", {"messages": load.burst})],
+        [
+            Column("seconds", "until all letters are written, s"),
+            _WORKER,
+            Column("publish_before", "published before, messages/s", 0),
+            Column("publish_during", "meanwhile, messages/s", 0),
+        ],
+        [
+            Goal("from the first deadline to the last letter", figure(name, "seconds"), 10, False, "s"),
+            Goal("publishing meanwhile / before", figure(name, "publish_ratio"), 0.5, True),
+        ],
+        most_repeats=1,
+    )
+
+
+def _lateness(load: Load) -> Row:
+    name = "at half load"
+    return Row(
+        "lateness",
+        "How late messages expire, at half the rate that one core of CPU is enough for",
+        [Contestant(name, "lateness", {"seconds": load.seconds, "calibration": load.messages // 5})],
+        [
+            Column("rate", "messages/s", 0),
+            Column("decided_median_ms", "decision, median, ms"),
+            Column("decided_p99_ms", "decision, p99, ms"),
+            Column("written_median_ms", "letter written, median, ms"),
+            Column("written_p99_ms", "letter written, p99, ms"),
+        ],
+        [Goal("decision behind the deadline, p99", figure(name, "decided_p99_ms"), 50, False, "ms")],
+        most_repeats=1,
+    )
+
+
+def _recovery(load: Load) -> Row:
+    queue, sow = f"queue, {load.recovered:,} messages", f"SOW topic, {min(load.recovered, 1_000_000):,} records"
+    return Row(
+        "recovery",
+        "After kill -9 and an immediate restart: to the first delivery, or the first answer",
+        [
+            Contestant(queue, "recovery", {"messages": load.recovered}),
+            Contestant(sow, "recovery", {"messages": min(load.recovered, 1_000_000), "entity": "sow"}),
+        ],
+        [
+            Column("seconds", "in all, s"),
+            Column("start_s", "process start, s"),
+            Column("rejoin_s", "back in the group, s"),
+            Column("restore_s", "changelog read, s"),
+            Column("rest_s", "to the first one, s"),
+        ],
+        [
+            Goal("queue, to the first delivery", figure(queue, "seconds"), 10, False, "s"),
+            Goal("SOW topic, to the first answer", figure(sow, "seconds"), 10, False, "s"),
+        ],
+        most_repeats=1,
+        timeout_s=900.0,
+    )
+
+
+def _filter() -> Row:
+    name = "/price * /qty > 100 AND /symbol LIKE '^A'"
+    return Row(
+        "filter",
+        "One evaluation of a filter on a parsed message (the core alone)",
+        [Contestant(name, "filter")],
+        [Column("evaluation_us", "median, µs", 2), Column("best_us", "best, µs", 2)],
+        [Goal("one evaluation", figure(name, "evaluation_us"), 1.0, False, "µs")],
+    )
+
+
+def _options(load: Load) -> Row:
+    base = {"messages": load.messages // 3, "json": True}
+    return Row(
+        "options",
+        "What the options of a queue cost, inline, payloads of JSON",
+        [
+            Contestant("plain", "queue_life", base),
+            Contestant("priority", "queue_life", {**base, "options": 'priority = "/price"'}),
+            Contestant("subscription filter", "queue_life", {**base, "filter": "/price >= 0 AND /qty > 0"}),
+            Contestant("total order", "queue_life", {**base, "options": 'ordering = "total"'}),
+            Contestant("groups", "queue_life", {**base, "options": 'group_by = "/account"'}),
+            Contestant("RocksDB store", "queue_life", {**base, "store": "rocksdb"}),
+        ],
+        _LIFE,
+        most_repeats=1,
+    )
