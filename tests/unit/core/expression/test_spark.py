@@ -39,21 +39,13 @@ odd = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def spark():
-    sql = pytest.importorskip("pyspark.sql")
-    builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    try:
-        session = builder.config("spark.sql.codegen.wholeStage", "false").getOrCreate()
-    except Exception as error:  # noqa: BLE001 - no Java, or no network name: Spark says it in many ways
-        pytest.skip(f"Spark does not start: {error}")
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module")
 def frame(spark):
     schema = "i INT, a BIGINT, b BIGINT, s STRING, t STRING, f BOOLEAN, d DOUBLE"
-    return spark.createDataFrame([(i, *row.values()) for i, row in enumerate(ODD)], schema).cache()
+    codegen = "spark.sql.codegen.wholeStage"
+    before = spark.conf.get(codegen)
+    spark.conf.set(codegen, "false")  # hundreds of columns that are evaluated once: compiling them takes longer
+    yield spark.createDataFrame([(i, *row.values()) for i, row in enumerate(ODD)], schema).cache()
+    spark.conf.set(codegen, before)
 
 
 @settings(
