@@ -209,7 +209,12 @@ class LogReader:
             if self._next.get(tp) != first:
                 begin = (await consumer.beginning_offsets([tp]))[tp]
                 consumer.seek(tp, max(first, begin))
-            end = min((await consumer.end_offsets([tp]))[tp], last + 1)
+            log_end = (await consumer.end_offsets([tp]))[tp]
+            if first >= log_end:
+                # Reading there would begin again at the log's start, over and over.
+                self._next.pop(tp, None)
+                return []
+            end = min(log_end, last + 1)
             records: list[Record] = []
             waited = 0.0
             while True:
