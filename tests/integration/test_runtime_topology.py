@@ -1,0 +1,186 @@
+"""The topics of a deployment: created, checked, missing, of the wrong shape, made anew behind lapse's back."""
+
+import functools
+import json
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from support.deployment import Deploy, Deployment
+from support.log import texts, until
+
+REFUSED = 1
+
+
+@functools.cache
+def admin(here: Deployment) -> AdminClient:
+    """One connection per deployment: what it was asked for dies with it."""
+    return AdminClient({"bootstrap.servers": here.servers})
+
+
+def topics_of(here: Deployment) -> dict[str, int]:
+    found = admin(here).list_topics(timeout=15).topics
+    return {name: len(topic.partitions) for name, topic in found.items() if here.token in name}
+
+
+def delete(here: Deployment, *names: str) -> None:
+    for future in admin(here).delete_topics(list(names)).values():
+        future.result(15)
+    until(lambda: not set(names) & set(topics_of(here)), "the topics gone")
+
+
+def create(here: Deployment, name: str, partitions: int = 1, **config: str) -> None:
+    """Create a topic; a name that was just deleted is free a moment later."""
+
+    def created() -> bool:
+        try:
+            admin(here).create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(15)
+        except Exception as error:
+            assert "already exists" in str(error) or "marked for deletion" in str(error), error
+            return False
+        return True
+
+    until(created, f"{name} created")
+
+
+@pytest.mark.feature("D4", "D1", "C27")
+def test_apply_creates_what_is_missing_and_doing_it_again_changes_nothing(deploy: Deploy) -> None:
+    """`--json` tells the same to programs; `check` agrees with it, before and after, and changes nothing."""
+    here = deploy({"q": {"partitions": 3}, "two": {"topics": ["a{}", "b{}"], "dead_letter": False}})
+    before = here.lapse("check", "--json")
+    assert before.returncode == REFUSED
+    assert json.loads(before.stdout)["fits"] is False
+    assert topics_of(here) == {}
+    done = here.lapse("apply", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    q, two = here.name("q"), here.name("two")
+    expected = {
+        q: 3,
+        f"dlq.{q}": 3,
+        f"lapse.{q}.commands": 3,
+        f"lapse.{q}.deliveries": 3,
+        f"lapse.events.{q}": 3,
+        f"{here.app_id}-{q}-changelog": 3,
+        here.name("a"): 1,
+        here.name("b"): 1,
+        f"lapse.{two}.commands": 1,
+        f"lapse.{two}.deliveries": 1,
+        f"lapse.events.{two}": 1,
+        f"{here.app_id}-{two}-changelog": 1,
+    }
+    assert topics_of(here) == expected
+    assert set(json.loads(done.stdout)["created"]) == set(expected)
+    again = here.lapse("apply", "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout) == {"created": [], "differences": []}
+    assert "Nothing to do" in here.lapse("apply").stdout
+    assert json.loads(here.lapse("check", "--json").stdout)["fits"] is True
+    assert "fits" in here.lapse("check").stdout
+    assert topics_of(here) == expected
+
+
+@pytest.mark.feature("L1")
+def test_topics_that_lapse_creates_bear_the_brokers_time_and_the_journal_is_compacted(deploy: Deploy) -> None:
+    here = deploy({"q": {}}).apply()
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics_of(here)]
+    settings = {one.name: future.result(15) for one, future in admin(here).describe_configs(resources).items()}
+    assert {name: config["message.timestamp.type"].value for name, config in settings.items()} == dict.fromkeys(
+        settings, "LogAppendTime"
+    )
+    changelog = settings[f"{here.app_id}-{here.name('q')}-changelog"]
+    assert changelog["cleanup.policy"].value == "compact"
+    letters = settings[f"dlq.{here.name('q')}"]
+    assert (letters["cleanup.policy"].value, letters["retention.ms"].value) == ("delete", "-1")
+
+
+@pytest.mark.feature("X7")
+def test_a_worker_without_its_topics_refuses_to_start_and_says_what_to_do(deploy: Deploy) -> None:
+    here = deploy({"q": {}})
+    done = here.lapse("worker", "--no-supervise")
+    assert done.returncode == REFUSED
+    assert "run `lapse apply`" in done.stderr
+    assert f"lapse.{here.name('q')}.commands: missing" in done.stderr
+    assert "Traceback" not in done.stderr
+    supervised = here.lapse("worker")
+    assert supervised.returncode == REFUSED
+    assert "starting it again" not in supervised.stderr
+    here.apply()
+    delete(here, f"lapse.events.{here.name('q')}")
+    done = here.lapse("worker", "--no-supervise")
+    assert done.returncode == REFUSED
+    assert f"lapse.events.{here.name('q')}: missing" in done.stderr
+
+
+@pytest.mark.feature("X7")
+def test_topics_of_the_wrong_shape_are_named_and_left_alone(deploy: Deploy) -> None:
+    """Another number of partitions cannot be mended by creating: nothing is created at all, and a person has to act."""
+    here = deploy({"q": {"partitions": 2}})
+    name = here.name("q")
+    create(here, name, 2)
+    create(here, f"lapse.{name}.commands", 1)
+    before = topics_of(here)
+    for command in (("apply", "--yes"), ("check",), ("worker", "--no-supervise")):
+        done = here.lapse(*command)
+        assert done.returncode == REFUSED, command
+        said = " ".join((done.stdout + done.stderr).split())
+        assert "has 1 partitions" in said
+        assert "Traceback" not in said
+    assert topics_of(here) == before
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[queue.a]\nexpiraton = '5s'\n", "did you mean 'expiration'"),
+        ("[queue.a]\nsemantics = 'at-most-once'\nfairness = 'fast'\n", "round-robin"),
+        ("[queue.a]\nlease_period = 30\n", "unit"),
+        ("[queue.a\n", "lapse.toml"),
+        ("", "nothing to run"),
+    ],
+)
+def test_a_faulty_configuration_is_refused_with_its_place(deploy: Deploy, text: str, words: str) -> None:
+    here = deploy({"a": {}})
+    here.config.write_text(text)
+    done = here.lapse("worker", "--no-supervise")
+    assert done.returncode == REFUSED
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.feature("C40", "L14")
+def test_a_log_that_ends_before_what_is_remembered_of_it_does_not_hold_the_shard_up(deploy: Deploy) -> None:
+    """The topic was made anew while nothing ran: what it no longer has leaves with `log_truncated`, the shard lives."""
+    here = deploy({"q": {}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    here.write("q", *(f"old {number}" for number in range(5)))
+    until(lambda: here.depth("q")["depth"] == 5, "the messages")
+    worker.kill()
+    delete(here, here.name("q"))
+    create(here, here.name("q"), 1, **{"message.timestamp.type": "LogAppendTime"})
+    worker.start().wait_for_shards(1)
+    with here.subscriber("q", 10, timeout_s=60) as subscriber:
+        letters = here.letters("q", 5)
+        assert subscriber.receive(0.2) is None
+    assert {texts(letter)["lapse-reasons"] for letter in letters} == {"log_truncated"}
+    until(lambda: here.depth("q")["depth"] == 0, "an empty queue")
+
+
+@pytest.mark.feature("Q16")
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_a_queue_whose_changelog_was_made_anew_begins_at_its_recovery_point_again(deploy: Deploy, store: str) -> None:
+    """The state is gone; what the log of commands still says of acknowledgments is heeded as it is read again."""
+    here = deploy({"q": {}}, store=store, session_timeout="2s").apply()
+    worker = here.worker().wait_for_shards(1)
+    here.write("q", "a", "b")
+    with here.subscriber("q", 10) as subscriber:
+        first = subscriber.receive(15)
+        assert first is not None
+        subscriber.settle("acknowledge", [first], wait=True)
+    assert worker.stop() == 0
+    delete(here, f"{here.app_id}-{here.name('q')}-changelog")
+    here.apply()
+    for _ in range(2):
+        worker.start().wait_for_shards(1)
+        until(lambda: here.depth("q")["depth"] == 1, "what was not acknowledged")
+        worker.kill()
