@@ -72,8 +72,15 @@ class Crew:
         """
         for one in (*self.workers, self.publisher, *self.subscribers):
             one.start()
-        for one in (*self.subscribers, self.publisher):
-            one.await_ready(_PATIENCE_S)
+        until = time.monotonic() + _PATIENCE_S
+        while not all(one.ready for one in (*self.subscribers, self.publisher)):
+            for one in (*self.workers, self.publisher, *self.subscribers):
+                if not one.alive:
+                    raise one.failure(f"ended with code {one.code}")
+            if time.monotonic() > until:
+                late = next(one for one in (*self.subscribers, self.publisher) if not one.ready)
+                raise late.failure(f"is not at work after {_PATIENCE_S:.0f} s")
+            time.sleep(0.05)
 
     def go_on(self, since_start_s: float) -> None:
         """Let happen what is due: accidents, and who comes back.

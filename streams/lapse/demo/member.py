@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -98,20 +97,6 @@ class Member:
         """SIGTERM, without waiting."""
         if self.alive and self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-
-    def await_ready(self, timeout_s: float) -> None:
-        """Wait until it is at work.
-
-        Raises:
-            DemoFailed: it ended, or is not at work within `timeout_s` seconds.
-        """
-        deadline = time.monotonic() + timeout_s
-        while not self.ready:
-            if not self.alive:
-                raise self.failure(f"ended with code {self.code}")
-            if time.monotonic() > deadline:
-                raise self.failure(f"is not at work after {timeout_s:.0f} s")
-            time.sleep(0.05)
 
     def failure(self, what: str) -> DemoFailed:
         """What to raise when it went wrong, with the end of its log."""
