@@ -39,7 +39,7 @@ class QueueEntity(Entity):
         restored = restore(changelog.items())
         for tp, offset in positions.items():
             if tp.topic != names.commands(self.name):
-                source = restored.state.sources[restored.state.source_number(tp.topic, tp.partition)]
+                source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
                 source.next_offset = max(source.next_offset, offset)
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self._dead_letter_partitions)
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20)

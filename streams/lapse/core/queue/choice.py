@@ -100,9 +100,9 @@ class Chooser:
 
     def _in_order(self) -> Iterator[Chunk]:
         state = self._state
-        barrier = state.barriers[0] if state.barriers else None
-        chunks = self._by_rank(barrier) if state.ranked else self._by_place(barrier)
-        return self._one_per_group(chunks) if state.grouped else chunks
+        barrier = state.index.barriers[0] if state.index.barriers else None
+        chunks = self._by_rank(barrier) if state.index.ranked else self._by_place(barrier)
+        return self._one_per_group(chunks) if state.index.grouped else chunks
 
     def _free(self, segment: Segment, barrier: int | None) -> NDArray[np.bool_]:
         """Which places are available, before the barrier, and not past their deadline."""
@@ -129,11 +129,11 @@ class Chooser:
         """By priority, then place: each chunk is what is better than the best of every other segment."""
         state = self._state
         opened: list[tuple[Key, int, Segment, NDArray[np.intp], int]] = []
-        tops = state.tops.by_key()
+        tops = state.index.tops.by_key()
         pending = next(tops, None)
         while opened or pending is not None:
             # Open every segment whose best may come before the best that is open.
-            while pending is not None and (not opened or state.tops.of(pending) <= opened[0][0]):
+            while pending is not None and (not opened or state.index.tops.of(pending) <= opened[0][0]):
                 segment = state.segments[pending]
                 slots = self._free_by_rank(segment, barrier)
                 if len(slots):
@@ -144,7 +144,7 @@ class Chooser:
             _, index, segment, slots, at = heapq.heappop(opened)
             rivals = [opened[0][0]] if opened else []
             if pending is not None:
-                rivals.append(state.tops.of(pending))
+                rivals.append(state.index.tops.of(pending))
             stop = _before(segment, slots, at, min(rivals)) if rivals else len(slots)
             yield segment, slots[at:stop]
             if stop < len(slots):
@@ -152,7 +152,7 @@ class Chooser:
 
     def _one_per_group(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Only messages whose group has none leased or delayed, and none before them."""
-        seen = self._state.bound_groups()
+        seen = self._state.index.bound_groups()
         for segment, slots in chunks:
             if segment.groups is None:
                 yield segment, slots

@@ -26,9 +26,10 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.scheduled import Scheduled, scheduled_of
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.source import Source
-from lapse.core.queue.state import QueueState, Scheduled, scheduled_of
+from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import NONE, Traits
 
@@ -159,7 +160,7 @@ class QueueJournal:
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.verb is Verb.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
-        return key, _SCHEDULED.pack(*self._state.scheduled.get((change.source, change.offset), scheduled_of(change)))
+        return key, _SCHEDULED.pack(*(self._state.scheduled.get(change.source, change.offset) or scheduled_of(change)))
 
     def _stands_elsewhere(self, index: int) -> bool:
         """Whether a segment stands under the key of an older epoch."""
@@ -213,7 +214,7 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
             state.remembered.add(_SCHEDULED_KEY.unpack(key)[2:])
         elif kind == b"s":
             _, _, source, offset = _SCHEDULED_KEY.unpack(key)
-            state.scheduled[source, offset] = Scheduled(*_SCHEDULED.unpack(value))
+            state.scheduled.add(source, offset, Scheduled(*_SCHEDULED.unpack(value)))
     if not steps:
         return restored
     sequences = sorted(steps)
@@ -243,7 +244,13 @@ def _encode(state: QueueState, changes: list[Change]) -> bytes:
     told = [change for change in changes if change.verb not in _KEPT_APART]
     parts = [
         _HEAD.pack(
-            _FORMAT, state.sequence, state.next_place, state.next_number, state.paused, len(state.sources), len(told)
+            _FORMAT,
+            state.sequence,
+            state.next_place,
+            state.roll.next_number,
+            state.paused,
+            len(state.sources),
+            len(told),
         )
     ]
     for source in state.sources:
@@ -284,14 +291,14 @@ def _after_sources(value: bytes) -> tuple[list[Source], int]:
 
 def _restore_sources(state: QueueState, value: bytes) -> None:
     for source in _after_sources(value)[0]:
-        state.add_source(source)
+        state.sources.add(source)
 
 
 def _restore_head(state: QueueState, value: bytes) -> None:
     form, _, next_place, next_number, paused, _, _ = _HEAD.unpack_from(value)
     if form != _FORMAT:
         raise ValueError(f"journal step of format {form}; this version of lapse reads format {_FORMAT}")
-    state.next_place, state.next_number, state.paused = next_place, next_number, bool(paused)
+    state.next_place, state.roll.next_number, state.paused = next_place, next_number, bool(paused)
 
 
 def _decode(value: bytes) -> Iterable[Change]:

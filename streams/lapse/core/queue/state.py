@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, Places, Verb
-from lapse.core.queue.instants import Instants
+from lapse.core.queue.index import Index
+from lapse.core.queue.roll import Roll
+from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import NOBODY, SIZE, Run, Segment, State
-from lapse.core.queue.source import Source
-from lapse.core.queue.step import Messages
+from lapse.core.queue.sources import Sources
 from lapse.core.queue.subscription import Subscription
-from lapse.core.queue.tops import Tops
-from lapse.core.queue.trait import NONE, OWN_GROUP, Flag, TraitReader, Traits
+from lapse.core.queue.trait import NONE
 
 REMEMBERED_EXPIRED: Final = 4096
 """So many ranges of expired messages are remembered after their segment is gone, so that an answer can say so."""
-
-
-class Scheduled(NamedTuple):
-    """A message that is not visible yet (L5)."""
-
-    at_ms: int
-    deadline_ms: int
-    rank: int = 0
-    flags: int = 0
-    group: int = OWN_GROUP
-
-    def traits(self, of: TraitReader) -> Traits:
-        """Its traits, as far as the queue asks for them."""
-        flagged = of.priority is not None or of.barrier is not None
-        return Traits(
-            np.array([self.rank], np.uint64) if of.priority is not None else None,
-            np.array([self.flags], np.uint8) if flagged else None,
-            np.array([self.group], np.int64) if of.group is not None else None,
-        )
-
-    @property
-    def due_ms(self) -> int:
-        """When something has to happen: it materialises, or its absolute deadline comes first."""
-        return min(self.at_ms, self.deadline_ms)
 
 
 class QueueState:
@@ -55,76 +28,43 @@ class QueueState:
         segments: live segments by index.
         next_place: where the next message will stand.
         sources: by number; a number is never used again.
-        subscriptions: by id, in the order in which they came.
-        scheduled: by (source, offset).
+        roll: the subscriptions.
+        scheduled: messages that are not visible yet.
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         paused: whether deliveries are held back (C21).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
-        deadlines: which segment has an unleased message that expires first.
-        untils: which segment has a lease or delay that ends first.
         dropped: segments that are gone since the journal was last written.
         as_of: during recovery, the last step that a segment read whole already contains.
-        barriers: places of barriers that are still there, ascending (Q12).
-        ranked: whether priorities count.
-        grouped: whether groups count.
-        tops: which segment has the message that priority puts first.
+        index: what is kept beside the segments so that they need not be scanned.
         expired: ranges (source, first offset, last offset) that expired and whose segment is gone.
     """
 
     def __init__(self) -> None:
         self.segments: dict[int, Segment] = {}
         self.next_place = 0
-        self.sources: list[Source] = []
-        self.subscriptions: dict[str, Subscription] = {}
-        self.scheduled: dict[tuple[int, int], Scheduled] = {}
+        self.sources = Sources()
+        self.roll = Roll()
+        self.scheduled = ScheduledMessages()
         self.remembered: set[tuple[int, int]] = set()
         self.paused = False
-        self.next_number = 0
         self.dirty: dict[int, int] = {}
         self.sequence = 0
         self.dropped: list[int] = []
         self.as_of: dict[int, int] = {}
-        self.deadlines = Instants(lambda index: self._minimum(index).min_deadline_ms)
-        self.untils = Instants(lambda index: self._minimum(index).min_until_ms)
         self.expired: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED_EXPIRED)
-        self.barriers: list[int] = []
-        self.ranked = False
-        self.grouped = False
-        self.tops = Tops(lambda index: self._minimum(index).best())
-        self._bound_groups: Counter[int] = Counter()
-        self._by_number: dict[int, Subscription] = {}
-        self._source_numbers: dict[tuple[str, int], int] = {}
         self._head = 0
         self._nothing = Segment(-1)
+        self.index = Index(self._segment)
 
-    def _minimum(self, index: int) -> Segment:
+    def _segment(self, index: int) -> Segment:
         return self.segments.get(index, self._nothing)
 
-    # Sources
-
-    def source_number(self, topic: str, partition: int) -> int:
-        """The number of a source, given out at its first message."""
-        number = self._source_numbers.get((topic, partition))
-        if number is None:
-            number = self.add_source(Source(topic, partition))
-        return number
-
-    def add_source(self, source: Source) -> int:
-        """Give a source its number."""
-        number = len(self.sources)
-        self.sources.append(source)
-        self._source_numbers[source.topic, source.partition] = number
-        return number
-
-    def find_source(self, topic: str, partition: int) -> int | None:
-        """The number of a source, None if no message of it was ever seen."""
-        return self._source_numbers.get((topic, partition))
+    @property
+    def subscriptions(self) -> dict[str, Subscription]:
+        """Subscriptions by id, in the order in which they came."""
+        return self.roll.by_id
 
     # Reading
-
-    def holder(self, number: int) -> Subscription | None:
-        """The subscription behind a number in a column."""
-        return self._by_number.get(number)
 
     def spans(self, places: Places) -> Iterator[tuple[Segment, int, int]]:
         """Cut ranges of places at segment borders: (segment, first slot, slot behind the last)."""
@@ -137,24 +77,6 @@ class QueueState:
                 if segment is not None and not (self.as_of and self._contains(index)):
                     yield segment, slot, stop
                 place += stop - slot
-
-    def messages(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[Messages]:
-        """What is known of the messages at some slots, ascending, by runs of one source."""
-        at = 0
-        while at < len(slots):
-            run = segment.run_at(int(slots[at]))
-            stop = int(np.searchsorted(slots, run.slot + run.count))
-            some = slots[at:stop]
-            source = self.sources[run.source]
-            yield Messages(
-                source.topic,
-                source.partition,
-                (some + (run.offset - run.slot)).astype(np.int64),
-                None if segment.deadline_ms is None else segment.deadline_ms[some],
-                segment.deliveries[some],
-                None if segment.cancels is None else segment.cancels[some],
-            )
-            at = stop
 
     def with_available(self) -> Iterator[Segment]:
         """Segments with something available, in the order of places."""
@@ -179,10 +101,6 @@ class QueueState:
                 return segment.base + int(there.argmax())
         return None
 
-    def bound_groups(self) -> set[int]:
-        """Groups of which a message is leased, sent or delayed (Q20, C19)."""
-        return set(self._bound_groups)
-
     def available(self, limit: int, now_ms: int) -> list[int]:
         """The first places that can be delivered, in order, at most `limit`; `now_ms` < 0 = deadlines do not count."""
         found: list[int] = []
@@ -198,7 +116,7 @@ class QueueState:
 
     # The one way in which anything changes
 
-    def apply(self, change: Change) -> None:  # noqa: C901  # one line per verb is the point
+    def apply(self, change: Change) -> None:
         """Carry out a change: the only mutation, live and in recovery alike."""
         match change.verb:
             case Verb.ARRIVED:
@@ -212,19 +130,17 @@ class QueueState:
                     _, until_ms = segment.leases()
                     until_ms[first:stop] = change.until_ms
                     self._touch(segment)
-                    self._bound(segment, change.until_ms)
+                    self.index.note_until(segment, change.until_ms)
             case Verb.SETTLED | Verb.EXPIRED | Verb.RELEASED:
                 self._leave(change)
             case Verb.SCHEDULED:
-                self.scheduled[change.source, change.offset] = scheduled_of(change)
+                self.scheduled.add(change.source, change.offset, scheduled_of(change))
             case Verb.UNSCHEDULED:
-                self.scheduled.pop((change.source, change.offset), None)
+                self.scheduled.discard(change.source, change.offset)
             case Verb.SUBSCRIBED:
-                self._subscribe(change)
+                self.roll.add(change.facts)
             case Verb.UNSUBSCRIBED:
-                gone = self._by_number.pop(change.holder, None)
-                if gone is not None:
-                    self.subscriptions.pop(gone.id, None)
+                self.roll.remove(change.holder)
             case Verb.REMEMBERED:
                 self.remembered.add((change.source, change.offset))
             case Verb.HONOURED:
@@ -240,41 +156,7 @@ class QueueState:
 
     def _touch(self, segment: Segment) -> None:
         self.dirty.setdefault(segment.index, self.sequence)
-        if self.ranked:
-            self.tops.touch(segment.index)
-
-    def _note_traits(self, segment: Segment, first: int, stop: int) -> None:
-        """Take notice of the traits of messages that came."""
-        self.ranked |= segment.ranks is not None
-        self.grouped |= segment.groups is not None
-        if segment.flags is not None:
-            state = segment.state[first:stop]
-            there = (state != State.GONE) & (state != State.EXPIRED)
-            for slot in np.flatnonzero(there & ((segment.flags[first:stop] & Flag.BARRIER) != 0)).tolist():
-                insort(self.barriers, segment.base + first + slot)
-
-    def _bind_groups(self, segment: Segment, first: int, stop: int, by: int) -> None:
-        """Count messages of a group that are bound, one way or the other."""
-        if segment.groups is None:
-            return
-        state = segment.state[first:stop]
-        bound = (state == State.LEASED) | (state == State.SENT) | (state == State.DELAYED)
-        for group in segment.groups[first:stop][bound].tolist():
-            if group != OWN_GROUP:
-                self._bound_groups[group] += by
-                if self._bound_groups[group] <= 0:
-                    del self._bound_groups[group]
-
-    def _bound(self, segment: Segment, until_ms: int) -> None:
-        if until_ms < segment.min_until_ms:
-            segment.min_until_ms = until_ms
-            self.untils.note(until_ms, segment.index)
-
-    def _wait(self, segment: Segment, deadlines_ms: NDArray[np.int64]) -> None:
-        earliest_ms = int(deadlines_ms.min())
-        if earliest_ms < segment.min_deadline_ms:
-            segment.min_deadline_ms = earliest_ms
-            self.deadlines.note(earliest_ms, segment.index)
+        self.index.touch(segment)
 
     def _arrive(self, change: Change) -> None:
         ((place, count),) = change.places
@@ -296,10 +178,10 @@ class QueueState:
             if change.deadlines_ms is not None:
                 deadlines_ms = change.deadlines_ms[done : done + some]
                 segment.deadlines()[slot : slot + some] = deadlines_ms
-                self._wait(segment, deadlines_ms)
+                self.index.note_deadlines(segment, deadlines_ms)
             if change.traits is not NONE:
                 segment.set_traits(slot, slot + some, change.traits.slice(done, done + some))
-                self._note_traits(segment, slot, slot + some)
+                self.index.note_traits(segment, slot, slot + some)
             _append_run(segment.runs, Run(slot, change.source, offset + done, some))
             source.add(offset + done, place + done, some)
             self._touch(segment)
@@ -308,7 +190,6 @@ class QueueState:
         source.next_offset = max(source.next_offset, offset + count)
 
     def _lease(self, change: Change, state: State) -> None:
-        subscription = self._by_number.get(change.holder)
         for segment, first, stop in self.spans(change.places):
             holder, until_ms = segment.leases()
             segment.state[first:stop] = state
@@ -316,11 +197,10 @@ class QueueState:
             holder[first:stop] = change.holder
             until_ms[first:stop] = change.until_ms
             segment.available -= stop - first
-            self._bind_groups(segment, first, stop, 1)
-            if subscription is not None:
-                subscription.outstanding += stop - first
+            self.index.bind_groups(segment, first, stop, 1)
+            self.roll.count(change.holder, stop - first)
             if state is State.LEASED:
-                self._bound(segment, change.until_ms)
+                self.index.note_until(segment, change.until_ms)
             self._touch(segment)
 
     def _return(self, change: Change) -> None:
@@ -330,21 +210,21 @@ class QueueState:
             state = segment.state[first:stop]
             segment.available -= int(np.count_nonzero(state == State.AVAILABLE))
             self._release(segment, first, stop)
-            self._bind_groups(segment, first, stop, -1)
+            self.index.bind_groups(segment, first, stop, -1)
             holder[first:stop] = NOBODY
             if change.verb is Verb.CANCELLED:
                 segment.cancel_counts()[first:stop] += 1
             if delayed:
                 state[:] = State.DELAYED
                 until_ms[first:stop] = change.until_ms
-                self._bound(segment, change.until_ms)
-                self._bind_groups(segment, first, stop, 1)
+                self.index.note_until(segment, change.until_ms)
+                self.index.bind_groups(segment, first, stop, 1)
             else:
                 state[:] = State.AVAILABLE
                 segment.available += stop - first
                 self._head = min(self._head, segment.index)
             if segment.deadline_ms is not None:
-                self._wait(segment, segment.deadline_ms[first:stop])
+                self.index.note_deadlines(segment, segment.deadline_ms[first:stop])
             self._touch(segment)
 
     def _leave(self, change: Change) -> None:
@@ -353,8 +233,8 @@ class QueueState:
             state = segment.state[first:stop]
             segment.available -= int(np.count_nonzero(state == State.AVAILABLE))
             segment.held -= int(np.count_nonzero((state != State.GONE) & (state != State.EXPIRED)))
-            self._bind_groups(segment, first, stop, -1)
-            self._forget_barriers(segment.base + first, segment.base + stop)
+            self.index.bind_groups(segment, first, stop, -1)
+            self.index.forget_barriers(segment.base + first, segment.base + stop)
             if segment.holder is not None:
                 self._release(segment, first, stop)
                 segment.holder[first:stop] = NOBODY
@@ -364,50 +244,21 @@ class QueueState:
             else:
                 self._touch(segment)
 
-    def _forget_barriers(self, first: int, stop: int) -> None:
-        """Take out barriers that left; `stop` is the place behind the last."""
-        low, high = bisect_left(self.barriers, first), bisect_left(self.barriers, stop)
-        del self.barriers[low:high]
-
     def _release(self, segment: Segment, first: int, stop: int) -> None:
         """Give the holders of some places their backlog back."""
-        if segment.holder is None:
-            return
-        state = segment.state[first:stop]
-        bound = segment.holder[first:stop][(state == State.LEASED) | (state == State.SENT)]
-        if not len(bound):
-            return
-        if int(bound[0]) == int(bound[-1]) and bool((bound == bound[0]).all()):
-            numbers, counts = [int(bound[0])], [len(bound)]
-        else:
-            unique, sizes = np.unique(bound, return_counts=True)
-            numbers, counts = unique.tolist(), sizes.tolist()
-        for number, count in zip(numbers, counts, strict=True):
-            subscription = self._by_number.get(number)
-            if subscription is not None:
-                subscription.outstanding -= count
+        if segment.holder is not None:
+            state = segment.state[first:stop]
+            self.roll.count_each(segment.holder[first:stop][(state == State.LEASED) | (state == State.SENT)], -1)
 
     def _drop(self, segment: Segment) -> None:
         expired = np.flatnonzero(segment.state == State.EXPIRED)
-        if len(expired):
-            for messages in self.messages(segment, expired):
-                number = self._source_numbers[messages.topic, messages.partition]
-                self.expired.extend((number, first, last) for first, last in messages.ranges())
-        for number in {run.source for run in segment.runs}:
-            self.sources[number].drop(segment, number)
+        for messages in self.sources.messages(segment, expired):
+            number = self.sources.number(messages.topic, messages.partition)
+            self.expired.extend((number, first, last) for first, last in messages.ranges())
+        self.sources.drop(segment)
         del self.segments[segment.index]
         self.dirty.pop(segment.index, None)
         self.dropped.append(segment.index)
-
-    def _subscribe(self, change: Change) -> None:
-        facts = change.facts
-        known = self.subscriptions.get(facts["id"])
-        subscription = Subscription(**facts)
-        if known is not None:
-            subscription.outstanding = known.outstanding
-        self.subscriptions[subscription.id] = subscription
-        self._by_number[subscription.number] = subscription
-        self.next_number = max(self.next_number, subscription.number + 1)
 
     # Recovery
 
@@ -428,36 +279,17 @@ class QueueState:
             if segment.droppable:
                 self._drop(segment)
         self._head = min(self.segments, default=0)
-        for subscription in self.subscriptions.values():
-            subscription.outstanding = 0
-        self.deadlines = Instants(lambda index: self._minimum(index).min_deadline_ms)
-        self.untils = Instants(lambda index: self._minimum(index).min_until_ms)
-        self.barriers.clear()
-        self._bound_groups.clear()
-        for index, segment in sorted(self.segments.items()):
-            self._note_traits(segment, 0, segment.used)
-            self._bind_groups(segment, 0, segment.used, 1)
-            self.tops.touch(index)
-            self.deadlines.note(segment.min_deadline_ms, index)
-            self.untils.note(segment.min_until_ms, index)
-            if segment.holder is not None:
-                bound = (segment.state == State.LEASED) | (segment.state == State.SENT)
-                for number, count in zip(*np.unique(segment.holder[bound], return_counts=True), strict=True):
-                    subscription_or_none = self._by_number.get(int(number))
-                    if subscription_or_none is not None:
-                        subscription_or_none.outstanding += int(count)
+        self.index = Index(self._segment)
+        self.roll.forget_outstanding()
+        for _, segment in sorted(self.segments.items()):
+            self.index.add(segment)
+            self._count_bound(segment)
 
-
-def scheduled_of(change: Change) -> Scheduled:
-    """What a SCHEDULED change says of its message."""
-    traits = change.traits
-    return Scheduled(
-        change.until_ms,
-        NEVER if change.deadlines_ms is None else int(change.deadlines_ms[0]),
-        0 if traits.ranks is None else int(traits.ranks[0]),
-        0 if traits.flags is None else int(traits.flags[0]),
-        OWN_GROUP if traits.groups is None else int(traits.groups[0]),
-    )
+    def _count_bound(self, segment: Segment) -> None:
+        """Count what the holders of a segment's messages have outstanding."""
+        if segment.holder is not None:
+            bound = (segment.state == State.LEASED) | (segment.state == State.SENT)
+            self.roll.count_each(segment.holder[bound], 1)
 
 
 def _append_run(runs: list[Run], run: Run) -> None:

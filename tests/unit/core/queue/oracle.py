@@ -11,7 +11,16 @@ from fractions import Fraction
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 
 Bookmark = tuple[str, int, int]
-REASONS = ("time_limit", "forced_expire", "max_deliveries", "max_cancels", "invalid_lifetime", "purged")
+REASONS = (
+    "time_limit",
+    "forced_expire",
+    "max_deliveries",
+    "max_cancels",
+    "invalid_lifetime",
+    "purged",
+    "withdrawn",
+    "log_truncated",
+)
 WAITING = ("available", "delayed")
 
 
@@ -230,6 +239,8 @@ class Oracle:
         self.turn = -1
         for subscriber in self.subscribers.values():
             subscriber.last_seen_ms = max(subscriber.last_seen_ms, now_ms)
+        for message in self.in_state("sent"):
+            message.state, message.holder = "gone", ""
         for message in self.in_state(*WAITING):
             if self._limits(message):
                 self._leave_or_stay(message, now_ms)
@@ -273,7 +284,9 @@ class Oracle:
 
     # Settlement (Q8, Q9, C13 to C18)
 
-    def judge(self, verb: str, bookmark: Bookmark, subscription: str, token: int | None, now_ms: int) -> str:
+    def judge(
+        self, verb: str, bookmark: Bookmark, subscription: str, token: int | None, now_ms: int, alone: bool
+    ) -> str:
         topic, partition, offset = bookmark
         if offset >= self.next_offset.get((topic, partition), 0):
             return "unknown"
@@ -284,7 +297,7 @@ class Oracle:
         stale = token is not None and token != message.deliveries
         match message.state:
             case "scheduled":
-                return "scheduled"
+                return "settled" if verb == "cancel" and alone else "scheduled"
             case "gone" | "never was":
                 return "already_settled"
             case "expired":
@@ -307,19 +320,22 @@ class Oracle:
         self,
         verb: str,
         subscription: str,
-        named: list[tuple[Bookmark, int | None]],
+        named: list[tuple[Bookmark, int | None, bool]],
         now_ms: int,
         delay_ms: int = 0,
         lease_ms: int | None = None,
     ) -> list[tuple[Bookmark, str]]:
         answers = []
-        for bookmark, token in named:
-            result = self.judge(verb, bookmark, subscription, token, now_ms)
+        for bookmark, token, alone in named:
+            result = self.judge(verb, bookmark, subscription, token, now_ms, alone)
             answers.append((bookmark, result))
             if result != "settled":
                 continue
             message = self.messages[bookmark]
-            if message.state == "sent" or verb == "acknowledge":
+            if message.state == "scheduled":
+                self._gone(message, now_ms, "withdrawn")
+                message.state = "never was"
+            elif message.state == "sent" or verb == "acknowledge":
                 message.state, message.holder = "gone", ""
             elif verb == "renew":
                 asked_ms = self.settings.lease_ms if lease_ms is None else min(lease_ms, self.settings.max_lease_ms)

@@ -430,7 +430,7 @@ def expected_result(verb: str, state: str, stale: bool, strict: bool) -> str:
         "settled": "already_settled",
         "expired": "time_limit",
         "late": "time_limit",
-        "scheduled": "scheduled",
+        "scheduled": "settled" if verb == "cancel" else "scheduled",
         "unknown": "unknown",
     }
     if state in fixed:

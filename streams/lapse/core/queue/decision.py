@@ -1,0 +1,128 @@
+"""Decisions: what the parts of a shard have in common. Each decision is applied at once, and put down in the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.change import Change, Places, Verb, joined
+from lapse.core.queue.matching import YES, Matching
+from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.state import QueueState
+from lapse.core.queue.step import Happening, Messages, Removal, Step
+from lapse.core.queue.trait import Traits
+from lapse.core.reason import Reason
+
+Slots = list[tuple[Segment, NDArray[np.intp]]]
+"""Some places, by segment: ascending slots of each."""
+
+
+class Decisions:
+    """The state with the settings by which it is decided, and the one way in which a decision is carried out.
+
+    Attributes:
+        settings: the queue's.
+        state: the shard's.
+        matching: what is known of its messages under the filters.
+    """
+
+    def __init__(self, settings: QueueSettings, state: QueueState, matching: Matching) -> None:
+        self.settings = settings
+        self.state = state
+        self.matching = matching
+
+    def do(self, change: Change, step: Step) -> None:
+        """Carry out a decision."""
+        self.state.apply(change)
+        step.changes.append(change)
+
+    def enter(self, source: int, offset: int, deadlines_ms: NDArray[np.int64], traits: Traits, step: Step) -> None:
+        """Give consecutive messages of a source the next places."""
+        self.do(
+            Change(
+                Verb.ARRIVED,
+                [(self.state.next_place, len(deadlines_ms))],
+                source=source,
+                offset=offset,
+                deadlines_ms=None if bool((deadlines_ms == NEVER).all()) else deadlines_ms,
+                traits=traits,
+            ),
+            step,
+        )
+
+    def deadlines_count_ms(self, now_ms: int) -> int:
+        """The instant up to which deadlines count as passed; negative while expiration is off."""
+        return now_ms if self.settings.expiration.enabled else -1
+
+    def refuse(
+        self,
+        number: int,
+        offset: int,
+        deadline_ms: int,
+        reasons: tuple[Reason, ...],
+        at_ms: int,
+        step: Step,
+        detail: str = "",
+    ) -> None:
+        """Tell of a message that leaves without ever having had a place."""
+        source = self.state.sources[number]
+        messages = Messages(
+            source.topic,
+            source.partition,
+            np.array([offset], np.int64),
+            None if deadline_ms == NEVER else np.array([deadline_ms], np.int64),
+            np.zeros(1, np.uint32),
+            None,
+        )
+        step.removals.append(Removal(messages, reasons, at_ms, self.settings.writes_letter(reasons), detail))
+
+    def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "") -> None:
+        """Tell what happened to messages."""
+        for messages in self.messages(slots):
+            step.happenings.append(Happening(kind, now_ms, messages, subscription))
+
+    # Looking
+
+    def messages(self, slots: Slots) -> Iterable[Messages]:
+        """What is known of messages, by runs of one source."""
+        for segment, some in slots:
+            yield from self.state.sources.messages(segment, some)
+
+    def slots(self, places: Places) -> Slots:
+        """Some places by segment."""
+        return [(segment, np.arange(first, stop)) for segment, first, stop in self.state.spans(places)]
+
+    def slots_in(self, segment: Segment, states: Sequence[State], text: str = "", code: int = YES) -> NDArray[np.intp]:
+        """Places of a segment in some states, about which that much is known under a filter."""
+        slots = np.flatnonzero(np.isin(segment.state[: segment.used], states))
+        return slots[self.matching.codes(text, segment.index, slots) == code] if text else slots
+
+    def held_by(self, number: int) -> tuple[Slots, Slots]:
+        """Places that a subscription holds: leased, and sent at most once."""
+        leased: Slots = []
+        sent: Slots = []
+        for segment in self.state.segments.values():
+            if segment.holder is None:
+                continue
+            column, mine = segment.state[: segment.used], segment.holder[: segment.used] == number
+            for state, found in ((State.LEASED, leased), (State.SENT, sent)):
+                slots = np.flatnonzero(mine & (column == state))
+                if len(slots):
+                    found.append((segment, slots))
+        return leased, sent
+
+
+def places_of(slots: Slots) -> Places:
+    """The places, as ranges."""
+    places: Places = []
+    for segment, some in slots:
+        base = segment.base
+        if len(some) and int(some[-1]) - int(some[0]) == len(some) - 1:
+            places.append((base + int(some[0]), len(some)))
+        else:
+            places.extend((first + base, count) for first, count in joined(some.tolist()))
+    return places

@@ -1,0 +1,125 @@
+"""Dispatch: messages and barriers go out to the subscriptions (Q3, Q5 to Q7, Q12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from lapse.core.queue.change import Change, Verb, joined
+from lapse.core.queue.choice import Chooser
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.fairness import allot
+from lapse.core.queue.inquiry import JUDGED_AT_ONCE
+from lapse.core.queue.matching import UNKNOWN, YES
+from lapse.core.queue.segment import SIZE, State
+from lapse.core.queue.settings import Semantics
+from lapse.core.queue.step import Delivery, Happening, Messages, Step
+from lapse.core.queue.subscription import Subscription
+
+STEP_MESSAGES: Final = 4096
+"""About so many messages leave or are handed out in one step, so that a step does not hold up the others."""
+
+
+class Dispatch:
+    """Hands messages out.
+
+    Attributes:
+        unjudged: places whose payloads are needed to go on delivering.
+    """
+
+    def __init__(self, decisions: Decisions) -> None:
+        self.unjudged: list[int] = []
+        self._decisions = decisions
+        self._state = decisions.state
+        self._settings = decisions.settings
+        self._matching = decisions.matching
+        self._turn = -1
+
+    def deliver(self, now_ms: int, step: Step) -> bool:
+        """See `QueueShard.deliver`."""
+        self.unjudged = []
+        if self._state.paused:
+            return False
+        subscriptions = list(self._state.subscriptions.values())
+        if self._state.index.barriers and not self._release_barriers(subscriptions, now_ms, step):
+            return bool(self.unjudged)
+        space = sum(subscription.space for subscription in subscriptions)
+        if not space:
+            return False
+        limit = min(space, STEP_MESSAGES)
+        if self._settings.traits.wanted or self._matching.active:
+            handed = self._deliver_by_choice(subscriptions, limit, now_ms, step)
+            return bool(self.unjudged) or handed == limit < space
+        places = self._state.available(limit, self._decisions.deadlines_count_ms(now_ms))
+        if not places:
+            return False
+        shares, self._turn = allot(self._settings.fairness, len(places), subscriptions, self._turn)
+        for subscription, share in shares:
+            if share[-1] - share[0] == len(share) - 1:
+                self._hand_out(subscription, places[share[0] : share[-1] + 1], now_ms, step)
+            else:
+                self._hand_out(subscription, [places[position] for position in share], now_ms, step)
+        return len(places) == limit < space
+
+    def repeat(self, released: Change, step: Step) -> None:
+        """Send a barrier again that a crash may have kept from its receivers (C35)."""
+        told = released.facts
+        messages = Messages(
+            told["topic"], told["partition"], np.array([told["offset"]], np.int64), None, np.zeros(1, np.uint32), None
+        )
+        for name in told["receivers"]:
+            if name in self._state.subscriptions:
+                step.deliveries.append(Delivery(name, messages, 0, barrier=True))
+
+    def _deliver_by_choice(self, subscriptions: Sequence[Subscription], limit: int, now_ms: int, step: Step) -> int:
+        """Hand out where more than the order of arrival counts; how many messages went out."""
+        self._matching.drop(self._state.dropped)
+        deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
+        chooser = Chooser(self._state, self._matching, self._settings.fairness, self._turn, deadlines_count_ms)
+        dealt = chooser.deal(subscriptions, limit)
+        self._turn, self.unjudged = chooser.turn, chooser.unknown[:JUDGED_AT_ONCE]
+        for subscription, places in dealt:
+            self._hand_out(subscription, places, now_ms, step)
+        return sum(len(places) for _, places in dealt)
+
+    def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:
+        """Give messages to a subscription: under a lease, or for good (Q5, Q6)."""
+        once = self._settings.semantics is Semantics.AT_MOST_ONCE
+        until_ms = 0 if once else now_ms + self._settings.lease_ms
+        verb = Verb.SENT if once else Verb.LEASED
+        self._decisions.do(Change(verb, joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step)
+        for messages in self._decisions.messages(self._decisions.slots(joined(places))):
+            step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.by_reference))
+            if once:
+                step.happenings.append(
+                    Happening("delivered_at_most_once", now_ms, messages, subscription=subscription.id)
+                )
+
+    def _release_barriers(self, subscriptions: Sequence[Subscription], now_ms: int, step: Step) -> bool:
+        """Send barriers before which nothing is left to all subscriptions that they match (Q12, C34).
+
+        Returns:
+            False if one cannot be sent before its payload is judged.
+        """
+        state = self._state
+        while state.index.barriers and subscriptions:
+            place = state.index.barriers[0]
+            index, slot = divmod(place, SIZE)
+            segment, at = state.segments[index], np.array([slot])
+            over = self._settings.expiration.enabled and segment.deadline_of(slot) <= now_ms
+            if over or state.first_held() != place or segment.state[slot] != State.AVAILABLE:
+                return True
+            codes = {one.id: int(self._matching.codes(one.filter, index, at)[0]) for one in subscriptions}
+            if UNKNOWN in codes.values():
+                self.unjudged = [place]
+                return False
+            (messages,) = self._decisions.messages([(segment, at)])
+            receivers = [name for name, code in codes.items() if code == YES]
+            told = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
+            for name in receivers:
+                step.deliveries.append(Delivery(name, messages, 0, barrier=True))
+            step.happenings.append(Happening("barrier_released", now_ms, messages, detail=", ".join(receivers)))
+            self._decisions.do(Change(Verb.RELEASED, [(place, 1)], facts={**told, "receivers": receivers}), step)
+        return True

@@ -1,0 +1,99 @@
+"""The entrance of a shard: records of underlying topics become messages with places (L1 to L8, L12, Q13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival import Arrivals, sort_out
+from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.step import Step
+from lapse.core.queue.trait import NONE, Traits
+from lapse.core.queue.view import RecordView
+from lapse.core.reason import Reason
+from lapse.core.record import Record
+
+
+class Entrance:
+    """Lets messages in."""
+
+    def __init__(self, decisions: Decisions, schedule: Schedule) -> None:
+        self._decisions = decisions
+        self._schedule = schedule
+        self._state = decisions.state
+        self._settings = decisions.settings
+        self._matching = decisions.matching
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step) -> None:
+        """Take in records of an underlying topic, in the order of their offsets.
+
+        Records that were seen before are skipped, so that reading again after a crash changes nothing.
+        """
+        number = self._state.sources.number(topic, partition)
+        source = self._state.sources[number]
+        if not records or records[-1].offset < source.next_offset:
+            return
+        if records[0].offset < source.next_offset:
+            records = [record for record in records if record.offset >= source.next_offset]
+        if self._state.remembered:
+            records = self._honour(number, records, step)
+            if not records:
+                return
+        arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(topic))
+        self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
+        scheduled = [offset for offset, _, _ in arrivals.scheduled]
+        views = self._views(topic, partition, records, scheduled) if scheduled else []
+        traits = self._traits(views)
+        for at, (offset, at_ms, deadline_ms) in enumerate(arrivals.scheduled):
+            of_one = traits if traits is NONE else traits.slice(at, at + 1)
+            self._schedule.add(number, offset, at_ms, deadline_ms, of_one, step)
+        self._refuse(number, records, arrivals, step)
+        source.next_offset = max(source.next_offset, records[-1].offset + 1)
+
+    def _enter(self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step) -> None:
+        deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
+        traits = self._traits(views)
+        for first, stop in arrivals.runs():
+            place = self._state.next_place
+            of_some = traits if traits is NONE else traits.slice(first, stop)
+            self._decisions.enter(number, arrivals.offsets[first], deadlines_ms[first:stop], of_some, step)
+            if self._matching.active:
+                self._matching.judge(range(place, place + stop - first), views[first:stop])
+
+    def _traits(self, views: Sequence[RecordView]) -> Traits:
+        return self._settings.traits.read(views) if self._settings.traits.wanted else NONE
+
+    def _views(self, topic: str, partition: int, records: Sequence[Record], offsets: Iterable[int]) -> list[RecordView]:
+        """The messages at some offsets as expressions see them; empty where no expression asks."""
+        if not self._settings.traits.wanted and not self._matching.active:
+            return []
+        wanted = set(offsets)
+        parse = self._settings.parse
+        return [RecordView(topic, partition, record, parse) for record in records if record.offset in wanted]
+
+    def _honour(self, number: int, records: Sequence[Record], step: Step) -> list[Record]:
+        """Leave out messages that were acknowledged before they became active (Q13)."""
+        source = self._state.sources[number]
+        kept: list[Record] = []
+        for record in records:
+            if (number, record.offset) in self._state.remembered:
+                self._decisions.do(Change(Verb.HONOURED, source=number, offset=record.offset), step)
+                source.next_offset = record.offset + 1
+            else:
+                kept.append(record)
+        return kept
+
+    def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step) -> None:
+        """Tell of the messages that did not enter."""
+        if not arrivals.invalid and not arrivals.expired:
+            return
+        arrived_ms = {record.offset: record.timestamp for record in records}
+        for offset, fault in arrivals.invalid:
+            at_ms = arrived_ms[offset]
+            self._decisions.refuse(number, offset, NEVER, (Reason.INVALID_LIFETIME,), at_ms, step, fault)
+        for offset, deadline_ms in arrivals.expired:
+            self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), arrived_ms[offset], step)

@@ -1,0 +1,97 @@
+"""What is kept beside the segments of a shard, so that nothing has to be scanned: instants, barriers, groups, tops."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.instants import Instants
+from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.tops import Tops
+from lapse.core.queue.trait import OWN_GROUP, Flag
+
+
+class Index:
+    """Derived from the segments, and derived anew after a recovery.
+
+    Args:
+        segment: finds a live segment; an empty one in place of those that are gone.
+
+    Attributes:
+        deadlines: which segment has an unleased message that expires first.
+        untils: which segment has a lease or delay that ends first.
+        barriers: places of barriers that are still there, ascending (Q12).
+        ranked: whether any message has a priority.
+        grouped: whether any message has a group.
+        tops: which segment has the message that priority puts first.
+    """
+
+    def __init__(self, segment: Callable[[int], Segment]) -> None:
+        self.deadlines = Instants(lambda index: segment(index).min_deadline_ms)
+        self.untils = Instants(lambda index: segment(index).min_until_ms)
+        self.barriers: list[int] = []
+        self.ranked = False
+        self.grouped = False
+        self.tops = Tops(lambda index: segment(index).best())
+        self._bound_groups: Counter[int] = Counter()
+
+    def bound_groups(self) -> set[int]:
+        """Groups of which a message is leased, sent or delayed (Q20, C19)."""
+        return set(self._bound_groups)
+
+    def touch(self, segment: Segment) -> None:
+        """Note that a segment changed."""
+        if self.ranked:
+            self.tops.touch(segment.index)
+
+    def add(self, segment: Segment) -> None:
+        """Take notice of a whole segment, after a recovery."""
+        self.note_traits(segment, 0, segment.used)
+        self.bind_groups(segment, 0, segment.used, 1)
+        self.tops.touch(segment.index)
+        self.deadlines.note(segment.min_deadline_ms, segment.index)
+        self.untils.note(segment.min_until_ms, segment.index)
+
+    def note_traits(self, segment: Segment, first: int, stop: int) -> None:
+        """Take notice of the traits of messages that came."""
+        self.ranked |= segment.ranks is not None
+        self.grouped |= segment.groups is not None
+        if segment.flags is not None:
+            state = segment.state[first:stop]
+            there = (state != State.GONE) & (state != State.EXPIRED)
+            for slot in np.flatnonzero(there & ((segment.flags[first:stop] & Flag.BARRIER) != 0)).tolist():
+                insort(self.barriers, segment.base + first + slot)
+
+    def forget_barriers(self, first: int, stop: int) -> None:
+        """Take out barriers that left; `stop` is the place behind the last."""
+        low, high = bisect_left(self.barriers, first), bisect_left(self.barriers, stop)
+        del self.barriers[low:high]
+
+    def bind_groups(self, segment: Segment, first: int, stop: int, by: int) -> None:
+        """Count messages of a group that are bound, one way or the other."""
+        if segment.groups is None:
+            return
+        state = segment.state[first:stop]
+        bound = (state == State.LEASED) | (state == State.SENT) | (state == State.DELAYED)
+        for group in segment.groups[first:stop][bound].tolist():
+            if group != OWN_GROUP:
+                self._bound_groups[group] += by
+                if self._bound_groups[group] <= 0:
+                    del self._bound_groups[group]
+
+    def note_until(self, segment: Segment, until_ms: int) -> None:
+        """Note the end of a lease or delay."""
+        if until_ms < segment.min_until_ms:
+            segment.min_until_ms = until_ms
+            self.untils.note(until_ms, segment.index)
+
+    def note_deadlines(self, segment: Segment, deadlines_ms: NDArray[np.int64]) -> None:
+        """Note the deadlines of messages that wait."""
+        earliest_ms = int(deadlines_ms.min())
+        if earliest_ms < segment.min_deadline_ms:
+            segment.min_deadline_ms = earliest_ms
+            self.deadlines.note(earliest_ms, segment.index)

@@ -1,0 +1,105 @@
+"""Scheduled messages: not visible before their instant (L5)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import ItemsView, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.change import Change
+from lapse.core.queue.trait import OWN_GROUP, TraitReader, Traits
+
+_SLACK: Final = 64
+
+
+class Scheduled(NamedTuple):
+    """A message that is not visible yet (L5)."""
+
+    at_ms: int
+    deadline_ms: int
+    rank: int = 0
+    flags: int = 0
+    group: int = OWN_GROUP
+
+    def traits(self, of: TraitReader) -> Traits:
+        """Its traits, as far as the queue asks for them."""
+        flagged = of.priority is not None or of.barrier is not None
+        return Traits(
+            np.array([self.rank], np.uint64) if of.priority is not None else None,
+            np.array([self.flags], np.uint8) if flagged else None,
+            np.array([self.group], np.int64) if of.group is not None else None,
+        )
+
+    @property
+    def due_ms(self) -> int:
+        """When something has to happen: it materialises, or its absolute deadline comes first."""
+        return min(self.at_ms, self.deadline_ms)
+
+
+class ScheduledMessages:
+    """The scheduled messages of a shard by (source, offset), with an order of offsets for questions about ranges."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[tuple[int, int], Scheduled] = {}
+        self._offsets: dict[int, list[int]] = {}
+        self._counts: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __getitem__(self, name: tuple[int, int]) -> Scheduled:
+        return self._by_name[name]
+
+    def get(self, source: int, offset: int) -> Scheduled | None:
+        """One of them; None if it is none."""
+        return self._by_name.get((source, offset))
+
+    def items(self) -> ItemsView[tuple[int, int], Scheduled]:
+        """All of them."""
+        return self._by_name.items()
+
+    def add(self, source: int, offset: int, scheduled: Scheduled) -> None:
+        """Keep one."""
+        known = (source, offset) in self._by_name
+        self._by_name[source, offset] = scheduled
+        if known:
+            return
+        self._counts[source] = self._counts.get(source, 0) + 1
+        offsets = self._offsets.setdefault(source, [])
+        at = bisect_left(offsets, offset)
+        if at == len(offsets) or offsets[at] != offset:
+            insort(offsets, offset)
+
+    def discard(self, source: int, offset: int) -> None:
+        """Forget one."""
+        if self._by_name.pop((source, offset), None) is None:
+            return
+        self._counts[source] -= 1
+        # Offsets that are gone stay in the list until they are the greater part: taking out each would move the rest.
+        if len(self._offsets[source]) > 2 * self._counts[source] + _SLACK:
+            self._offsets[source] = [one for one in self._offsets[source] if (source, one) in self._by_name]
+
+    def between(self, source: int, first: int, last: int) -> Iterator[int]:
+        """Their offsets within a range (both ends included), ascending."""
+        offsets = self._offsets.get(source, [])
+        for offset in offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]:
+            if (source, offset) in self._by_name:
+                yield offset
+
+
+def scheduled_of(change: Change) -> Scheduled:
+    """What a SCHEDULED change says of its message."""
+    traits = change.traits
+    return Scheduled(
+        change.until_ms,
+        NEVER if change.deadlines_ms is None else int(change.deadlines_ms[0]),
+        0 if traits.ranks is None else int(traits.ranks[0]),
+        0 if traits.flags is None else int(traits.flags[0]),
+        OWN_GROUP if traits.groups is None else int(traits.groups[0]),
+    )

@@ -1,0 +1,228 @@
+"""Settling: acknowledgments, cancels, expiries and renewals, bookmark by bookmark (Q8, C13 to C18)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue import settlement
+from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.decision import Decisions, Slots, places_of
+from lapse.core.queue.removal import Removals
+from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.segment import LIVE, Segment, State
+from lapse.core.queue.settlement import Claim, Outcome, Result
+from lapse.core.queue.step import Happening, Messages, Step
+from lapse.core.reason import Reason
+
+
+class Settling:
+    """Carries out what subscriptions ask for."""
+
+    def __init__(self, decisions: Decisions, removals: Removals, schedule: Schedule) -> None:
+        self._decisions = decisions
+        self._removals = removals
+        self._schedule = schedule
+        self._state = decisions.state
+        self._settings = decisions.settings
+
+    def settle(
+        self,
+        verb: settlement.Verb,
+        subscription: str,
+        claims: Iterable[Claim],
+        now_ms: int,
+        step: Step,
+        delay_ms: int = 0,
+    ) -> list[Outcome]:
+        """See `QueueShard.settle`."""
+        outcomes: list[Outcome] = []
+        for named in claims:
+            if verb is settlement.Verb.CANCEL and self._withdraw(named, outcomes, now_ms, step):
+                continue
+            claim: Claim | None = named
+            if verb is settlement.Verb.ACKNOWLEDGE and self._settings.target_depth is not None:
+                claim = self._remember(named, outcomes, now_ms, step, subscription)
+            if claim is None:
+                continue
+            for segment, first, stop, offset, code in self._located(claim, outcomes):
+                codes = self._judge(verb, segment, first, stop, subscription, claim.delivery_count, now_ms)
+                outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
+                slots = np.flatnonzero(codes == code) + first
+                if len(slots):
+                    self._carry_out(verb, segment, slots, subscription, now_ms, delay_ms, step)
+        return outcomes
+
+    def renew(
+        self, subscription: str, claims: Iterable[Claim], now_ms: int, step: Step, lease_ms: int | None = None
+    ) -> tuple[list[Outcome], int]:
+        """See `QueueShard.renew`."""
+        asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
+        until_ms = now_ms + asked_ms
+        outcomes: list[Outcome] = []
+        for claim in claims:
+            for segment, first, stop, offset, code in self._located(claim, outcomes):
+                codes = self._judge(
+                    settlement.Verb.RENEW, segment, first, stop, subscription, claim.delivery_count, now_ms
+                )
+                outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
+                slots = np.flatnonzero(codes == code) + first
+                if len(slots):
+                    self._decisions.do(Change(Verb.RENEWED, places_of([(segment, slots)]), until_ms=until_ms), step)
+                    self._decisions.tell("renewed", [(segment, slots)], now_ms, step, subscription)
+        return outcomes, until_ms
+
+    def truncate(self, claim: Claim, now_ms: int, step: Step) -> None:
+        """Take out messages whose records Kafka no longer has (C40)."""
+        for segment, first, stop, _, _ in self._located(claim, []):
+            slots = self._decisions.slots_in(segment, LIVE)
+            slots = slots[(slots >= first) & (slots < stop)]
+            if len(slots):
+                self._removals.remove([(segment, slots)], (Reason.LOG_TRUNCATED,), now_ms, step)
+
+    def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
+        """See `QueueShard.looks_ahead`."""
+        if self._settings.target_depth is None:
+            return []
+        return sorted(
+            {
+                (source.topic, source.partition)
+                for claim in claims
+                for source in self._state.sources
+                if (source.topic, source.partition) == (claim.topic, claim.partition)
+                and claim.last >= source.next_offset
+            }
+        )
+
+    def _withdraw(self, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step) -> bool:
+        """Withdraw a scheduled message that is named by itself; in a range it is left alone (L5, C16)."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        if number is None or claim.first != claim.last or (number, claim.first) not in self._state.scheduled:
+            return False
+        self._schedule.remove(number, claim.first, (Reason.WITHDRAWN,), now_ms, step)
+        outcomes.append(Outcome(*claim[:4], Result.SETTLED))
+        return True
+
+    def _remember(
+        self, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step, subscription: str
+    ) -> Claim | None:
+        """Remember acknowledgments of messages that are not active yet; what is left of the claim (Q13, C16)."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        if number is None:
+            return claim
+        source = self._state.sources[number]
+        first, last = max(claim.first, source.next_offset), min(claim.last, source.end_offset - 1)
+        if first > last:
+            return claim
+        if claim.first < first:
+            before = claim._replace(last=first - 1)
+            outcomes.extend(self.settle(settlement.Verb.ACKNOWLEDGE, subscription, [before], now_ms, step))
+        for offset in range(first, last + 1):
+            if (number, offset) not in self._state.remembered:
+                self._decisions.do(Change(Verb.REMEMBERED, source=number, offset=offset), step)
+        count = last - first + 1
+        offsets = np.arange(first, last + 1, dtype=np.int64)
+        messages = Messages(source.topic, source.partition, offsets, None, np.zeros(count, np.uint32), None)
+        step.happenings.append(Happening("acknowledged", now_ms, messages, subscription))
+        outcomes.append(Outcome(claim.topic, claim.partition, first, last, Result.SETTLED))
+        return claim._replace(first=last + 1) if last < claim.last else None
+
+    def _located(self, claim: Claim, outcomes: list[Outcome]) -> Iterable[tuple[Segment, int, int, int, int]]:
+        """Find the places that a claim names; what has none is answered into `outcomes` on the way, in order.
+
+        Yields:
+            Segment, first slot, slot behind the last, offset of the first, and the code of `settled`.
+        """
+        topic, partition, first, last, _ = claim
+        number = self._state.sources.find(topic, partition)
+        if number is None:
+            outcomes.append(Outcome(topic, partition, first, last, Result.UNKNOWN))
+            return
+        source = self._state.sources[number]
+        # All pieces first: what is settled on the way can take a segment, and its standings, away.
+        for piece in list(source.find(first, min(last, source.next_offset - 1))):
+            if piece.place < 0:
+                outcomes.extend(self._missing(number, piece.first, piece.last))
+                continue
+            for segment, slot, stop in list(self._state.spans([(piece.place, piece.last - piece.first + 1)])):
+                yield segment, slot, stop, piece.first, settlement.SETTLED
+                break
+            else:
+                outcomes.extend(self._missing(number, piece.first, piece.last))
+        if last >= source.next_offset:
+            outcomes.append(Outcome(topic, partition, max(first, source.next_offset), last, Result.UNKNOWN))
+
+    def _missing(self, number: int, first: int, last: int) -> Iterable[Outcome]:
+        """Answer for offsets that stand nowhere: scheduled, expired, or settled before."""
+        source = self._state.sources[number]
+        marks: list[tuple[int, int, Result]] = [
+            (offset, offset, Result.SCHEDULED) for offset in self._state.scheduled.between(number, first, last)
+        ]
+        marks += [
+            (max(first, low), min(last, high), Result.TIME_LIMIT)
+            for of, low, high in self._state.expired
+            if of == number and low <= last and high >= first
+        ]
+        at = first
+        for low, high, result in sorted(marks):
+            if low > at:
+                yield Outcome(source.topic, source.partition, at, low - 1, Result.ALREADY_SETTLED)
+            if high >= at:
+                yield Outcome(source.topic, source.partition, max(at, low), high, result)
+                at = high + 1
+        if at <= last:
+            yield Outcome(source.topic, source.partition, at, last, Result.ALREADY_SETTLED)
+
+    def _judge(
+        self,
+        verb: settlement.Verb,
+        segment: Segment,
+        first: int,
+        stop: int,
+        subscription: str,
+        token: int | None,
+        now_ms: int,
+    ) -> NDArray[np.uint8]:
+        known = self._state.subscriptions.get(subscription)
+        return settlement.judge(
+            verb,
+            segment,
+            first,
+            stop,
+            -2 if known is None else known.number,
+            token,
+            self._settings.leasing,
+            self._decisions.deadlines_count_ms(now_ms),
+        )
+
+    def _carry_out(
+        self,
+        verb: settlement.Verb,
+        segment: Segment,
+        slots: NDArray[np.intp],
+        subscription: str,
+        now_ms: int,
+        delay_ms: int,
+        step: Step,
+    ) -> None:
+        sent = segment.state[slots] == State.SENT
+        if sent.any():
+            # At-most-once: the message left when it was sent; any settlement only frees backlog (Q6, C18).
+            self._decisions.do(Change(Verb.SETTLED, places_of([(segment, slots[sent])])), step)
+            slots = slots[~sent]
+            if not len(slots):
+                return
+        some: Slots = [(segment, slots)]
+        if verb is settlement.Verb.ACKNOWLEDGE:
+            self._decisions.tell("acknowledged", some, now_ms, step, subscription)
+            self._decisions.do(Change(Verb.SETTLED, places_of(some)), step)
+        elif verb is settlement.Verb.EXPIRE:
+            self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (Reason.FORCED_EXPIRE,), subscription)
+        else:
+            until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
+            self._decisions.do(Change(Verb.CANCELLED, places_of(some), until_ms=until_ms), step)
+            self._decisions.tell("cancelled", some, now_ms, step, subscription)
+            self._removals.remove_what_must_go(some, now_ms, step)

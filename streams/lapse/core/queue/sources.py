@@ -1,0 +1,68 @@
+"""All sources of a shard, by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.segment import Segment
+from lapse.core.queue.source import Source
+from lapse.core.queue.step import Messages
+
+
+class Sources:
+    """Sources in the order in which they were first seen; a number is never used again."""
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self._sources)
+
+    def __getitem__(self, number: int) -> Source:
+        return self._sources[number]
+
+    def add(self, source: Source) -> int:
+        """Give a source its number."""
+        number = len(self._sources)
+        self._sources.append(source)
+        self._numbers[source.topic, source.partition] = number
+        return number
+
+    def number(self, topic: str, partition: int) -> int:
+        """The number of a source, given out at its first message."""
+        number = self._numbers.get((topic, partition))
+        return self.add(Source(topic, partition)) if number is None else number
+
+    def find(self, topic: str, partition: int) -> int | None:
+        """The number of a source, None if no message of it was ever seen."""
+        return self._numbers.get((topic, partition))
+
+    def messages(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[Messages]:
+        """What is known of the messages at some slots, ascending, by runs of one source."""
+        at = 0
+        while at < len(slots):
+            run = segment.run_at(int(slots[at]))
+            stop = int(np.searchsorted(slots, run.slot + run.count))
+            some = slots[at:stop]
+            source = self._sources[run.source]
+            yield Messages(
+                source.topic,
+                source.partition,
+                (some + (run.offset - run.slot)).astype(np.int64),
+                None if segment.deadline_ms is None else segment.deadline_ms[some],
+                segment.deliveries[some],
+                None if segment.cancels is None else segment.cancels[some],
+            )
+            at = stop
+
+    def drop(self, segment: Segment) -> None:
+        """Forget where the messages of a segment stood that is gone."""
+        for number in {run.source for run in segment.runs}:
+            self._sources[number].drop(segment, number)

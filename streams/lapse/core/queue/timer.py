@@ -1,0 +1,65 @@
+"""Timers: deadlines that pass and leases that end, found by index and not by scan (L11, C2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.decision import Decisions, places_of
+from lapse.core.queue.dispatch import STEP_MESSAGES
+from lapse.core.queue.removal import Removals
+from lapse.core.queue.segment import State
+from lapse.core.queue.step import Step
+from lapse.core.reason import Reason
+
+
+class Timers:
+    """Does to messages with places what is due; about `STEP_MESSAGES` at once."""
+
+    def __init__(self, decisions: Decisions, removals: Removals) -> None:
+        self._decisions = decisions
+        self._removals = removals
+        self._state = decisions.state
+
+    def next_due_ms(self) -> int:
+        """The next instant at which a deadline passes, or a lease or delay ends; `NEVER` if there is none."""
+        due_ms = self._state.index.untils.next_ms()
+        if self._decisions.settings.expiration.enabled:
+            due_ms = min(due_ms, self._state.index.deadlines.next_ms())
+        return due_ms
+
+    def expire(self, now_ms: int, step: Step) -> None:
+        """Remove messages that are not leased and whose deadline has passed."""
+        if not self._decisions.settings.expiration.enabled:
+            return
+        state, deadlines = self._state, self._state.index.deadlines
+        removed = 0
+        while removed < STEP_MESSAGES and (index := deadlines.pop_due(now_ms)) is not None:
+            segment = state.segments[index]
+            if segment.deadline_ms is not None:
+                waiting = self._decisions.slots_in(segment, (State.AVAILABLE, State.DELAYED))
+                slots = waiting[segment.deadline_ms[waiting] <= now_ms]
+                if len(slots):
+                    removed += len(slots)
+                    self._removals.remove([(segment, slots)], (Reason.TIME_LIMIT,), now_ms, step)
+            segment.find_min_deadline()
+            deadlines.note(segment.min_deadline_ms, index)
+
+    def end_leases(self, now_ms: int, step: Step) -> None:
+        """Return messages whose lease or delay is over."""
+        state, untils = self._state, self._state.index.untils
+        returned = 0
+        while returned < STEP_MESSAGES and (index := untils.pop_due(now_ms)) is not None:
+            segment = state.segments[index]
+            if segment.until_ms is not None:
+                column = segment.state[: segment.used]
+                over = segment.until_ms[: segment.used] <= now_ms
+                leased = np.flatnonzero((column == State.LEASED) & over)
+                delayed = np.flatnonzero((column == State.DELAYED) & over)
+                returned += len(leased) + len(delayed)
+                if len(leased):
+                    self._removals.give_back([(segment, leased)], now_ms, step)
+                if len(delayed):
+                    self._decisions.do(Change(Verb.RETURNED, places_of([(segment, delayed)])), step)
+            segment.find_min_until()
+            untils.note(segment.min_until_ms, index)
