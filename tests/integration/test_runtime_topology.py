@@ -33,12 +33,9 @@ def create(here: Deployment, name: str, partitions: int = 1, **config: str) -> N
     """Create a topic; a name that was just deleted is free a moment later."""
 
     def created() -> bool:
-        try:
-            admin(here).create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(15)
-        except Exception as error:
-            assert "already exists" in str(error) or "marked for deletion" in str(error), error
-            return False
-        return True
+        failure = admin(here).create_topics([NewTopic(name, partitions, 1, config=config)])[name].exception(15)
+        assert failure is None or "already exists" in str(failure) or "marked for deletion" in str(failure), failure
+        return failure is None
 
     until(created, f"{name} created")
 
