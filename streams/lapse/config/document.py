@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from lapse.config import expiry_function
 from lapse.config.root import Config
 
 _TABLE: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -34,7 +36,31 @@ def load(path: Path) -> Config:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    return loads(text, str(path))
+    config = loads(text, str(path))
+    _check_functions(config, text, path)
+    return config
+
+
+def _check_functions(config: Config, text: str, path: Path) -> None:
+    """Import what `on_expire` names; modules beside the configuration file are found (L15).
+
+    Raises:
+        ConfigError: one cannot be imported.
+    """
+    beside = str(path.absolute().parent)
+    if beside not in sys.path:
+        sys.path.append(beside)
+    faults: list[str] = []
+    for kind, entities in (("queue", config.queue), ("sow", config.sow)):
+        for name, entity in entities.items():
+            if entity.on_expire is not None:
+                try:
+                    expiry_function.resolve(entity.on_expire)
+                except ValueError as error:
+                    line = line_of(text, [kind, name, "on_expire"])
+                    faults.append(f"{path}:{line}: {kind}.{name}.on_expire: {error}")
+    if faults:
+        raise ConfigError("\n".join(faults))
 
 
 def loads(text: str, name: str = "lapse.toml") -> Config:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from lapse.config import expiry_function
 from lapse.config.duration import DurationMs, duration_ms
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
@@ -53,6 +54,8 @@ class EntityConfig(BaseModel):
         heartbeat_timeout: silence after which a subscription is lost, ms (Q5).
         payload_window: payloads that a shard keeps in memory, MiB.
         retention: how long deliveries, events and commands are kept, ms.
+        on_expire: `"package.module:function"`, called with a copy of each message that leaves (L15).
+        on_expire_timeout: time limit of one call, ms (C26).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,6 +68,8 @@ class EntityConfig(BaseModel):
     heartbeat_timeout: DurationMs = 10_000
     payload_window: int = Field(default=64, ge=1)
     retention: DurationMs = 86_400_000
+    on_expire: expiry_function.FunctionName | None = None
+    on_expire_timeout: DurationMs = Field(default=10_000, ge=1)
 
     def expiration_settings(self) -> Expiration:
         """The expiration in the core's words."""

@@ -23,6 +23,8 @@ class WorkerConfig(BaseModel):
         data_dir: directory of the RocksDB store, one per worker.
         max_clock_skew: offset between the worker's clock and the broker's that causes a warning, ms (L13).
         session_timeout: silence after which a worker is taken for dead, ms.
+        metrics_port: port of the worker's figures for Prometheus; 0 = none.
+        metrics_host: address on which they are served.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,6 +36,8 @@ class WorkerConfig(BaseModel):
     data_dir: str = ".lapse"
     max_clock_skew: DurationMs = 1_000
     session_timeout: DurationMs = 6_000
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    metrics_host: str = "127.0.0.1"
 
     @property
     def brokers(self) -> str:

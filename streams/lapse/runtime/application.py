@@ -13,6 +13,7 @@ from faust.transport.utils import DefaultSchedulingStrategy
 from lapse.config import Config
 from lapse.runtime import security
 from lapse.runtime.entity import Entity, Services
+from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue_entity import QueueEntity
 from lapse.runtime.runner import Runner
 from lapse.runtime.sow_entity import SowEntity
@@ -32,15 +33,22 @@ class LapseApp(faust.App):
     Attributes:
         entities: by name.
         services: what they share.
+        metrics: shows their figures to Prometheus.
+        metrics_address: host and port of it; port 0 = it does not.
     """
 
     entities: dict[str, Entity]
     services: Services
+    metrics: MetricsServer
+    metrics_address: tuple[str, int]
     _watching: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
         """Connect what the entities share, before Faust assigns them shards."""
         await self.services.start()
+        host, port = self.metrics_address
+        if port:
+            self.metrics.start(host, port)
         self._watching = asyncio.create_task(self.services.watch.run(), name="watch")
         await super().on_start()
 
@@ -59,8 +67,10 @@ class LapseApp(faust.App):
         for entity in self.entities.values():
             for partition in list(entity.runners):
                 await entity.release(partition)
+            await entity.close()
         if self._watching is not None:
             self._watching.cancel()
+        self.metrics.stop()
         await self.services.stop()
 
     def _runners(self) -> list[Runner]:
@@ -121,6 +131,8 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     for name, sow in config.sow.items():
         letters = topology.existing.get(sow.dead_letter_topic(name), 1)
         app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, letters)
+    app.metrics = MetricsServer(app.entities, app.services.clock)
+    app.metrics_address = worker.metrics_host, worker.metrics_port
     for entity in app.entities.values():
         entity.declare(app, f"lapse-{worker.store}://")
     app.on_partitions_revoked.connect(app.pause_shards, weak=False)

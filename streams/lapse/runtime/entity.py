@@ -18,10 +18,12 @@ from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.changelog import Changelog, ChangelogReader
 from lapse.runtime.clock import BrokerClock
+from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.feeder import Feeder
 from lapse.runtime.machine import Machine
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer, Output
+from lapse.runtime.rule_process import RuleProcess
 from lapse.runtime.runner import Runner, Watch
 from lapse.runtime.store import JournalStore
 
@@ -37,6 +39,7 @@ class Services:
         output_producer: writes everything else.
         changelog_reader: reads changelogs at take-over.
         log_reader: reads payloads back.
+        aside_reader: the same for what runs beside the shards, so that it does not move their reading positions.
         clock: the broker's clock.
         watch: notices a frozen process.
         worker_name: who claims epochs, for people.
@@ -48,6 +51,7 @@ class Services:
         self.output_producer = BatchProducer(brokers, security)
         self.changelog_reader = ChangelogReader(brokers, security)
         self.log_reader = LogReader(brokers, security)
+        self.aside_reader = LogReader(brokers, security)
         self.clock = BrokerClock(max_skew_ms)
         self.watch = Watch(session_s)
         self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
@@ -59,6 +63,7 @@ class Services:
 
     async def stop(self) -> None:
         """Disconnect."""
+        await self.aside_reader.stop()
         await self.log_reader.stop()
         await self.output_producer.stop()
         await self.journal_producer.stop()
@@ -81,6 +86,9 @@ class Entity(ABC):
         self.services = services
         self.runners: dict[int, Runner] = {}
         self._feeders: dict[int, Feeder] = {}
+        self.caller = (
+            None if config.on_expire is None else RuleProcess(name, config.on_expire, config.on_expire_timeout)
+        )
         self.table: Any = None
         self.app: faust.App | None = None
 
@@ -178,6 +186,12 @@ class Entity(ABC):
             await runner.stop()
             for tp in runner.sources:
                 await self.services.log_reader.release(tp.topic, tp.partition)
+                await self.services.aside_reader.release(tp.topic, tp.partition)
+
+    async def close(self) -> None:
+        """End what runs beside the shards, once all are given up."""
+        if self.caller is not None:
+            await self.caller.stop()
 
     def look_up(self, key: bytes) -> bytes | None:
         """The value of a table key now."""
@@ -199,6 +213,12 @@ class Entity(ABC):
         """Build the state machine of a shard from its changelog."""
 
     # Inside
+
+    def rule(self, epoch: int, changelog: Changelog) -> ExpiryRule | None:
+        """The expiry rule of a shard, if the entity has one (L15)."""
+        if self.caller is None:
+            return None
+        return ExpiryRule(self.name, epoch, self.caller, self.services.aside_reader, changelog.latest)
 
     def _store(self) -> JournalStore:
         store = self.table.data

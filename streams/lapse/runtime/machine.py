@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lapse.runtime.expiry_rule import ExpiryRule
+from lapse.runtime.figures import ShardFigures
 from lapse.runtime.producer import Output, Rows
 from lapse.runtime.store import Items
 
@@ -31,7 +33,14 @@ class Machine(Protocol):
     """One shard's state machine, with the wire around it; `lapse.runtime.queue` and `lapse.runtime.sow` have one each.
 
     Inputs collect into a step; `finish` ends the step.
+
+    Attributes:
+        figures: what the shard has done.
+        rule: what is called with each message that leaves; None = nothing is (L15).
     """
+
+    figures: ShardFigures
+    rule: ExpiryRule | None
 
     @property
     def waits_for_ends(self) -> bool:
@@ -63,7 +72,13 @@ class Machine(Protocol):
         """Begin a reign: what the journal is to hold before the first step."""
 
     def maintain(self) -> Items:
-        """What the journal is to hold before the next step."""
+        """What the journal is to hold before the next step; `finish` may add to it."""
+
+    def gauges(self) -> dict[str, int]:
+        """How things stand now, by name."""
+
+    async def oldest_ms(self) -> int | None:
+        """Arrival of the oldest message or record that is held, ms since the epoch; None if that has no meaning."""
 
     async def finish(self) -> Effects:
         """End the step."""

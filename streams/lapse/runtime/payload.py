@@ -113,10 +113,12 @@ class PayloadWindow:
     Args:
         reader: reads back what is not in the window.
         limit_bytes: how much is kept per source.
+        aside: reads single records without moving `reader`; the same one by default.
     """
 
-    def __init__(self, reader: LogReader, limit_bytes: int) -> None:
+    def __init__(self, reader: LogReader, limit_bytes: int, aside: LogReader | None = None) -> None:
         self._reader = reader
+        self._aside = reader if aside is None else aside
         self._limit_bytes = limit_bytes
         self._windows: dict[tuple[str, int], SourceWindow] = {}
 
@@ -139,6 +141,15 @@ class PayloadWindow:
         if offsets[-1] - offsets[0] != len(offsets) - 1 or window.run(offsets[0], len(offsets)) is None:
             for offset in offsets:
                 window.get(offset)
+
+    async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
+        """Timestamp of one record, ms since the epoch; None where Kafka no longer has it. Moves nothing else."""
+        window = self._windows.get((topic, partition))
+        record = None if window is None else window.get(offset, used=False)
+        if record is None:
+            found = await self._aside.read(topic, partition, offset, offset)
+            record = found[0] if found and found[0].offset == offset else None
+        return None if record is None else int(record.timestamp)
 
     async def get(self, topic: str, partition: int, offsets: Sequence[int], used: bool = True) -> list[Record | None]:
         """The records at ascending offsets; None where Kafka no longer has one (C40).

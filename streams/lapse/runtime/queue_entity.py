@@ -42,6 +42,15 @@ class QueueEntity(Entity):
                 source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
                 source.next_offset = max(source.next_offset, offset)
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self._dead_letter_partitions)
-        payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20)
+        payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20, self.services.aside_reader)
         target = self.config.publish_target(self.name)
-        return QueueMachine(settings, restored, epoch, payloads, output, target, self.config.ordering == "total")
+        return QueueMachine(
+            settings,
+            restored,
+            epoch,
+            payloads,
+            output,
+            target,
+            self.config.ordering == "total",
+            self.rule(epoch, changelog),
+        )

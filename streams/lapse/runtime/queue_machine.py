@@ -19,6 +19,8 @@ from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, Encoding
+from lapse.runtime.expiry_rule import ExpiryRule
+from lapse.runtime.figures import ShardFigures
 from lapse.runtime.machine import Effects
 from lapse.runtime.payload import PayloadWindow
 from lapse.runtime.producer import Output
@@ -40,6 +42,7 @@ class QueueMachine:
         output: writes events, letters and deliveries.
         publish_target: where a publish to the queue's name goes.
         one_order: whether it has one order over all its partitions and topics (Q17).
+        rule: called with each message that leaves (L15).
     """
 
     waits_for_ends = False
@@ -54,8 +57,12 @@ class QueueMachine:
         output: QueueOutput,
         publish_target: str,
         one_order: bool = False,
+        rule: ExpiryRule | None = None,
     ) -> None:
         self.one_order = one_order
+        self.rule = rule
+        self.figures = ShardFigures()
+        self._ahead: Items = []
         self.shard = QueueShard(settings, restored.state)
         self._journal = QueueJournal(restored.state, epoch, restored)
         self._payloads = payloads
@@ -66,6 +73,7 @@ class QueueMachine:
         self._waiting: deque[tuple[Command, Encoding, int]] = deque()
         self._released = restored.released
         self._now_ms = 0
+        self._oldest: tuple[tuple[str, int, int], int | None] | None = None
 
     def room(self) -> int:
         """How many more messages may become active."""
@@ -95,6 +103,7 @@ class QueueMachine:
                 partition=self.shard.settings.partition,
                 at_ms=at_ms,
             )
+            self.figures.refused_commands += 1
             body = answers.encode(refusal, error.encoding)
             self._answers.append(self._output.answer(error.id, error.subscription, body))
             return
@@ -110,6 +119,7 @@ class QueueMachine:
             self._answer(answer, command.subscription, encoding)
 
     def _answer(self, answer: Answer, subscription: str, encoding: Encoding) -> None:
+        self.figures.refused_commands += answer.status == "error"
         body = answers.encode(answer, encoding)
         self._answers.append(self._output.answer(answer.id, subscription, body))
 
@@ -183,8 +193,11 @@ class QueueMachine:
         return items
 
     def maintain(self) -> Items:
-        """Segments that are due to be written whole."""
-        return self._journal.maintain()
+        """Segments that are due to be written whole; `finish` adds the expiry rule's calls."""
+        self._ahead = self._journal.maintain()
+        if self.rule is not None:
+            self._ahead += self.rule.forgotten()
+        return self._ahead
 
     async def finish(self) -> Effects:
         """End the step: read the payloads it needs, and write what it tells."""
@@ -207,16 +220,34 @@ class QueueMachine:
             if lost:
                 self.shard.truncated(messages.topic, messages.partition, lost, self._now_ms, step)
         for removal in step.removals:
-            if removal.letter:
+            if removal.letter or self.rule is not None:
                 messages = removal.messages
                 found = await self._payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
-                effects.before += self._output.letters(removal, found)
+                if removal.letter:
+                    effects.before += self._output.letters(removal, found)
+                if self.rule is not None:
+                    self._ahead += self.rule.removed(removal, found)
         effects.before += self._output.events(step.happenings, step.removals)
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
         effects.after += self._answers
         self._answers = []
+        self.figures.queue_step(step)
         return effects
+
+    def gauges(self) -> dict[str, int]:
+        """Messages by state, and subscriptions (Q15)."""
+        return {**self.shard.depth(), "subscriptions": len(self.shard.state.subscriptions)}
+
+    async def oldest_ms(self) -> int | None:
+        """Arrival of the first message in order, ms since the epoch; None if there is none (Q15)."""
+        place = self.shard.state.first_held()
+        bookmark = None if place is None else self.shard.bookmark_of(place)
+        if bookmark is None:
+            return None
+        if self._oldest is None or self._oldest[0] != bookmark:
+            self._oldest = bookmark, await self._payloads.timestamp_ms(*bookmark)
+        return self._oldest[1]
 
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
         """A message's state by its bookmark, as JSON."""

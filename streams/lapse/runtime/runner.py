@@ -172,6 +172,8 @@ class Runner:
             self._reader.received(self, tp, offset)
         self._may_run.set()
         self._news.set()  # what expired while nothing ran is due now
+        if self.machine.rule is not None:
+            self.machine.rule.start(self._news.set)
         self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
 
     async def pause(self) -> None:
@@ -188,6 +190,8 @@ class Runner:
         await self.pause()
         if self._timer is not None:
             self._timer.cancel()
+        if self.machine.rule is not None:
+            self.machine.rule.stop()
         for task in [*self._tasks, *([self._task] if self._task else [])]:
             task.cancel()
         self._reader.forget(self)
@@ -236,7 +240,8 @@ class Runner:
             end_process(f"{self.entity}, partition {self.partition}: {str(error) or type(error).__name__}", error)
 
     async def _step(self) -> None:
-        machine = self.machine
+        machine, figures = self.machine, self.machine.figures
+        began = time.monotonic()
         ahead = machine.maintain()
         taken = self._take_messages()
         if not machine.waits_for_ends or await self._open_gate():
@@ -252,11 +257,14 @@ class Runner:
         if effects.before:
             for future in await self._producer.send(effects.before):
                 await future
+        figures.letters_waiting = 0
         if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
             self._watch.check()
             sent = time.monotonic()
             await self._store.commit(self.partition, self.epoch, ahead, [*effects.journal, self._progress()])
             self._journaled_at = time.monotonic()
+            figures.journaled(ahead)
+            figures.journaled(effects.journal)
             timestamp_ms = self._store.last_timestamp_ms
             if timestamp_ms is not None:
                 self._clock.measured(sent, self._journaled_at, timestamp_ms)
@@ -272,6 +280,7 @@ class Runner:
             if (self._gate is None if tp == self._commands else machine.room() and (taken or not self._merge_until))
         )
         self._more = self._more or left or machine.next_due_ms() <= self._reached_ms
+        figures.step_duration.add(time.monotonic() - began)
         self._arm()
 
     def _take_messages(self) -> int:
@@ -370,6 +379,7 @@ class Runner:
         self._tick_under_way = False
         self._clock.seen(record.timestamp)
         self._reached_ms = max(self._reached_ms, record.timestamp)
+        self.machine.figures.tick_lag.add(max(0, self._clock.now_ms() - record.timestamp) / 1000)
 
     async def _open_gate(self) -> bool:
         """Let commands and ticks through once everything is read that the logs held when they came (C1)."""

@@ -40,7 +40,7 @@ class SowEntity(Entity):
         shard = SowShard(self._settings())
         shard.restore(changelog.items())
         output = SowOutput(self.name, partition, epoch, letters, self._dead_letter_partitions)
-        return SowMachine(shard, output)
+        return SowMachine(shard, output, self.rule(epoch, changelog))
 
     def _settings(self) -> SowSettings:
         config = self.config
@@ -51,6 +51,7 @@ class SowEntity(Entity):
             hash_index=config.hash_index,
             dead_letter_reasons=config.letter_reasons(),
             heartbeat_timeout_ms=config.heartbeat_timeout,
+            keeps_copies=config.on_expire is not None,
             parse=orjson.loads,
             serialize=orjson.dumps,
         )

@@ -15,6 +15,8 @@ from lapse.core.sow.record import payload_of
 from lapse.core.sow.shard import SowShard
 from lapse.protocol import command as commands
 from lapse.protocol.command import Encoding
+from lapse.runtime.expiry_rule import ExpiryRule
+from lapse.runtime.figures import ShardFigures
 from lapse.runtime.machine import Effects
 from lapse.runtime.producer import Output
 from lapse.runtime.sow_output import SowOutput
@@ -38,14 +40,17 @@ class SowMachine:
     Args:
         shard: the state machine, restored.
         output: writes state, messages, events and letters.
+        rule: called with each record that leaves (L15).
     """
 
     one_order = False
     waits_for_ends = True
     """An update that the log still holds may give a record a new deadline: timers wait for it (C1)."""
 
-    def __init__(self, shard: SowShard, output: SowOutput) -> None:
+    def __init__(self, shard: SowShard, output: SowOutput, rule: ExpiryRule | None = None) -> None:
         self.shard = shard
+        self.rule = rule
+        self.figures = ShardFigures()
         self._output = output
         self._step = Step()
         self._ahead: Items = []
@@ -73,6 +78,7 @@ class SowMachine:
             logger.warning("%s, offset %d: command refused: %s", name, record.offset, error)
             refusal = Reply(error.id, error.command, error.subscription, record.timestamp, str(error))
             self._answers.append(self._output.answer(refusal, error.encoding))
+            self.figures.refused_commands += 1
             return
         self.shard.command(command, record.timestamp, self._step)
         self._collect(encoding)
@@ -110,8 +116,17 @@ class SowMachine:
 
     def maintain(self) -> Items:
         """What goes ahead of the step's last RecordBatch: empty now, filled by `finish`."""
-        self._ahead = []
+        self._ahead = [] if self.rule is None else self.rule.forgotten()
         return self._ahead
+
+    def gauges(self) -> dict[str, int]:
+        """Records, scheduled versions and subscriptions."""
+        state = self.shard.state
+        return {"records": len(state.entries), "subscriptions": len(state.subscribers)}
+
+    async def oldest_ms(self) -> int | None:
+        """Of no meaning: a record's age is no backlog."""
+        return None
 
     async def finish(self) -> Effects:
         """End the step."""
@@ -124,8 +139,11 @@ class SowMachine:
         if step.messages:
             effects.before.append(self._output.messages(step.messages))
         effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)
+        if self.rule is not None:
+            self._ahead += self.rule.copied(step.copies)
         effects.after += self._answers
         self._answers = []
+        self.figures.sow_step(step)
         return effects
 
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
@@ -145,6 +163,7 @@ class SowMachine:
         self._queries.extend((query, encoding) for query in step.queries)
         step.queries.clear()
         self._answers += [self._output.answer(reply, encoding) for reply in step.replies]
+        self.figures.refused_commands += sum(1 for reply in step.replies if reply.error)
         step.replies.clear()
 
     def _split(self, changes: Items) -> Items:

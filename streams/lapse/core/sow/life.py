@@ -245,7 +245,7 @@ class Life:
     def _departed(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         facts = facts_of(entry)
         place = Place(*self._state.sources[facts.source], facts.offset)
-        if Reason.TIME_LIMIT not in self._settings.dead_letter_reasons:
+        if Reason.TIME_LIMIT not in self._settings.dead_letter_reasons and not self._settings.keeps_copies:
             step.departures.append(
                 Departure(Happening.EXPIRED, now_ms, place, name[1:], facts.deadline_ms, _TIME_LIMIT)
             )
@@ -279,10 +279,12 @@ class Life:
         """Tell of a removal, and write a letter if one of its reasons asks for one (C22, C25, D1)."""
         reasons = in_order(reasons)
         lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)
-        if lettered:
-            step.letters.append(
-                Letter(place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail)
-            )
+        if lettered or self._settings.keeps_copies:
+            letter = Letter(place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail)
+            if lettered:
+                step.letters.append(letter)
+            if self._settings.keeps_copies:
+                step.copies.append(letter)
         happening = Happening.DEAD_LETTERED if lettered else Happening.EXPIRED
         step.departures.append(Departure(happening, at_ms, place, key, deadline_ms, reasons, "", detail))
 

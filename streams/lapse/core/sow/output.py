@@ -178,18 +178,20 @@ class Step:
         changes: journal records, the latest per key; None = a tombstone. Already applied to the shard.
         departures: events.
         letters: dead letters, in the order of removal.
+        copies: everything that left for L14's reasons, in that order; only where the settings ask for it (L15).
         messages: for subscribers, in order.
         replies: answers to commands.
         queries: queries that began; each is pulled batch by batch until it is finished.
         bytes: size of the changes so far, about.
     """
 
-    __slots__ = ("bytes", "changes", "departures", "letters", "messages", "queries", "replies")
+    __slots__ = ("bytes", "changes", "copies", "departures", "letters", "messages", "queries", "replies")
 
     def __init__(self) -> None:
         self.changes: dict[bytes, bytes | None] = {}
         self.departures: list[Departure] = []
         self.letters: list[Letter] = []
+        self.copies: list[Letter] = []
         self.messages: list[Message] = []
         self.replies: list[Reply] = []
         self.queries: list[Query] = []

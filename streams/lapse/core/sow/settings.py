@@ -37,6 +37,7 @@ class SowSettings:
         max_step_bytes: an arrival batch is cut where its changes exceed this.
         parse: reads a payload; raises ValueError if it cannot.
         serialize: writes a payload.
+        keeps_copies: whether a step has a copy of each record that leaves (L15).
         compile_filter: makes a predicate of a filter's text; raises ValueError with the place of a fault.
         compile_value: makes a function of an expression's text; the same.
     """
@@ -53,5 +54,6 @@ class SowSettings:
     max_step_bytes: int = 1 << 22
     parse: Parse = json.loads
     serialize: Serialize = _serialize
+    keeps_copies: bool = False
     compile_filter: Compile = compile_filter
     compile_value: Compile = compile_value

@@ -1,0 +1,56 @@
+"""The function behind `on_expire = "package.module:function"` (L15)."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator
+
+_FORM: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
+
+
+def _well_formed(name: str) -> str:
+    if not _FORM.match(name):
+        raise ValueError(f'{name!r}: expected "package.module:function"')
+    return name
+
+
+FunctionName = Annotated[str, AfterValidator(_well_formed)]
+"""A field that names a function; whether it can be imported is another question."""
+
+
+def resolve(name: str) -> Callable[[Any], object]:
+    """Import a function by `package.module:function`.
+
+    Raises:
+        ValueError: it cannot be imported, or is no function of one argument; the text says why.
+    """
+    module_name, _, path = _well_formed(name).partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        raise ValueError(
+            f"{name!r}: the module {module_name} cannot be imported: {type(error).__name__}: {error}. "
+            "It is looked for beside the configuration file, and where Python looks"
+        ) from error
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise ValueError(f"{name!r}: {module_name} has no {path}") from error
+    if not callable(found):
+        raise ValueError(f"{name!r}: {path} is no function")
+    if inspect.iscoroutinefunction(found):
+        raise ValueError(f"{name!r}: {path} is a coroutine function; write an ordinary one")
+    try:
+        inspect.signature(found).bind(object())
+    except TypeError as error:
+        raise ValueError(f"{name!r}: {path} has to take one argument, the message: {error}") from error
+    except ValueError:
+        pass  # a function of C without a signature: nothing to object to
+    function: Callable[[Any], object] = found
+    return function

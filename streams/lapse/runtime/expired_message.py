@@ -1,0 +1,45 @@
+"""What an expiry rule is given: a copy of a message that left (L14, L15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiredMessage:
+    """A message, or record of a SOW topic, that left for one of L14's reasons.
+
+    Attributes:
+        entity: the queue or SOW topic that it left.
+        topic: its underlying topic.
+        partition: its partition.
+        offset: its offset.
+        key: its key; None without one, or where Kafka no longer has the record (C40).
+        value: its value; of a SOW topic the record as it last was.
+        headers: all its headers in order.
+        reasons: why it left, in L14's order.
+        expires_at_ms: its deadline, ms since the epoch; None without one.
+        expired_at_ms: the instant of the decision, ms since the epoch (C26).
+        delivery_count: how often it was delivered.
+        cancel_count: how often it was cancelled.
+        lapse_id: the same whenever the rule is called again for this removal, and on its dead letter (D3).
+    """
+
+    entity: str
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None = field(repr=False)
+    value: bytes | None = field(repr=False)
+    headers: tuple[tuple[str, bytes | None], ...] = field(repr=False)
+    reasons: tuple[str, ...]
+    expires_at_ms: int | None
+    expired_at_ms: int
+    delivery_count: int
+    cancel_count: int
+    lapse_id: str
+
+    @property
+    def bookmark(self) -> str:
+        """Its name: `topic:partition:offset`."""
+        return f"{self.topic}:{self.partition}:{self.offset}"

@@ -1,0 +1,199 @@
+"""The figures of a worker for Prometheus, on a registry and an HTTP endpoint of their own (D, L13, Q15).
+
+The shards count into plain numbers, step by step. Only when somebody asks are these turned into metrics, and is what
+stands now looked up, on the event loop itself, so that no lock is needed. Labels are entities, shard numbers and words
+of closed vocabularies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as Late
+from typing import Any, Final
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lapse.core.reason import Reason
+from lapse.runtime.clock import BrokerClock
+from lapse.runtime.entity import Entity
+from lapse.runtime.figures import Distribution, ShardFigures
+from lapse.runtime.machine import Machine
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S: Final = 5.0
+_SHARD: Final = ("entity", "shard")
+_STATES: Final = ("available", "leased", "delayed", "scheduled")
+_COUNTED: Final = {
+    "delivered": ("lapse_deliveries", "Messages handed to subscriptions."),
+    "delivered_at_most_once": ("lapse_deliveries_at_most_once", "Messages that left as they were delivered (Q6)."),
+    "acknowledged": ("lapse_acknowledgments", "Messages that were acknowledged."),
+    "cancelled": ("lapse_cancels", "Messages that were cancelled."),
+    "lease_returned": ("lapse_lease_returns", "Messages whose lease ended unsettled."),
+    "renewed": ("lapse_renewals", "Messages whose lease was renewed."),
+    "deleted": ("lapse_sow_deletes", "Records that were deleted from a SOW topic."),
+    "told": ("lapse_sow_messages", "Messages to subscribers and askers of a SOW topic."),
+}
+_Row = tuple[tuple[str, str], Machine, int | None]
+
+
+class Figures(Collector):
+    """Turns what the shards counted into metrics, when Prometheus asks.
+
+    Args:
+        entities: by name.
+        clock: the broker's clock.
+        loop: where the shards live.
+    """
+
+    def __init__(self, entities: Mapping[str, Entity], clock: BrokerClock, loop: asyncio.AbstractEventLoop) -> None:
+        self._entities = entities
+        self._clock = clock
+        self._loop = loop
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: what there is depends on the shards."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Ask the event loop, and wait for it a few seconds at most."""
+        asked = asyncio.run_coroutine_threadsafe(self._gather(), self._loop)
+        try:
+            return asked.result(_PATIENCE_S)
+        except Late:
+            asked.cancel()
+            logger.warning("metrics: the event loop did not answer within %.0f s", _PATIENCE_S)
+            return ()
+
+    async def _gather(self) -> list[Metric]:
+        rows: list[_Row] = []
+        for entity in self._entities.values():
+            for partition, runner in list(entity.runners.items()):
+                oldest_ms = await runner.machine.oldest_ms()
+                rows.append(((entity.name, str(partition)), runner.machine, oldest_ms))
+        return [*self._standing(rows), *_done(rows), *_distributions(rows), *self._rules(rows)]
+
+    def _standing(self, rows: list[_Row]) -> Iterator[Metric]:
+        """How things stand now."""
+        messages = GaugeMetricFamily("lapse_queue_messages", "Messages by state (Q15).", labels=[*_SHARD, "state"])
+        oldest = GaugeMetricFamily("lapse_queue_oldest_age_seconds", "Age of the first message.", labels=_SHARD)
+        subscriptions = GaugeMetricFamily("lapse_subscriptions", "Open subscriptions.", labels=_SHARD)
+        records = GaugeMetricFamily("lapse_sow_records", "Records of a SOW topic.", labels=_SHARD)
+        waiting = GaugeMetricFamily("lapse_letters_waiting", "Dead letters on their way to the broker.", labels=_SHARD)
+        now_ms = self._clock.now_ms()
+        for shard, machine, oldest_ms in rows:
+            gauges = machine.gauges()
+            for state in _STATES:
+                if state in gauges:
+                    messages.add_metric([*shard, state], gauges[state])
+            if "records" in gauges:
+                records.add_metric(shard, gauges["records"])
+            else:
+                oldest.add_metric(shard, 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000)
+            subscriptions.add_metric(shard, gauges["subscriptions"])
+            waiting.add_metric(shard, machine.figures.letters_waiting)
+        skew = GaugeMetricFamily("lapse_clock_offset_seconds", "The broker's clock less this machine's (L13).")
+        skew.add_metric([], self._clock.skew_ms / 1000)
+        yield from (messages, oldest, subscriptions, records, waiting, skew)
+
+    def _rules(self, rows: list[_Row]) -> Iterator[Metric]:
+        """Calls of `on_expire` functions (L15)."""
+        calls = CounterMetricFamily("lapse_rule_calls", "Calls of on_expire, by result.", labels=["entity", "result"])
+        for entity in self._entities.values():
+            if entity.caller is not None:
+                figures = entity.caller.figures
+                for result in ("done", "failed", "timed_out"):
+                    calls.add_metric([entity.name, result], getattr(figures, result))
+        waiting = GaugeMetricFamily("lapse_rule_waiting", "Messages still to be given to on_expire.", labels=_SHARD)
+        for shard, machine, _ in rows:
+            if machine.rule is not None:
+                waiting.add_metric(shard, machine.rule.waiting)
+        yield from (calls, waiting)
+
+
+def _done(rows: list[_Row]) -> Iterator[Metric]:
+    """What was done since this worker took each shard over."""
+    for kind, (name, text) in _COUNTED.items():
+        family = CounterMetricFamily(name, text, labels=_SHARD)
+        for shard, machine, _ in rows:
+            if kind in machine.figures.counts:
+                family.add_metric(shard, machine.figures.counts[kind])
+        yield family
+    removed = CounterMetricFamily(
+        "lapse_removals", "Messages that left, by reason; under each of several.", labels=[*_SHARD, "reason"]
+    )
+    letters = CounterMetricFamily("lapse_dead_letters", "Dead letters written.", labels=_SHARD)
+    refused = CounterMetricFamily("lapse_refused_commands", "Commands answered with an error.", labels=_SHARD)
+    journal = CounterMetricFamily("lapse_journal_bytes", "Bytes written to the journal.", labels=_SHARD)
+    for shard, machine, _ in rows:
+        figures = machine.figures
+        for reason in Reason:
+            removed.add_metric([*shard, reason.value], figures.removals[reason])
+        letters.add_metric(shard, figures.dead_letters)
+        refused.add_metric(shard, figures.refused_commands)
+        journal.add_metric(shard, figures.journal_bytes)
+    yield from (removed, letters, refused, journal)
+
+
+_SHOWN: Final = {
+    "lateness": ("lapse_expiry_lateness_seconds", "From deadline to removal, of messages that were never delivered."),
+    "step_duration": ("lapse_step_duration_seconds", "Duration of a step, its writes included."),
+    "tick_lag": ("lapse_tick_lag_seconds", "From a tick's timestamp to the step that it caused."),
+}
+
+
+def _distributions(rows: list[_Row]) -> Iterator[Metric]:
+    for attribute, (name, text) in _SHOWN.items():
+        family = HistogramMetricFamily(name, text, labels=_SHARD)
+        for shard, machine, _ in rows:
+            values = _values(machine.figures, attribute)
+            family.add_metric(shard, values.buckets(), values.total)
+        yield family
+
+
+def _values(figures: ShardFigures, attribute: str) -> Distribution:
+    found: Distribution = getattr(figures, attribute)
+    return found
+
+
+class MetricsServer:
+    """The HTTP endpoint, in a thread of its own.
+
+    Args:
+        entities: by name.
+        clock: the broker's clock.
+    """
+
+    def __init__(self, entities: Mapping[str, Entity], clock: BrokerClock) -> None:
+        self._entities = entities
+        self._clock = clock
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, host: str, port: int) -> None:
+        """Serve the figures of the running event loop's shards at `http://host:port/metrics`.
+
+        An address that cannot be had is warned about: a worker can do without.
+        """
+        registry = CollectorRegistry()
+        registry.register(Figures(self._entities, self._clock, asyncio.get_running_loop()))
+        try:
+            started: Any = start_http_server(port, host, registry)
+        except OSError as error:
+            logger.warning("no metrics: metrics_port %d on %s cannot be had: %s", port, host, error.strerror or error)
+            return
+        self._server, self._thread = started
+        logger.info("metrics at http://%s:%d/metrics", host, port)
+
+    def stop(self) -> None:
+        """Serve no longer."""
+        if self._server is not None and self._thread is not None:
+            # Not joined: it may be waiting for the event loop, on which this runs.
+            threading.Thread(target=self._server.shutdown, daemon=True).start()
+            self._server.server_close()
