@@ -195,8 +195,13 @@ def test_a_supervised_worker_is_started_again_and_stops_with_its_supervisor(depl
     here.write("watched", "x")
     until(lambda: here.depth("watched")["depth"] == 1, "the message")
     (second,) = parent.children()
+    second.kill()
+    until(lambda: worker.text.count("starting it again") == 2, "the second crash")
+    assert worker.stop() == 0  # in the pause before the next start
+    worker.start().wait_for_shards(1)
+    (third,) = psutil.Process(worker.process.pid).children()
     assert worker.stop() == 0
-    assert not second.is_running()
+    assert not third.is_running()
 
 
 @pytest.mark.feature("Q16")

@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import click
@@ -47,23 +49,37 @@ def _again(config: Path, data_dir: Path | None, log_level: str) -> list[str]:
 
 
 def _supervise(command: list[str]) -> int:
-    """Run the worker, and start it again whenever it crashes, with growing pauses."""
-    crashes = 0
+    """Run the worker, and start it again whenever it crashes, with growing pauses.
+
+    A worker that refuses to start is left alone. One that ran before is not: the brokers may be away for a while.
+    """
+    crashes, ran = 0, False
+    stopping = threading.Event()
+    process: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        if process is not None:
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
     while True:
         began = time.monotonic()
         process = subprocess.Popen(command, preexec_fn=_die_with_parent)  # noqa: PLW1509  # one system call
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # mypy infers no lambda with a default
-            signal.signal(number, lambda got, _frame, child=process: child.send_signal(got))  # type: ignore[misc]
+        if stopping.is_set():
+            process.terminate()
         code = process.wait()
-        if code != CRASHED and code >= 0:
+        ran = ran or code == CRASHED or code < 0
+        if code == 0 or not ran:
             return code
-        if code in (-signal.SIGTERM, -signal.SIGINT):
-            return 0
+        if stopping.is_set():
+            return max(code, 0)
         crashes = 1 if time.monotonic() - began > _STEADY_S else crashes + 1
         delay_s = _RESTART_DELAYS_S[min(crashes, len(_RESTART_DELAYS_S)) - 1]
         click.echo(f"lapse worker ended with code {code}; starting it again in {delay_s} s", err=True)
-        time.sleep(delay_s)
+        if stopping.wait(delay_s):
+            return 0
 
 
 def _die_with_parent() -> None:
