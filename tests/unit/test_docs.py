@@ -179,5 +179,13 @@ def test_every_subcommand_is_in_the_overview() -> None:
     assert set(COMMANDS) <= {name.split()[1] for name in rows(section("operations.md", "## Commands"))}
 
 
+def test_every_figure_is_documented() -> None:
+    source = (ROOT / "streams/lapse/runtime/metrics.py").read_text(encoding="utf-8")
+    documented = {
+        name for name in rows(section("operations.md", "### Figures for Prometheus")) if name.startswith("lapse_")
+    }
+    assert documented == set(re.findall(r'"(lapse_[a-z_]+)"', source))
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     assert not {name for name in DOCS if f"docs/{name}" not in PAGES["README.md"]}
