@@ -45,7 +45,7 @@ class SowRecord:
         expires_at_ms: its deadline, ms since the epoch; None without one.
         timestamp_ms: its last update, ms since the epoch; -1 if unknown.
         partition: the shard.
-        operation: of an `oof`, why: deleted, expired, or no longer matching.
+        operation: of an `oof`, why: `deleted`, `expired` or `no_longer_matches`.
         reasons: of an `oof`, the removal's reasons (L14).
         command_id: of a query's result, the command that asked.
         headers: the record's own headers.

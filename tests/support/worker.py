@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,10 +31,14 @@ class Worker:
         self._environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": servers, **environment}
         self._head = f'[lapse]\napp_id = "{app_id}"\nbootstrap_servers = "{servers}"\nsession_timeout = "6s"\n'
         self.process: subprocess.Popen[bytes] | None = None
+        self.entity = ""
+        """Name of the first entity."""
         self.configure(entities)
 
     def configure(self, entities: str) -> None:
         """Write the configuration; it holds from the next start on."""
+        if (found := re.search(r'\[(?:sow|queue)\."?([^"\]]+)', entities)) is not None:
+            self.entity = found[1]
         self.config.write_text(f'{self._head}data_dir = "{self.directory / "state"}"\n\n{entities}', encoding="utf-8")
 
     def apply(self) -> None:

@@ -236,19 +236,18 @@ class Entity(ABC):
     @property
     def fed(self) -> bool:
         """Whether shards read their topics by themselves."""
-        return isinstance(self.config, QueueConfig) and self.config.fed
+        if isinstance(self.config, SowConfig):
+            return bool(self.config.key) and self.partitions > 1
+        return self.config.fed
 
     async def _feeder(self, partition: int) -> Feeder | None:
-        if not isinstance(self.config, QueueConfig) or not self.config.fed:
+        if not self.fed:
             return None
-        return Feeder(
-            self.services.connection,
-            self.config.underlying(self.name),
-            self.config.pattern(),
-            partition,
-            self.partitions,
-            self._consumer(),
-        )
+        topics = self.config.underlying(self.name)
+        if isinstance(self.config, SowConfig):  # every shard reads every partition (C46)
+            return Feeder(self.services.connection, topics, None, 0, 1, self._consumer())
+        pattern = self.config.pattern()
+        return Feeder(self.services.connection, topics, pattern, partition, self.partitions, self._consumer())
 
     def _positions(self, sources: Sequence[TP], progress: bytes | None) -> dict[TP, int | None]:
         """Where each source is to be read from: as the journal says, None for one that it does not know."""

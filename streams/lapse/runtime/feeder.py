@@ -99,6 +99,9 @@ class Feeder:
                 got = await self._consumer.getmany(*active, timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
                 for tp, records in got.items():
                     runner.receive(TP(tp.topic, tp.partition), records)
+                for part in runner.merging:
+                    if part in self._assigned and part not in self._saturated:
+                        runner.reached(part, await self._consumer.position(TopicPartition(*part)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # crash-only
@@ -159,10 +162,13 @@ class Feeder:
         else:
             self._commands.saturate(reader, tp)
 
-    def relieve(self, reader: object) -> None:
-        """The shard has caught up."""
-        self._saturated.clear()
-        self._commands.relieve(reader)
+    def relieve(self, reader: object, tp: TP | None = None) -> None:
+        """The shard has caught up, with one partition or with all."""
+        if tp is None:
+            self._saturated.clear()
+            self._commands.relieve(reader)
+        else:
+            self._saturated.discard(tp)
 
     def forget(self, reader: object) -> None:
         """The shard belongs to another worker now."""

@@ -8,7 +8,6 @@ path.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import time
@@ -23,6 +22,7 @@ from lapse.core.lifetime import NEVER
 from lapse.runtime.changelog import progress_key
 from lapse.runtime.clock import BrokerClock
 from lapse.runtime.machine import Machine
+from lapse.runtime.one_order import OneOrder
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer
 from lapse.runtime.store import JournalStore
@@ -34,6 +34,7 @@ _TICK_SPACING_S: Final = 0.005
 _MEASURE_EVERY_S: Final = 1.0
 _STEP_RECORDS: Final = 10_000
 _SATURATED_RECORDS: Final = 50_000
+_LEAST_SATURATED_RECORDS: Final = 2_000
 _FROZEN_CHECK_S: Final = 0.5
 
 
@@ -49,8 +50,8 @@ class Reader(Protocol):
     def saturate(self, reader: object, tp: TP) -> None:
         """A shard cannot keep up with a partition."""
 
-    def relieve(self, reader: object) -> None:
-        """A shard has caught up."""
+    def relieve(self, reader: object, tp: TP | None = None) -> None:
+        """A shard has caught up, with one partition or with all."""
 
     def forget(self, reader: object) -> None:
         """A shard is given up."""
@@ -146,7 +147,8 @@ class Runner:
         self._received = dict(positions)
         self._processed = dict(positions)
         self._catch_up = catch_up
-        self._merge_until = dict(merge_until or {})
+        self._merge_until = dict(merge_until or {}) if machine.one_order else {}
+        self._one_order = OneOrder()
         self._inbox: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in positions}
         self._waiting = 0
         self._news = asyncio.Event()
@@ -217,9 +219,30 @@ class Runner:
         self._reader.received(self, tp, self._received[tp])
         self._inbox[tp].append(records)
         self._waiting += len(records)
-        if self._waiting > _SATURATED_RECORDS and tp != self._commands:
+        if tp != self._commands and self._piled_up(tp) > self._room_for(tp):
             self._reader.saturate(self, tp)
         self._news.set()
+
+    @property
+    def merging(self) -> list[TP]:
+        """Partitions that are not read to where they ended at take-over, as far as is known."""
+        return list(self._merge_until)
+
+    def reached(self, tp: TP, offset: int) -> None:
+        """Note that everything below `offset` was received: behind the last record, markers may stand."""
+        if self._merge_until.get(tp, NEVER) <= offset:
+            del self._merge_until[tp]
+            self._news.set()
+
+    def _piled_up(self, tp: TP) -> int:
+        """Records that wait: of all partitions; in one order of this one, for another may have to come first."""
+        return sum(map(len, self._inbox[tp])) if self.machine.one_order else self._waiting
+
+    def _room_for(self, tp: TP) -> int:
+        """How many may wait before a partition is left out of the fetch."""
+        if not self.machine.one_order:
+            return _SATURATED_RECORDS
+        return max(_SATURATED_RECORDS // (len(self._inbox) - 1), _LEAST_SATURATED_RECORDS)
 
     # The loop
 
@@ -309,35 +332,19 @@ class Runner:
 
         At take-over a partition that is not read to where it ended then holds the later ones of the others back.
         """
-        waiting = [
-            (record.timestamp, tp, record)
-            for tp, batches in self._inbox.items()
-            if tp != self._commands
-            for records in batches
-            for record in records
-        ]
-        if not waiting:
-            return 0
-        until_ms = NEVER
+        inbox = {tp: batches for tp, batches in self._inbox.items() if tp != self._commands}
+        held = []
         for tp, end in list(self._merge_until.items()):
             if self._received.get(tp, end) >= end:
                 del self._merge_until[tp]
             else:
-                batches = self._inbox.get(tp)
-                until_ms = min(until_ms, batches[-1][-1].timestamp if batches else 0)
-        waiting.sort(key=lambda one: (one[0], one[1].topic, one[1].partition, one[2].offset))
-        due = [one for one in waiting if one[0] <= until_ms][: min(_STEP_RECORDS, self.machine.room())]
-        for tp, some in itertools.groupby(due, key=lambda one: one[1]):
-            records = [record for _, _, record in some]
+                held.append(tp)
+        taken = 0
+        for tp, records in self._one_order.take(inbox, held, min(_STEP_RECORDS, self.machine.room())):
             self.machine.arrive(tp.topic, tp.partition, records)
             self._processed[tp] = records[-1].offset + 1
-        for tp, batches in self._inbox.items():
-            if tp != self._commands and batches:
-                rest = [record for records in batches for record in records if record.offset >= self._processed[tp]]
-                batches.clear()
-                if rest:
-                    batches.append(rest)
-        return len(due)
+            taken += len(records)
+        return taken
 
     def _take_commands(self, before: int) -> int:
         """Hand commands and ticks to the machine, as many as a step has room for; returns how many."""
@@ -361,7 +368,11 @@ class Runner:
         """Have partitions fetched again whose records no longer pile up here."""
         if taken:
             self._waiting -= taken
-            if self._waiting < _SATURATED_RECORDS // 2:
+            if self.machine.one_order:
+                for tp in self.sources:
+                    if self._piled_up(tp) < self._room_for(tp) // 2:
+                        self._reader.relieve(self, tp)
+            elif self._waiting < _SATURATED_RECORDS // 2:
                 self._reader.relieve(self)
 
     async def _collect_sent(self) -> None:

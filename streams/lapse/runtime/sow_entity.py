@@ -7,6 +7,7 @@ from faust.types import TP
 
 from lapse.config import SowConfig
 from lapse.core.sow import key
+from lapse.core.sow.home import EVERYTHING, Home
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.runtime.changelog import Changelog
@@ -37,17 +38,18 @@ class SowEntity(Entity):
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> SowMachine:
         """Build a shard from its changelog."""
         letters = self.config.dead_letter_topic(self.name)
-        shard = SowShard(self._settings())
+        shard = SowShard(self._settings(partition))
         shard.restore(changelog.items())
         output = SowOutput(self.name, partition, epoch, letters, self._dead_letter_partitions)
         return SowMachine(shard, output, self.rule(epoch, changelog))
 
-    def _settings(self) -> SowSettings:
+    def _settings(self, partition: int) -> SowSettings:
         config = self.config
         return SowSettings(
             name=self.name,
             expiration=config.expiration_settings(),
             key=tuple(key.path(text) for text in config.key),
+            home=Home(partition, self.partitions) if self.fed else EVERYTHING,
             hash_index=config.hash_index,
             dead_letter_reasons=config.letter_reasons(),
             heartbeat_timeout_ms=config.heartbeat_timeout,

@@ -43,7 +43,6 @@ class SowMachine:
         rule: called with each record that leaves (L15).
     """
 
-    one_order = False
     waits_for_ends = True
     """An update that the log still holds may give a record a new deadline: timers wait for it (C1)."""
 
@@ -51,6 +50,8 @@ class SowMachine:
         self.shard = shard
         self.rule = rule
         self.figures = ShardFigures()
+        self.one_order = shard.settings.home.shared
+        """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
         self._output = output
         self._step = Step()
         self._ahead: Items = []

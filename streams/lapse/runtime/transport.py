@@ -140,13 +140,13 @@ class BatchConsumer(driver.Consumer):
         self._readers.setdefault(tp, Readers()).saturated.add(reader)
         self.saturated.add(tp)
 
-    def relieve(self, reader: object) -> None:
-        """A shard has caught up: fetch its partitions again, unless others are behind."""
-        for tp in list(self.saturated):
-            saturated = self._readers[tp].saturated
+    def relieve(self, reader: object, tp: TP | None = None) -> None:
+        """A shard has caught up, with one partition or with all: fetch it again, unless others are behind."""
+        for one in self.saturated.copy() if tp is None else self.saturated & {tp}:
+            saturated = self._readers[one].saturated
             saturated.discard(reader)
             if not saturated:
-                self.saturated.discard(tp)
+                self.saturated.discard(one)
                 self.relieved.set()
 
     def forget(self, reader: object) -> None:

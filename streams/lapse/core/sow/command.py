@@ -182,7 +182,7 @@ class Commands:
             command_id=command.id,
             command=command.command,
             subscription=command.subscription,
-            candidates=_names(command.keys) if command.keys else self._indexed(compiled),
+            candidates=self._names(command.keys) if command.keys else self._indexed(compiled),
             predicates=compiled,
             order=order,
             skip=command.skip or 0,
@@ -211,7 +211,11 @@ class Commands:
         else:
             indexed = self._indexed(compiled)
             names = (
-                _names(command.keys) if command.keys else indexed if indexed is not None else list(self._state.entries)
+                self._names(command.keys)
+                if command.keys
+                else indexed
+                if indexed is not None
+                else list(self._state.entries)
             )
         removed = skipped = 0
         for name in names:
@@ -309,6 +313,10 @@ class Commands:
             raise CommandRefused(f"there is no subscription {command.subscription!r} here; subscribe again")
         return subscriber
 
+    def _names(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Journal keys; those of other shards' keys are left out (C46)."""
+        return [journal.RECORD + key for key in dict.fromkeys(keys) if self._settings.home.holds(key)]
+
     def _indexed(self, compiled: tuple[Predicate, ...]) -> list[bytes] | None:
         """Journal keys that a hash index yields for the filters' equalities; None if no index applies (S11)."""
         if not self._state.hash_index:
@@ -352,10 +360,6 @@ class Commands:
             if any(facts.offset in offsets for offsets in ranges.get(facts.source, ())):
                 found.append(name)
         return found
-
-
-def _names(keys: Sequence[bytes]) -> list[bytes]:
-    return [journal.RECORD + key for key in dict.fromkeys(keys)]
 
 
 def _select(compiled: tuple[Predicate, ...], state: SowState, name: bytes, entry: bytes) -> bool:

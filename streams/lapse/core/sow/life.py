@@ -132,6 +132,8 @@ class Life:
         if update.payload is None:
             if entry is not None:
                 self._delete(name, entry, update, step)
+            elif self._settings.key:  # an older update may be on its way from another partition
+                self._bury(name, update.timestamp_ms, update.offset, update.source, update.at_ms, step)
             return
         payload = self._merged(entry, update) if update.delta and entry is not None else update.payload
         facts = Facts(
@@ -305,7 +307,8 @@ class Life:
                 kind = Kind.PUBLISH if changed is None else Kind.DELTA
                 step.messages.append(after.message(kind, subscription.id, payload=changed))
             elif seen and before is not None:
-                message = before.message(Kind.OUT_OF_FOCUS, subscription.id, place=after.place, reason=OutOfFocus.MATCH)
+                reason = OutOfFocus.NO_LONGER_MATCHES
+                message = before.message(Kind.OUT_OF_FOCUS, subscription.id, place=after.place, reason=reason)
                 step.messages.append(message)
 
     def _changed(self, before: View | None, after: View) -> bytes | None:

@@ -100,7 +100,7 @@ class OutOfFocus(StrEnum):
 
     DELETED = "deleted"
     EXPIRED = "expired"
-    MATCH = "match"
+    NO_LONGER_MATCHES = "no_longer_matches"
 
 
 class Message(NamedTuple):

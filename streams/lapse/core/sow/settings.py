@@ -10,6 +10,7 @@ from typing import Any
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
+from lapse.core.sow.home import EVERYTHING, Home
 
 Parse = Callable[[bytes], object]
 Serialize = Callable[[object], bytes]
@@ -28,6 +29,7 @@ class SowSettings:
         name: the entity's name.
         expiration: what is done about lifetimes (L6 to L9).
         key: paths of the payload that make the key; empty = the Kafka record key (S1).
+        home: which of the keys are the shard's; all, unless every shard reads every partition (C46).
         hash_index: paths like `/symbol` of further fields that equality filters look up (S11).
         dead_letter_reasons: reasons for which a letter is written; empty = none (C25).
         heartbeat_timeout_ms: silence after which a subscription that does not say otherwise counts as lost.
@@ -45,6 +47,7 @@ class SowSettings:
     name: str
     expiration: Expiration = field(default_factory=Expiration)
     key: tuple[tuple[str, ...], ...] = ()
+    home: Home = EVERYTHING
     hash_index: tuple[str, ...] = ()
     dead_letter_reasons: frozenset[Reason] = SOW_DEAD_LETTER_REASONS
     heartbeat_timeout_ms: int = 30_000

@@ -55,7 +55,7 @@ class SowShard:
         source = state.source(topic, partition, step)
         default_ms = settings.expiration.default_ms
         acted_on = settings.expiration.enabled
-        plain = not settings.key
+        plain = not settings.key and not settings.home.shared
         max_bytes = settings.max_step_bytes
         # Beyond it, timestamp and default lifetime exceed 64 bits: not plain.
         last_ms = NEVER - 1 - (default_ms or 0)
@@ -98,8 +98,17 @@ class SowShard:
         if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self.settings.name):
             return
         at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
+        home = self.settings.home
         try:
-            self._life.take(read(record, source, at_ms, self.settings), step)
+            update = read(record, source, at_ms, self.settings)
+        except Refused as refused:
+            if home.speaks_for(partition):
+                self._life.refuse(record, topic, partition, refused, at_ms, step)
+            return
+        if not home.holds(update.key):
+            return
+        try:
+            self._life.take(update, step)
         except Refused as refused:
             self._life.refuse(record, topic, partition, refused, at_ms, step)
 

@@ -234,7 +234,7 @@ def test_out_of_focus_tells_why_and_only_of_what_was_seen():
     for key in ("k4", "k5", "k2"):
         desk.put(key, {"n": 5, "key": key}, 12)
     assert seen(desk.put("k4", {"n": 0}, 13).messages) == [
-        (Kind.OUT_OF_FOCUS, b"k4", {"n": 5, "key": "k4"}, OutOfFocus.MATCH)
+        (Kind.OUT_OF_FOCUS, b"k4", {"n": 5, "key": "k4"}, OutOfFocus.NO_LONGER_MATCHES)
     ]
     assert not desk.put("k4", {"n": 1}, 14).messages
     assert seen(desk.put("k5", None, 15).messages) == [

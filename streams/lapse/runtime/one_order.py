@@ -1,0 +1,77 @@
+"""One order over several partitions: timestamp, then topic, partition, offset (C33, C46).
+
+Within a partition the log's order holds: a record that is stamped before its predecessor, as a producer's clock may do,
+counts as if it had its predecessor's stamp.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from faust.types import TP
+
+from lapse.core.lifetime import NEVER
+
+Inbox = Mapping[TP, deque[Sequence[Any]]]
+_Ranked = tuple[int, str, int, int, TP, Any]
+
+
+class OneOrder:
+    """Merges what has come from the partitions of one shard."""
+
+    __slots__ = ("_floors",)
+
+    def __init__(self) -> None:
+        self._floors: dict[TP, int] = {}
+        """Highest stamp that was taken of each partition, ms since the epoch."""
+
+    def take(self, inbox: Inbox, held: Sequence[TP], limit: int) -> list[tuple[TP, list[Any]]]:
+        """Take what is due out of the inbox.
+
+        Args:
+            inbox: batches of every partition, in the order of its log.
+            held: partitions of which more is known to come: what is later than they are so far has to wait.
+            limit: at most so many records.
+
+        Returns:
+            the records, in runs of one partition each.
+        """
+        bound = min((self._reached(tp, inbox[tp]) for tp in held), default=(NEVER, "", 0))
+        taken: list[_Ranked] = []
+        for ranked in heapq.merge(*(self._ranked(tp, batches) for tp, batches in inbox.items())):
+            if len(taken) >= limit or ranked[:3] > bound:
+                break
+            taken.append(ranked)
+        runs = []
+        for tp, some in groupby(taken, key=lambda ranked: ranked[4]):
+            run = list(some)
+            self._floors[tp] = run[-1][0]
+            _drop(inbox[tp], len(run))
+            runs.append((tp, [ranked[5] for ranked in run]))
+        return runs
+
+    def _ranked(self, tp: TP, batches: deque[Sequence[Any]]) -> Iterator[_Ranked]:
+        stamp = self._floors.get(tp, -1)
+        for records in batches:
+            for record in records:
+                stamp = max(stamp, record.timestamp)
+                yield stamp, tp.topic, tp.partition, record.offset, tp, record
+
+    def _reached(self, tp: TP, batches: deque[Sequence[Any]]) -> tuple[int, str, int]:
+        """How far a partition has come."""
+        last = max((record.timestamp for records in batches for record in records), default=-1)
+        return max(last, self._floors.get(tp, -1)), tp.topic, tp.partition
+
+
+def _drop(batches: deque[Sequence[Any]], count: int) -> None:
+    while count:
+        first = batches[0]
+        if len(first) > count:
+            batches[0] = first[count:]
+            return
+        batches.popleft()
+        count -= len(first)
