@@ -32,6 +32,8 @@ class QueueCommands:
     def __init__(self, shard: QueueShard, publish_target: str) -> None:
         self._shard = shard
         self._publish_target = publish_target
+        self.oldest_ms: int | None = None
+        """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
@@ -59,6 +61,10 @@ class QueueCommands:
             return self._shard.looks_ahead(self._claims(command))
         except Refused:
             return []
+
+    def looks_up(self, command: Command) -> bool:
+        """Whether a command asks for something that has to be looked up before it can be carried out."""
+        return command.command == "depth" or bool(self.looks_ahead(command))
 
     def carry_out(self, command: Command, at_ms: int, step: Step) -> Answer | None:
         """Do what a command asks at its instant; None = no answer is wanted.
@@ -178,7 +184,10 @@ class QueueCommands:
         return {"counts": {"removed": removed, "skipped": skipped}}
 
     def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        return {"counts": self._shard.depth(), "publish_target": self._publish_target}
+        counts = self._shard.depth()
+        counts["subscriptions"] = len(self._shard.state.subscriptions)
+        counts["oldest_age_ms"] = 0 if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
+        return {"counts": counts, "publish_target": self._publish_target}
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else PEEK_LIMIT, PEEK_LIMIT)

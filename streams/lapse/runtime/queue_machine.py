@@ -107,8 +107,8 @@ class QueueMachine:
             body = answers.encode(refusal, error.encoding)
             self._answers.append(self._output.answer(error.id, error.subscription, body))
             return
-        if self._waiting or self._commands.selects(command) or self._commands.looks_ahead(command):
-            # Its filter needs payloads, or the end of a log has to be asked for; what came behind it stays behind it.
+        if self._waiting or self._commands.selects(command) or self._commands.looks_up(command):
+            # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
             self._waiting.append((command, encoding, at_ms))
         else:
             self._carry_out(command, encoding, at_ms)
@@ -131,6 +131,8 @@ class QueueMachine:
             for topic, partition in self._commands.looks_ahead(command):
                 tp = TP(topic, partition)
                 self.shard.note_end(topic, partition, (await self._payloads.ends([tp]))[tp])
+            if command.command == "depth":
+                self._commands.oldest_ms = await self.oldest_ms()
             if not self._commands.selects(command):
                 self._carry_out(command, encoding, at_ms)
                 continue

@@ -1,0 +1,121 @@
+"""Figures of a real worker for Prometheus, and the age of the oldest message."""
+
+import socket
+import time
+import urllib.request
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.deployment import Deploy, Deployment
+from support.log import until
+
+QUEUES = {"figures": {"expiration": "enabled", "lease_period": "1s"}}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def scraped(port: int) -> Mapping[tuple[str, ...], float]:
+    """Sums over entities and shards, by sample name and the values of its other labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    sums: dict[tuple[str, ...], float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            rest = (value for name, value in sorted(sample.labels.items()) if name not in ("entity", "shard"))
+            name = (sample.name, *rest)
+            sums[name] = sums.get(name, 0) + sample.value
+    return sums
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def measured(deploy: Deploy, port: int) -> Deployment:
+    deployment = deploy(QUEUES)
+    deployment.configure(QUEUES, {"prices": {}}, metrics_port=port)
+    deployment.apply().worker().wait_for_shards(2)
+    return deployment
+
+
+@pytest.mark.feature("L13", "Q15", "D1")
+def test_the_figures_tell_what_happened(measured: Deployment, port: int) -> None:
+    measured.write("figures", *"abcd")
+    measured.write("figures", "dies", "dies, too", headers=[("lapse-ttl-ms", b"300")])
+    measured.write("prices", "1", key=b"A")
+    subscriber = measured.subscriber("figures", 2).start()
+    first, second = subscriber.receive(10), subscriber.receive(10)
+    assert first is not None
+    assert second is not None
+    subscriber.settle("acknowledge", [first], wait=True)
+    measured.letters("figures", 2)
+    with measured.queue("figures") as queue, pytest.raises(Exception, match="filter"):
+        queue.purge(filter="no ( filter")
+    found = scraped(port)
+    assert found["lapse_queue_messages", "leased"] >= 1
+    assert found["lapse_deliveries_total",] >= 2
+    assert found["lapse_acknowledgments_total",] == 1
+    assert found["lapse_removals_total", "time_limit"] == 2
+    assert found["lapse_removals_total", "purged"] == 0
+    assert found["lapse_dead_letters_total",] == 2
+    assert found["lapse_refused_commands_total",] >= 1
+    assert found["lapse_subscriptions",] == 1
+    assert found["lapse_sow_records",] == 1
+    assert found["lapse_expiry_lateness_seconds_count",] == 2
+    assert found["lapse_expiry_lateness_seconds_bucket", "2.5"] == 2
+    assert found["lapse_step_duration_seconds_count",] > 0
+    assert found["lapse_journal_bytes_total",] > 0
+    assert abs(found["lapse_clock_offset_seconds",]) < 1
+    subscriber.close()
+    until(lambda: scraped(port)["lapse_queue_messages", "leased"] == 0, "the lease's end")
+
+
+@pytest.mark.feature("Q15")
+def test_depth_knows_the_age_of_the_oldest_message(measured: Deployment, port: int) -> None:
+    with measured.queue("figures") as queue:
+        queue.purge(leased=True)
+        assert queue.depth()["oldest_age_ms"] == 0
+        measured.write("figures", "old")
+        until(lambda: queue.depth()["depth"] == 1, "the message")
+        time.sleep(0.3)
+        assert 300 <= queue.depth()["oldest_age_ms"] < 10_000
+    assert 0.3 <= scraped(port)["lapse_queue_oldest_age_seconds",] < 10
+
+
+@pytest.mark.feature("X7")
+def test_a_port_that_is_taken_stops_no_worker(measured: Deployment) -> None:
+    second = measured.worker()
+    until(lambda: "no metrics: metrics_port" in second.text, "the warning", 40)
+    assert second.running
+    assert second.stop() == 0
+
+
+@pytest.mark.feature("L13")
+def test_a_worker_with_a_wrong_clock_expires_on_time_and_says_so(deploy: Deploy, port: int) -> None:
+    """Its wall clock is five seconds ahead: measured against the broker, corrected, exported, warned about."""
+    here = free_port()
+    deployment = deploy({"ahead": {"expiration": "enabled"}}, metrics_port=here).apply()
+    wrong = (
+        "import sys, time; now = time.time; time.time = lambda: now() + 5; "
+        "from lapse.runtime import clock; "
+        "clock.BrokerClock.__init__.__defaults__ = (1000, time.monotonic, time.time); "
+        "from lapse.cli import main; main(sys.argv[1:])"
+    )
+    arguments = ["worker", "--config", str(deployment.config), "--data-dir", str(deployment.directory / "d")]
+    worker = deployment.run(["-c", wrong, *arguments, "--no-supervise"]).wait_for_shards(1)
+    deployment.write("ahead", "warms the measurement up", headers=[("lapse-ttl-ms", b"100")])
+    deployment.letters("ahead", 1)
+    (written,) = deployment.write("ahead", "x", headers=[("lapse-ttl-ms", b"1500")])
+    letter = deployment.letters("ahead", 2)[1]
+    died_ms = letter.timestamp()[1]
+    assert written.timestamp_ms + 1_500 <= died_ms < written.timestamp_ms + 3_500
+    assert scraped(here)["lapse_clock_offset_seconds",] == pytest.approx(-5, abs=0.3)
+    assert "ahead of the broker's" in worker.text
