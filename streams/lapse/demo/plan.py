@@ -48,7 +48,7 @@ class Plan:
     sow: str
     flights: int
     duration_ms: int
-    lead_ms: int = 1_500
+    lead_ms: int = 2_000
     aircraft_ttl_ms: int = 2_500
     partitions: int = 4
     workers: int = 2
