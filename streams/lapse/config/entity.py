@@ -105,6 +105,7 @@ class QueueConfig(EntityConfig):
         barrier: filter that says which messages are barriers (Q12).
         group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
         target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
+        forward_to: topic or queue that gets every message which could be delivered (Q21).
         recovery_point: where a new queue begins: `"beginning"`, `"end"`, or an instant in ms since the epoch (Q16).
     """
 
@@ -126,6 +127,7 @@ class QueueConfig(EntityConfig):
     barrier: str | None = None
     group_by: str | None = None
     target_queue_depth: int | None = Field(default=None, ge=1)
+    forward_to: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

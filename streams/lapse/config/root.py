@@ -99,6 +99,8 @@ class Config(BaseModel):
         both = set(self.queue) & set(self.sow)
         if both:
             raise ValueError(f"{', '.join(sorted(both))}: a queue and a SOW topic cannot share a name")
+        for name in self.queue:
+            self._follow(name)
         for name, queue in self.queue.items():
             letters = queue.dead_letter_topic(name)
             if letters and letters in queue.underlying(name):
@@ -107,3 +109,27 @@ class Config(BaseModel):
                     f"{name} → {letters} → {name} (C28)"
                 )
         return self
+
+    def forward_topic(self, name: str) -> str | None:
+        """The topic that a queue forwards to: named itself, or where a publish to the named queue goes (Q21)."""
+        target = self.queue[name].forward_to
+        if target is None:
+            return None
+        return self.queue[target].publish_target(target) if target in self.queue else target
+
+    def _follow(self, start: str) -> None:
+        """Refuse a circle of forwarding queues (C38)."""
+        way = [start]
+        topic = self.forward_topic(start)
+        while topic is not None:
+            readers = [
+                name for name, queue in self.queue.items() if topic in queue.underlying(name) or queue.reads(topic)
+            ]
+            back = next((name for name in readers if name in way), None)
+            if back is not None:
+                raise ValueError(f"queue.{start}.forward_to: a circle: {' → '.join([*way, back])} (C38)")
+            onward = next((name for name in readers if self.queue[name].forward_to is not None), None)
+            if onward is None:
+                return
+            way.append(onward)
+            topic = self.forward_topic(onward)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +40,6 @@ class LapseApp(faust.App):
     services: Services
     metrics: MetricsServer
     metrics_address: tuple[str, int]
-    _watching: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
         """Connect what the entities share, before Faust assigns them shards."""
@@ -49,7 +47,7 @@ class LapseApp(faust.App):
         host, port = self.metrics_address
         if port:
             self.metrics.start(host, port)
-        self._watching = asyncio.create_task(self.services.watch.run(), name="watch")
+        self.services.watch.start()
         await super().on_start()
 
     async def pause_shards(self, *_: Any, **__: Any) -> None:
@@ -68,8 +66,7 @@ class LapseApp(faust.App):
             for partition in list(entity.runners):
                 await entity.release(partition)
             await entity.close()
-        if self._watching is not None:
-            self._watching.cancel()
+        self.services.watch.stop()
         self.metrics.stop()
         await self.services.stop()
 
@@ -127,7 +124,9 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app.entities = {}
     for name, queue in config.queue.items():
         letters = topology.existing.get(queue.dead_letter_topic(name), 1)
-        app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, letters)
+        target = config.forward_topic(name)
+        forward = None if target is None else (target, topology.existing[target])
+        app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, letters, forward)
     for name, sow in config.sow.items():
         letters = topology.existing.get(sow.dead_letter_topic(name), 1)
         app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, letters)

@@ -24,8 +24,9 @@ from lapse.runtime.machine import Machine
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer, Output
 from lapse.runtime.rule_process import RuleProcess
-from lapse.runtime.runner import Runner, Watch
+from lapse.runtime.runner import Runner
 from lapse.runtime.store import JournalStore
+from lapse.runtime.watch import Watch
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from lapse.core.queue.journal import restore
 from lapse.protocol import topic as names
 from lapse.runtime.changelog import Changelog
 from lapse.runtime.entity import Entity, Services
+from lapse.runtime.forwarding import Forwarding
 from lapse.runtime.payload import PayloadWindow
 from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
@@ -23,15 +24,23 @@ class QueueEntity(Entity):
         partitions: how many shards it has.
         services: what the worker shares.
         dead_letter_partitions: how many partitions its dead-letter topic has.
+        forward: topic that it forwards to, and how many partitions that has; None = it does not (Q21).
     """
 
     config: QueueConfig
 
     def __init__(
-        self, name: str, config: QueueConfig, partitions: int, services: Services, dead_letter_partitions: int
+        self,
+        name: str,
+        config: QueueConfig,
+        partitions: int,
+        services: Services,
+        dead_letter_partitions: int,
+        forward: tuple[str, int] | None = None,
     ) -> None:
         super().__init__(name, config, partitions, services)
         self._dead_letter_partitions = dead_letter_partitions
+        self._forward = forward
 
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
         """Build a shard from its changelog."""
@@ -53,4 +62,5 @@ class QueueEntity(Entity):
             target,
             self.config.ordering == "total",
             self.rule(epoch, changelog),
+            None if self._forward is None else Forwarding(self.name, *self._forward),
         )

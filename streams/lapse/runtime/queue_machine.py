@@ -21,6 +21,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, Encoding
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
+from lapse.runtime.forwarding import FORWARDER, Forwarding
 from lapse.runtime.machine import Effects
 from lapse.runtime.payload import PayloadWindow
 from lapse.runtime.producer import Output
@@ -42,6 +43,7 @@ class QueueMachine:
         output: writes events, letters and deliveries.
         publish_target: where a publish to the queue's name goes.
         one_order: whether it has one order over all its partitions and topics (Q17).
+        forwarding: where its messages go, if it forwards them (Q21).
         rule: called with each message that leaves (L15).
     """
 
@@ -58,8 +60,10 @@ class QueueMachine:
         publish_target: str,
         one_order: bool = False,
         rule: ExpiryRule | None = None,
+        forwarding: Forwarding | None = None,
     ) -> None:
         self.one_order = one_order
+        self._forwarding = forwarding
         self.rule = rule
         self.figures = ShardFigures()
         self._ahead: Items = []
@@ -190,6 +194,10 @@ class QueueMachine:
         """Begin a reign; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
         items = self._journal.begin()
         self.shard.take_over(now_ms, self._step)
+        if self._forwarding is not None:
+            self._forwarding.begin(self.shard, now_ms, self._step)
+        elif FORWARDER in self.shard.state.subscriptions:
+            self.shard.unsubscribe(FORWARDER, now_ms, self._step, "the queue forwards no longer")
         for change in self._released:
             self.shard.repeat(change, self._step)
         return items
@@ -211,6 +219,11 @@ class QueueMachine:
         for delivery in step.deliveries:
             messages = delivery.messages
             offsets = messages.offsets.tolist()
+            if self._forwarding is not None and delivery.subscription == FORWARDER:
+                records = await self._payloads.get(messages.topic, messages.partition, offsets)
+                effects.before += self._forwarding.outputs(delivery, records)
+                self._forwarding.settle(self.shard, delivery, self._now_ms, step)
+                continue
             if delivery.by_reference and not delivery.barrier:
                 self._payloads.passed_by(messages.topic, messages.partition, offsets)
                 effects.after.append(self._output.reference(delivery))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from lapse.runtime.one_order import OneOrder
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer
 from lapse.runtime.store import JournalStore
+from lapse.runtime.watch import Watch, end_process
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ _MEASURE_EVERY_S: Final = 1.0
 _STEP_RECORDS: Final = 10_000
 _SATURATED_RECORDS: Final = 50_000
 _LEAST_SATURATED_RECORDS: Final = 2_000
-_FROZEN_CHECK_S: Final = 0.5
 
 
 class Reader(Protocol):
@@ -58,41 +57,6 @@ class Reader(Protocol):
 
     async def next_offset(self, tp: TP) -> int:
         """What will be read next."""
-
-
-class Watch:
-    """Notices that the process was frozen (SIGSTOP, a suspended machine) for longer than its session lasts.
-
-    What it owned belongs to others then; to go on writing would be a zombie's work.
-    """
-
-    def __init__(self, session_s: float) -> None:
-        self._session_s = session_s
-        self._alive_at = time.monotonic()
-
-    async def run(self) -> None:
-        """Stamp the time again and again."""
-        while True:
-            self.check()
-            self._alive_at = time.monotonic()
-            await asyncio.sleep(min(_FROZEN_CHECK_S, self._session_s / 4))
-
-    def check(self) -> None:
-        """End the process if the last stamp is too old."""
-        silent_s = time.monotonic() - self._alive_at
-        if silent_s > self._session_s:
-            end_process(
-                f"this process stood still for {silent_s:.1f} s, longer than session_timeout "
-                f"({self._session_s:.1f} s): its shards belong to other workers by now"
-            )
-
-
-def end_process(why: str, error: BaseException | None = None) -> None:
-    """Crash: say why, and end at once; a supervisor restarts the worker, which recovers from its journal."""
-    logger.critical("lapse worker ends: %s", why, exc_info=error)
-    for handler in logging.getLogger().handlers:
-        handler.flush()
-    os._exit(70)
 
 
 class Runner:

@@ -159,6 +159,13 @@ class Topology:
     def faults(self) -> list[str]:
         """What the configuration asks of the cluster that cannot be, whatever topics are created."""
         found: list[str] = []
+        wanted = {topic.name for topic in self.wanted()}
+        for name in self.config.queue:
+            target = self.config.forward_topic(name)
+            if target is not None and target not in self.existing and target not in wanted:
+                found.append(
+                    f"queue {name}: forward_to: there is no topic {target}, and no queue of that name; create it"
+                )
         for name, queue in self.config.queue.items():
             if queue.priority is not None and queue.ordering == "partition" and self.partitions(name) > 1:
                 found.append(
