@@ -113,9 +113,9 @@ def test_a_long_line_is_shown_in_part() -> None:
     ],
 )
 def test_hostile_texts_are_refused_quickly(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     error_of(text)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(
