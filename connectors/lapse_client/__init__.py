@@ -18,6 +18,7 @@ from lapse_client.error import (
     PublishFailed,
     UnknownEntity,
 )
+from lapse_client.history import History, Moment, history
 from lapse_client.publisher import Publisher
 from lapse_client.queue import Queue
 from lapse_client.replay import Replayed, replay
@@ -39,8 +40,10 @@ __all__ = [
     "DeadLetter",
     "DeadLetterReader",
     "Delivery",
+    "History",
     "InvalidPublication",
     "LapseError",
+    "Moment",
     "PublishFailed",
     "Publisher",
     "Queue",
@@ -51,5 +54,6 @@ __all__ = [
     "SowRecord",
     "SowSubscription",
     "UnknownEntity",
+    "history",
     "replay",
 ]

@@ -1,0 +1,89 @@
+"""`lapse explain`: what happened to one message, from its arrival to its end (D6)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from lapse.cli.instant import shown
+from lapse_client.connection import Connection
+from lapse_client.error import LapseError
+from lapse_client.history import History, history
+
+
+@click.command()
+@click.argument("bookmark", metavar="TOPIC:PARTITION:OFFSET")
+@click.option("-e", "--entity", help="Only what this queue or SOW topic tells; all are asked by default.")
+@click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
+    """Tell what happened to one message, from arrival to end."""
+    try:
+        connection = Connection.from_environment(bootstrap_servers)
+        found = _look(bookmark, entity, connection, quiet=as_json or not sys.stderr.isatty())
+    except (LapseError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        for moment in found.moments:
+            click.echo(
+                orjson.dumps(
+                    {
+                        "at_ms": moment.at_ms,
+                        "entity": moment.entity,
+                        "what": moment.what,
+                        **moment.facts,
+                        "told": str(moment.told),
+                    }
+                )
+            )
+    else:
+        _show(found)
+    if not found.moments:
+        raise click.exceptions.Exit(1)
+
+
+def _look(bookmark: str, entity: str | None, connection: Connection, quiet: bool) -> History:
+    """Search, with a bar on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(f"reading {name}", total=total)
+            bars.update(tasks[name], completed=done, total=total)
+
+        return history(bookmark, entity=entity, connection=connection, watcher=watch)
+
+
+def _show(found: History) -> None:
+    size = "no value" if found.size is None else f"{found.size:,} bytes"
+    title = f"{found.bookmark} ({size if found.found else 'Kafka no longer has the record'})"
+    if not found.moments:
+        click.echo(f"{title}: nothing is told of it.")
+        return
+    table = Table("when (UTC)", "after", "entity", "what", Column("facts", overflow="fold"), title=title)
+    began_ms = found.moments[0].at_ms
+    for moment in found.moments:
+        table.add_row(
+            shown(moment.at_ms),
+            f"{(moment.at_ms - began_ms) / 1000:,.3f} s",
+            moment.entity,
+            moment.what.replace("_", " "),
+            # Text, not markup: facts are a publisher's words.
+            Text("\n".join(f"{name.replace('_', ' ')}: {_fact(name, value)}" for name, value in moment.facts.items())),
+        )
+    Console().print(table)
+
+
+def _fact(name: str, value: Any) -> str:
+    if name.endswith("_ms") and isinstance(value, int):
+        return shown(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,95 @@
+"""`lapse explain`: the life of one message, told from the topics."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.history import history
+from support.deployment import Deployment
+from support.log import until
+
+QUEUES = {
+    "life": {"max_cancels": 1, "expiration": "enabled"},
+    "other": {"topics": ["life{}"], "dead_letter": False},
+    "quiet": {},
+}
+
+pytestmark = pytest.mark.feature("D6")
+
+
+def explain(deployment: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lapse", "explain", *arguments]
+    environment = {**os.environ, **deployment.environment()}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def lived(deployment: Deployment) -> str:
+    """A message that is cancelled twice, among neighbours that are not; returns its bookmark."""
+    written = deployment.write("life", "a", "b", "c", headers=[("lapse-ttl-ms", b"600000")])
+    bookmark = deployment.bookmark("life", written[1])
+    with deployment.subscriber("life", 3, payload="reference") as subscriber:
+        for _ in range(3):
+            delivery = subscriber.receive(10)
+            assert delivery is not None
+            subscriber.settle("cancel" if delivery.value == b"b" else "acknowledge", [delivery], wait=True)
+        again = subscriber.receive(10)
+        assert again is not None
+        assert str(again.bookmark) == bookmark
+        subscriber.settle("cancel", [again], wait=True)
+    with deployment.subscriber("other", 3) as subscriber:
+        for _ in range(3):
+            delivery = subscriber.receive(10)
+            assert delivery is not None
+            subscriber.settle("acknowledge", [delivery], wait=True)
+    deployment.letters("life", 1)
+    return bookmark
+
+
+def test_every_step_of_a_life_is_told_in_order(served: Deployment) -> None:
+    bookmark = lived(served)
+    life, other = served.name("life"), served.name("other")
+    until(lambda: any(one.what == "dead letter" for one in history(bookmark, connection=served.connection).moments), "")
+    moments = history(bookmark, connection=served.connection).moments
+    assert moments[0].what == "arrived"
+    assert moments[0].facts == {"lapse-ttl-ms": "600000"}
+    mine = [moment for moment in moments if moment.entity == life]
+    assert [moment.what for moment in mine] == [
+        "delivered",
+        "cancelled",
+        "delivered",
+        "cancelled",
+        "dead_lettered",
+        "dead letter",
+    ]
+    assert [moment.facts.get("delivery_count") for moment in mine[:4]] == [1, 1, 2, 2]
+    assert mine[4].facts["reasons"] == ["max_cancels"]
+    assert mine[5].facts["lapse_id"] == f"{life}/{bookmark}/0"
+    assert [moment.what for moment in moments if moment.entity == other] == ["delivered", "acknowledged"]
+    assert {moment.entity for moment in moments} == {"", life, other}
+
+    shown = explain(served, bookmark)
+    assert shown.returncode == 0, shown.stderr
+    for words in ("arrived", "delivered", "max_cancels", "dead letter", life, other):
+        assert words in shown.stdout
+    told = explain(served, bookmark, "--entity", life, "--json")
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [line["what"] for line in lines] == ["arrived", *(moment.what for moment in mine)]
+    assert lines[-1]["told"].startswith(f"dlq.{life}:0:")
+
+
+def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
+    served.write("quiet", "x")
+    name = served.name("quiet")
+    with pytest.raises(LapseError, match="does not exist: its partition ends before offset 1"):
+        history(f"{name}:0:1", connection=served.connection)
+    with pytest.raises(UnknownEntity, match=f"{name}:7"):
+        history(f"{name}:7:1", connection=served.connection)
+    with pytest.raises(UnknownEntity, match="nobody"):
+        history(f"{name}:0:0", entity="nobody", connection=served.connection)
+    done = explain(served, "not a bookmark")
+    assert done.returncode == 1
+    assert "expected topic:partition:offset" in done.stderr
