@@ -110,4 +110,11 @@ def _run(path: Path, data_dir: Path | None, log_level: str) -> None:
     os.environ.setdefault("F_DATADIR", config.lapse.data_dir)
     logging.getLogger("lapse").setLevel(log_level.upper())
     running = Worker(app, loglevel=log_level, quiet=True, redirect_stdouts=False)
-    raise SystemExit(running.execute_from_commandline())
+    try:
+        running.execute_from_commandline()
+    except SystemExit as end:
+        # Faust ends with 1 where it crashed; a supervisor starts such a worker again.
+        raise SystemExit(CRASHED if end.code == 1 else end.code) from None
+    except Exception as error:
+        logging.getLogger("lapse").critical("lapse worker ends: Faust crashed", exc_info=True)
+        raise SystemExit(CRASHED) from error

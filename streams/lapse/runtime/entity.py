@@ -137,6 +137,11 @@ class Entity(ABC):
         """Who claims epochs."""
         return self.services.worker_name
 
+    async def changelog_end(self, partition: int) -> int:
+        """Where the changelog partition ends now."""
+        tp = TP(self._store().changelog_topic, partition)
+        return (await self.services.aside_reader.ends([tp]))[tp]
+
     async def prepare(self, partition: int, epoch: int) -> None:
         """Tell readers of deliveries that a new reign begins, before it can write anything else."""
         headers = [(header.KIND, b"epoch"), (header.EPOCH, str(epoch).encode())]

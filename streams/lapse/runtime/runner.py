@@ -134,6 +134,7 @@ class Runner:
         """Make the reign's beginning durable, and run."""
         began = self.machine.take_over(self._clock.now_ms())
         await self._store.commit(self.partition, self.epoch, began, [self._progress()])
+        self._journaled_at = time.monotonic()
         for tp, offset in self._received.items():
             self._reader.received(self, tp, offset)
         self._may_run.set()
@@ -242,6 +243,9 @@ class Runner:
             self._more = machine.deliver(self._clock.now_ms())
         effects = await machine.finish()
         if effects.before:
+            self._watch.check()
+            if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
+                await self._store.confirm(self.partition)
             for future in await self._producer.send(effects.before):
                 await future
         figures.letters_waiting = 0

@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 Items = list[tuple[bytes, bytes | None]]
 
 
+class Fenced(RuntimeError):
+    """The shard belongs to another worker; what this one still does is void."""
+
+
 class ShardOwner(Protocol):
     """Who owns the shards whose state a store keeps: the entity of the table."""
 
@@ -40,6 +44,9 @@ class ShardOwner(Protocol):
     @property
     def worker_name(self) -> str:
         """Who claims epochs, for people."""
+
+    async def changelog_end(self, partition: int) -> int:
+        """Where the changelog partition ends now."""
 
     async def prepare(self, partition: int, epoch: int) -> None:
         """An epoch is about to be claimed: tell the readers of deliveries before it is."""
@@ -63,6 +70,7 @@ class JournalStore(FaustStore[Any, Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._next_offsets: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
         self._owned: set[int] = set()
         self.last_timestamp_ms: int | None = None
         """The broker's timestamp of the last record written; None where the topic has the writer's timestamps."""
@@ -116,9 +124,34 @@ class JournalStore(FaustStore[Any, Any]):
             self._owned.discard(partition)
             await self.owner.release(partition)
             self._close(partition)
+        for partition in sorted(self._owned):
+            # A rebalance that this worker slept through may have made the shard another's in between.
+            if not await self._reigns(partition):
+                logger.warning("%s, partition %d: belonged to another worker meanwhile", self.table_name, partition)
+                self._owned.discard(partition)
+                await self.owner.release(partition)
+                self._close(partition)
         for partition in sorted(mine - self._owned):
             await self._take_over(partition)
             self._owned.add(partition)
+
+    async def _reigns(self, partition: int) -> bool:
+        """Whether nobody has claimed a higher epoch since this store last wrote."""
+        expected, epoch = self._next_offsets[partition], self._epochs[partition]
+        if await self.owner.changelog_end(partition) == expected:
+            return True
+        since = Changelog(epoch=epoch, next_offset=expected)
+        await self.owner.changelog_reader.read(self.changelog_topic, partition, since)
+        return since.epoch == epoch
+
+    async def confirm(self, partition: int) -> None:
+        """Make sure that the shard is still this worker's, before something is told that cannot be taken back.
+
+        Raises:
+            Fenced: another worker has taken it over.
+        """
+        if not await self._reigns(partition):
+            raise Fenced(f"another worker has taken the shard over; epoch {self._epochs[partition]} is at its end")
 
     async def _take_over(self, partition: int) -> None:
         began = time.monotonic()
@@ -138,7 +171,7 @@ class JournalStore(FaustStore[Any, Any]):
                 self._keep(partition, await reader.read(topic, partition, changelog), changelog)
             if changelog.epoch == epoch and changelog.contested != epoch:
                 break
-        self._next_offsets[partition] = changelog.next_offset
+        self._next_offsets[partition], self._epochs[partition] = changelog.next_offset, epoch
         logger.info(
             "%s, partition %d: restored %d keys (changelog read from %d to %d) in %.2f s; epoch %d",
             self.table_name,
@@ -165,7 +198,9 @@ class JournalStore(FaustStore[Any, Any]):
 
         Raises:
             BatchTooLarge: `items` does not fit into one RecordBatch.
+            Fenced: another worker has taken the shard over; what was written is void.
         """
+        expected = self._next_offsets[partition]
         owner, topic, headers = self.owner, self.changelog_topic, epoch_header(epoch)
         if ahead:
             size = sum(len(value or b"") + len(key) + 64 for key, value in (*ahead, *items))
@@ -175,7 +210,11 @@ class JournalStore(FaustStore[Any, Any]):
                 waiting = await owner.journal_producer.send_in_batches(topic, partition, ahead, headers)
                 for future in waiting:
                     await future
+                expected += len(ahead)
         metadata = await (await owner.journal_producer.send_atomically(topic, partition, items, headers))
+        if metadata.offset != expected:
+            # Somebody else has written: a late one of a lower epoch, or the shard's new owner.
+            await self.confirm(partition)
         self._next_offsets[partition] = metadata.offset + len(items)
         self.last_timestamp_ms = metadata.timestamp if metadata.timestamp_type == 1 else None
         self._write(partition, [*ahead, *items], self._next_offsets[partition], epoch)

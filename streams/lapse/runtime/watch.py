@@ -23,7 +23,7 @@ class Watch:
     """
 
     def __init__(self, session_s: float) -> None:
-        self._session_s = session_s
+        self.session_s = session_s
         self._alive_at = time.monotonic()
         self._stopped = threading.Event()
 
@@ -37,17 +37,17 @@ class Watch:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(min(_CHECK_EVERY_S, self._session_s / 4)):
+        while not self._stopped.wait(min(_CHECK_EVERY_S, self.session_s / 4)):
             self.check()
             self._alive_at = time.monotonic()
 
     def check(self) -> None:
         """End the process if it stood still for too long."""
         silent_s = time.monotonic() - self._alive_at
-        if silent_s > self._session_s:
+        if silent_s > self.session_s:
             end_process(
                 f"this process stood still for {silent_s:.1f} s, longer than session_timeout "
-                f"({self._session_s:.1f} s): its shards belong to other workers by now"
+                f"({self.session_s:.1f} s): its shards belong to other workers by now"
             )
 
 

@@ -1,0 +1,192 @@
+"""Which message goes to whom: filters, priority, barriers, groups, total order, depth, forwarding; on a real broker."""
+
+import json
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lapse_client import Publisher
+from lapse_client.delivery import Delivery
+from support.deployment import Deployment, broker_now_ms
+from support.log import until
+
+QUEUES = {
+    "filtered": {},
+    "ranked": {"priority": "/price * /qty"},
+    "days": {"ordering": "total", "barrier": "/type = 'EOD'"},
+    "accounts": {"group_by": "/account"},
+    "shallow": {"target_queue_depth": 3},
+    "all": {"topics": ["left{}", "right{}"], "ordering": "total", "topic_expirations": {}},
+    "wide": {
+        "topic_pattern": "wide-.*{}",
+        "default_publish_target": "wide-direct{}",
+    },
+    "inbox": {"forward_to": "work{}", "expiration": "enabled"},
+    "work": {"expiration": "enabled"},
+    "plain": {},
+}
+
+
+def published(served: Deployment, queue: str, *payloads: object) -> None:
+    """Publish JSON payloads, one after the other."""
+    served.write(queue, *(json.dumps(payload) for payload in payloads))
+
+
+def taken(served: Deployment, queue: str, count: int, **options: object) -> list[object]:
+    """Receive so many messages one at a time, acknowledging each, and give their payloads."""
+    got: list[object] = []
+    with served.subscriber(queue, 1, **options) as subscriber:
+        for delivery in subscriber.messages(timeout=15):
+            got.append(json.loads(delivery.value or b"null"))
+            delivery.acknowledge()
+            if len(got) == count:
+                break
+    return got
+
+
+@pytest.mark.feature("Q14", "X1")
+def test_each_subscription_gets_what_matches_its_filter(served: Deployment) -> None:
+    """The oldest message that matches goes to a subscription; the others stay for those that want them."""
+    published(served, "filtered", {"side": "buy", "n": 1}, {"side": "sell", "n": 2}, {"side": "buy", "n": 3}, "text")
+    assert taken(served, "filtered", 1, filter="/side = 'sell'") == [{"side": "sell", "n": 2}]
+    assert taken(served, "filtered", 2, filter="/side = 'buy'") == [{"side": "buy", "n": 1}, {"side": "buy", "n": 3}]
+    assert taken(served, "filtered", 1) == ["text"]
+
+
+@pytest.mark.feature("Q8", "C14", "C37", "Q15")
+def test_settlement_purge_and_peek_by_filter_cover_what_matches(served: Deployment) -> None:
+    """A filter names messages that nobody has leased, too."""
+    published(served, "plain", *({"n": number} for number in range(6)))
+    until(lambda: served.depth("plain")["depth"] == 6, "six messages")
+    with served.queue("plain") as queue:
+        assert len(queue.peek(filter="/n < 2")) == 2
+        assert [one.result for one in queue.acknowledge(filter="/n < 2")] == ["settled"]
+        queue.purge(filter="/n > 3")
+    assert served.depth("plain")["depth"] == 2
+    assert taken(served, "plain", 2) == [{"n": 2}, {"n": 3}]
+
+
+@pytest.mark.feature("Q11", "C31")
+def test_the_highest_product_of_price_and_quantity_comes_first(served: Deployment) -> None:
+    """NULL and text come last; among equals the oldest is first."""
+    orders = [
+        {"id": "null", "price": None, "qty": 5},
+        {"id": "small", "price": 1, "qty": 2},
+        {"id": "text", "price": "many", "qty": 2},
+        {"id": "large", "price": 100, "qty": 90},
+        {"id": "equal", "price": 2, "qty": 1},
+    ]
+    published(served, "ranked", *orders)
+    until(lambda: served.depth("ranked")["depth"] == 5, "all five")
+    got = [order["id"] for order in taken(served, "ranked", 5)]  # type: ignore[index, call-overload]
+    assert got == ["large", "small", "equal", "null", "text"]
+
+
+@pytest.mark.feature("Q12", "C34", "Q17")
+def test_a_barrier_waits_for_all_before_it_and_goes_to_every_subscription(served: Deployment) -> None:
+    """A full and a zero backlog get it, a filter that excludes it does not; nothing behind comes before."""
+    published(served, "days", {"n": 1}, {"type": "EOD"}, {"n": 2})
+    with (
+        served.subscriber("days", 1) as full,
+        served.subscriber("days", 0) as none,
+        served.subscriber("days", 0, filter="/n > 0") as other,
+    ):
+        first = full.receive(15)
+        assert isinstance(first, Delivery)
+        assert json.loads(first.value or b"") == {"n": 1}
+        assert none.receive(0.5) is None
+        first.acknowledge()
+        barrier = full.receive(15)
+        assert isinstance(barrier, Delivery)
+        assert json.loads(barrier.value or b"") == {"type": "EOD"}
+        same = none.receive(15)
+        assert isinstance(same, Delivery)
+        assert same.bookmark == barrier.bookmark
+        behind = full.receive(15)
+        assert isinstance(behind, Delivery)
+        assert json.loads(behind.value or b"") == {"n": 2}
+        behind.acknowledge()
+        assert other.receive(0.2) is None
+    assert served.depth("days")["depth"] == 0
+
+
+@pytest.mark.feature("Q20", "C32")
+def test_of_a_group_one_message_is_leased_at_a_time_in_order(served: Deployment) -> None:
+    """Other groups go on meanwhile; a message without the field is a group of its own."""
+    published(served, "accounts", {"account": 1, "n": 1}, {"account": 1, "n": 2}, {"account": 2, "n": 3}, {"n": 4})
+    with served.subscriber("accounts", 10) as subscriber:
+        got = {json.loads(one.value or b"")["n"]: one for one in (subscriber.receive(15) for _ in range(3)) if one}
+        assert set(got) == {1, 3, 4}
+        assert subscriber.receive(0.5) is None
+        got[1].acknowledge()
+        second = subscriber.receive(15)
+        assert second is not None
+        assert json.loads(second.value or b"")["n"] == 2
+        for one in (second, got[3], got[4]):
+            one.acknowledge()
+
+
+@pytest.mark.feature("Q13", "C16")
+def test_beyond_the_target_depth_nothing_is_active_and_early_acknowledgments_are_remembered(served: Deployment) -> None:
+    """What is acknowledged before it becomes active never does."""
+    written = served.write("shallow", *(json.dumps(number) for number in range(8)))
+    until(lambda: served.depth("shallow")["depth"] == 3, "three are active")
+    with served.queue("shallow") as queue:
+        assert len(queue.peek()) == 3
+        early = [served.bookmark("shallow", written[number]) for number in (4, 7)]
+        assert {one.result for one in queue.acknowledge(early)} == {"settled"}
+        beyond = f"{served.name('shallow')}:0:{written[-1].offset + 1}"
+        assert [one.result for one in queue.acknowledge([beyond])] == ["unknown"]
+    assert taken(served, "shallow", 6) == [0, 1, 2, 3, 5, 6]
+    assert served.depth("shallow")["depth"] == 0
+
+
+@pytest.mark.feature("Q17", "C33")
+def test_in_total_order_all_partitions_and_topics_are_one_sequence(served: Deployment) -> None:
+    """By the broker's timestamps, whatever topic and partition a message was written to."""
+    for number in range(12):
+        served.write(("left", "right")[number % 2], json.dumps(number))
+        time.sleep(0.003)
+    until(lambda: served.depth("all")["depth"] == 12, "all twelve")
+    assert taken(served, "all", 12) == list(range(12))
+
+
+@pytest.mark.feature("Q2", "C28")
+def test_topics_that_match_the_pattern_join_later_too(served: Deployment) -> None:
+    """A publish to the queue's name goes to its default target; a topic created later belongs to it as well."""
+    with Publisher(connection=served.connection) as publisher:
+        publisher.publish(served.name("wide"), b'"direct"')
+    admin = AdminClient({"bootstrap.servers": served.servers})
+    created = admin.create_topics([NewTopic(served.name("wide-late"), 1, 1)])
+    for future in created.values():
+        future.result(15)
+    served.write("wide-late", '"late"')
+    assert sorted(str(one) for one in taken(served, "wide", 2)) == ["direct", "late"]
+
+
+@pytest.mark.feature("Q21", "C38")
+def test_a_forwarded_message_keeps_its_deadline_to_the_millisecond(served: Deployment) -> None:
+    """Key and value are untouched, counts begin anew, and the first queue is empty."""
+    expires_at_ms = broker_now_ms() + 60_000
+    served.write("inbox", '"go on"', key=b"k", headers=[("lapse-expires-at-ms", str(expires_at_ms).encode())])
+    with served.subscriber("work", 1) as subscriber:
+        delivery = subscriber.receive(15)
+        assert delivery is not None
+        assert (delivery.key, delivery.value) == (b"k", b'"go on"')
+        assert (delivery.expires_at_ms, delivery.delivery_count) == (expires_at_ms, 1)
+        delivery.acknowledge()
+    assert served.depth("inbox")["depth"] == 0
+
+
+@pytest.mark.feature("L5", "L14")
+def test_a_scheduled_message_is_withdrawn_by_its_bookmark(served: Deployment) -> None:
+    """It leaves with the reason `withdrawn`, without a dead letter."""
+    later = str(broker_now_ms() + 3_600_000).encode()
+    (written,) = served.write("plain", "later", headers=[("lapse-enqueue-at-ms", later)])
+    until(lambda: served.depth("plain")["scheduled"] == 1, "it is scheduled")
+    with served.queue("plain") as queue:
+        assert [one.result for one in queue.cancel([served.bookmark("plain", written)])] == ["settled"]
+    assert served.depth("plain")["scheduled"] == 0
+    gone = [event for event in served.events("plain") if "withdrawn" in event.reasons]
+    assert [event.event for event in gone] == ["expired"]
