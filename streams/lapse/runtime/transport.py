@@ -19,10 +19,29 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import aiokafka
+from aiokafka.consumer import fetcher
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
 FETCH_MAX_WAIT_MS: Final = 500
+
+
+class LeanRecords(fetcher.PartitionRecords):
+    """Fetched records as aiokafka's parser makes them, not copied one by one into `ConsumerRecord`s.
+
+    They have no topic and partition, which whoever reads them knows, and take a third of the memory; the copy costs
+    more CPU than everything that a shard does with a message by reference.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._records_iterator or ())
+
+    def _consumer_record(self, tp: TP, record: Any) -> Any:
+        return record
+
+
+# For all consumers of the process: shards, changelogs, payloads that are read back. The class is not injectable.
+fetcher.PartitionRecords = LeanRecords
 
 
 class Readers:
@@ -84,6 +103,24 @@ class BatchConsumer(driver.Consumer):
                     yield tp, self._to_message(tp, record)
             elif active is None or tp in active or tp in self._buffered_partitions:
                 yield tp, self._to_batch(tp, batch, generation)
+
+    def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
+        """As Faust's, of a record without topic and partition."""
+        return ConsumerMessage(
+            tp.topic,
+            tp.partition,
+            record.offset,
+            record.timestamp / 1000.0,
+            record.timestamp_type,
+            record.headers,
+            record.key,
+            record.value,
+            None,
+            0,
+            0,
+            tp,
+            generation_id=self.app.consumer_generation_id,
+        )
 
     def _to_batch(self, tp: TP, records: list[Any], generation: int) -> ConsumerMessage:
         last = records[-1]
