@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import RecordMetadata
 
 MAX_BATCH_BYTES: Final = 4 << 20
@@ -14,6 +15,9 @@ MAX_BATCH_BYTES: Final = 4 << 20
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
+
+_FULL_BYTES: Final = MAX_FOREIGN_BATCH_BYTES - (64 << 10)
+"""A batch beyond this takes no more, so that only a large record ever turns out to be too much for it."""
 
 Headers = list[tuple[str, bytes]]
 Row = tuple[bytes | None, bytes | None, Headers]
@@ -125,21 +129,31 @@ class BatchProducer:
         return waiting
 
     async def _send_rows(self, topic: str, partition: int, rows: list[Row]) -> list[asyncio.Future[RecordMetadata]]:
-        producer = self.producer
         waiting: list[asyncio.Future[RecordMetadata]] = []
-        batch = producer.create_batch()
-        for key, value, headers in rows:
-            size = batch.size() + (len(value) if value else 0) + (len(key) if key else 0)
-            for name, content in headers:
-                size += len(name) + len(content or b"") + 4
-            full = size > MAX_FOREIGN_BATCH_BYTES and batch.record_count()
-            if full or batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
-                waiting.append(await producer.send_batch(batch, topic, partition=partition))
-                batch = producer.create_batch()
-                # The first record of a batch may have any size; what is too much for the topic, the broker says.
-                batch.append(timestamp=None, key=key, value=value, headers=headers)
-        waiting.append(await producer.send_batch(batch, topic, partition=partition))
+        done = 0
+        while done < len(rows):
+            batch, done = self._filled(rows, done, len(rows))
+            waiting.append(await self.producer.send_batch(batch, topic, partition=partition))
         return waiting
+
+    def _filled(self, rows: list[Row], first: int, stop: int) -> tuple[BatchBuilder, int]:
+        """A batch of rows from `first` on, and the row behind its last.
+
+        The first record of a batch may have any size; what is too much for the topic, the broker says.
+        """
+        batch = self.producer.create_batch()
+        append, size = batch.append, batch.size
+        for at in range(first, stop):
+            key, value, headers = rows[at]
+            if append(timestamp=None, key=key, value=value, headers=headers) is None:
+                return batch, at
+            # Looked at behind the record: to measure it beforehand costs as much as to append it.
+            taken = size()
+            if taken > MAX_FOREIGN_BATCH_BYTES and at > first:
+                return self._filled(rows, first, at)
+            if taken > _FULL_BYTES:
+                return batch, at + 1
+        return batch, stop
 
     async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:
         """Send one record and wait until it is safe; the result has the broker's timestamp."""

@@ -1,0 +1,60 @@
+"""Rows become RecordBatches: in order, none left out, none larger than it may be unless one record is."""
+
+from aiokafka.producer.message_accumulator import BatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.runtime.producer import MAX_BATCH_BYTES, MAX_FOREIGN_BATCH_BYTES, BatchProducer, Row
+
+
+class Builders:
+    def create_batch(self) -> BatchBuilder:
+        return BatchBuilder(MAX_BATCH_BYTES, 0)
+
+
+def batches(rows: list[Row]) -> list[tuple[int, int]]:
+    """Records and bytes of each batch."""
+    producer = BatchProducer("nowhere", {})
+    producer._producer = Builders()
+    found, done = [], 0
+    while done < len(rows):
+        batch, stop = producer._filled(rows, done, len(rows))
+        assert stop > done
+        assert batch.record_count() == stop - done
+        found.append((stop - done, batch.size()))
+        done = stop
+    return found
+
+
+def row(size: int, header: int = 0) -> Row:
+    return b"k", b"v" * size, [("h", b"h" * header)]
+
+
+def test_small_records_fill_batches() -> None:
+    counts = [count for count, _ in batches([row(200)] * 10_000)]
+    assert sum(counts) == 10_000
+    assert counts[0] * 200 > MAX_FOREIGN_BATCH_BYTES * 0.8
+
+
+def test_a_large_record_does_not_spoil_the_batch_before_it() -> None:
+    assert [count for count, _ in batches([row(10), row(10), row(MAX_FOREIGN_BATCH_BYTES), row(10)])] == [2, 1, 1]
+
+
+def test_a_record_beyond_every_limit_is_left_to_the_broker() -> None:
+    ((count, size),) = batches([row(MAX_BATCH_BYTES + 1)])
+    assert count == 1
+    assert size > MAX_BATCH_BYTES
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 10, 5_000, 70_000, 450_000, 899_000, 5_000_000]), st.sampled_from([0, 5, 300_000])
+        ),
+        max_size=12,
+    )
+)
+def test_no_batch_of_several_records_is_too_large(sizes: list[tuple[int, int]]) -> None:
+    found = batches([row(*size) for size in sizes])
+    assert sum(count for count, _ in found) == len(sizes)
+    assert all(size <= MAX_FOREIGN_BATCH_BYTES for count, size in found if count > 1)
