@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Literal, cast
 
-from benchmarks.contestant import Figures, Stopwatch, alone
+from benchmarks.contestant import Figures, Stopwatch, alone, cpu_s
 from benchmarks.load import create, order, publish
 from benchmarks.worker import Worker
 from lapse_client import Connection, Queue, QueueSubscriber
@@ -48,6 +49,8 @@ def run(
 def _drain(connection: Connection, name: str, messages: int, worker: Worker, payload: str, text: str) -> Figures:
     got = 0
     watch: Stopwatch | None = None
+    ready: list[float] = []
+    threading.Thread(target=_note_cpu_when_ready, args=(worker, ready), daemon=True).start()
     with QueueSubscriber(
         name,
         max_backlog=BACKLOG,
@@ -66,11 +69,20 @@ def _drain(connection: Connection, name: str, messages: int, worker: Worker, pay
                 break
     # Closing waited for the answer to the unsubscription, and with it for every acknowledgment before it.
     figures = watch.figures(got) if watch is not None else {}
+    if ready:
+        # What the worker read before the first delivery is part of its work.
+        figures["worker_us"] = (cpu_s(worker.process) - ready[0]) / messages * 1e6
     with Queue(name, connection=connection) as queue:
         left = queue.depth()["depth"]
     if got < messages or left:
         raise RuntimeError(f"{got} of {messages} delivered, {left} left: not a whole life")
     return figures
+
+
+def _note_cpu_when_ready(worker: Worker, into: list[float]) -> None:
+    """Note the CPU that the worker's start took: everything until it has restored its shard."""
+    worker.until(lambda: "restored" in worker.log.read_text(errors="replace"), every_s=0.01)
+    into.append(cpu_s(worker.process))
 
 
 if __name__ == "__main__":
