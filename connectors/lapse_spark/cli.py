@@ -10,11 +10,12 @@ from typing import Final, Literal
 import click
 from rich.console import Console
 
+from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_spark import archive as archive_job
 from lapse_spark import audit, inquiry, read
 from lapse_spark import monitor as monitor_job
 from lapse_spark.option import INSTANT, Cluster, cluster, print_json, stream_options, working
-from lapse_spark.redrive import MAX_REDRIVES, Choice, Target
+from lapse_spark.redrive import Choice, Target
 from lapse_spark.report import Report
 from lapse_spark.stream import Standing
 

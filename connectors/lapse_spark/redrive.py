@@ -18,13 +18,11 @@ from pyspark.sql import functions as F
 from lapse.core.expression import SparkColumn, SparkColumns, to_spark_sql
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import header as names
+from lapse.protocol.redrive import MAX_REDRIVES, OWN, message_id
 from lapse_spark import dead_letter
 from lapse_spark.connection import Connection
 from lapse_spark.entry import start
 from lapse_spark.family import LAPSE
-
-MAX_REDRIVES: Final = 3
-"""A letter that was redriven so often stays where it is, unless asked otherwise: the loop limit."""
 
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_-]+(?:\[\d+\])?)+\Z", re.ASCII)
 _STEP: Final = re.compile(r"/([A-Za-z0-9_-]+)|\[(\d+)\]")
@@ -97,12 +95,12 @@ def records(chosen: DataFrame, target: Target) -> DataFrame:
     the topic skips it (C29). Elsewhere the partition follows from the key, and no queue is named.
     """
     home = F.lit(not target.topic)
-    own = [names.REDRIVE_QUEUE, names.MESSAGE_ID, *names.DEAD_LETTER_NAMES]
-    kept = F.filter(F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>")), _none_of(own))
+    everything = F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>"))
+    kept = F.filter(everything, _none_of(sorted(OWN)))
     times = F.col("redriven_count") + 1
     added: list[Column] = [
         _header(names.REDRIVEN_COUNT, times.cast("string")),
-        _header(names.MESSAGE_ID, F.concat(F.lit("redrive/"), "id")),
+        _header(names.MESSAGE_ID, F.concat(F.lit(message_id("")), "id")),
         F.when(home & (F.col("family") == LAPSE.name), _header(names.REDRIVE_QUEUE, F.col("entity"))),
     ]
     if target.lifetime == "new":

@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
     "publish": Lazy("lapse.cli.publish:publish", "Publish to a topic, or to a queue's default target."),
     "queue": Lazy("lapse.cli.queue:queue", "Receive from queues, look into them, settle messages."),
+    "dlq": Lazy("lapse.cli.dlq:dlq", "Look into dead letters, and send them back."),
     "explain": Lazy("lapse.cli.explain:explain", "Tell what happened to one message, from arrival to end."),
     "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records of SOW topics."),
     "spark": Lazy(

@@ -1,8 +1,14 @@
-"""Instants as people read them."""
+"""Instants as people read and write them."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from lapse.config.duration import duration_ms
 
 
 def shown(at_ms: int | None) -> str:
@@ -13,3 +19,29 @@ def shown(at_ms: int | None) -> str:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms"  # beyond the calendar's years
+
+
+class Instant(click.ParamType):
+    """An option's instant: ISO 8601 (UTC unless it says otherwise), ms since the epoch, or `2h`: so long ago."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it; the result is in ms since the epoch."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+        try:
+            return time.time_ns() // 1_000_000 - duration_ms(text)
+        except ValueError:
+            pass
+        try:
+            read = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f'{text!r}: expected "2026-01-31T12:00:00", ms since the epoch, or "2h" for two hours ago')
+        return int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+INSTANT = Instant()

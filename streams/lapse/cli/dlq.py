@@ -1,0 +1,290 @@
+"""`lapse dlq`: look into dead letters, and send them back (D2, D5)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from lapse.cli.instant import INSTANT, shown
+from lapse.config.duration import duration_ms
+from lapse.core.expression import ExpressionError
+from lapse.core.reason import Reason
+from lapse.protocol import topic
+from lapse.protocol.redrive import MAX_REDRIVES
+from lapse_client.connection import Connection
+from lapse_client.dead_letter import DeadLetter, DeadLetterReader
+from lapse_client.error import LapseError
+from lapse_client.redrive import Choice, Line, Target, plan, send
+
+Command = Callable[..., Any]
+
+_VALUE_SHOWN: Final = 80
+_SERVERS = click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+
+
+def _choosing(command: Command) -> Command:
+    """Add the options that say which letters are meant."""
+    for option in (
+        click.option("-f", "--filter", "expression", default="", help="Only originals for which this is true."),
+        click.option("-e", "--entity", default="", help="Only what this queue or SOW topic lost."),
+        click.option("-r", "--reason", multiple=True, type=click.Choice([one.value for one in Reason])),
+        click.option("--since", type=INSTANT, help='Died then or later; "2h": in the last two hours.'),
+        click.option("--until", type=INSTANT, help="Died before then."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def dlq() -> None:
+    """Look into dead letters, and send them back."""
+
+
+@dlq.command()
+@click.argument("name", required=False)
+@_SERVERS
+@_JSON
+def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
+    """List dead-letter topics; of one, count its letters by entity and reasons."""
+    with _told():
+        connection = Connection.from_environment(bootstrap_servers)
+        if name is None:
+            rows = [
+                {"topic": found, "partitions": count}
+                for found, count in sorted(connection.partitions().items())
+                if found.startswith(topic.DEAD_LETTER_PREFIX)
+            ]
+        else:
+            rows = _counted(DeadLetterReader(name, connection=connection))
+    _print(rows, as_json, name or "dead-letter topics")
+
+
+@dlq.command()
+@click.argument("name")
+@click.option("-n", "--count", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@_choosing
+@_SERVERS
+@_JSON
+def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **chosen: Any) -> None:
+    """Print letters: what they were, and why they died."""
+    with _told():
+        reader = DeadLetterReader(name, connection=Connection.from_environment(bootstrap_servers))
+        letters = list(islice(_choice(**chosen).of(reader), count))
+    if as_json:
+        for letter in letters:
+            click.echo(orjson.dumps(_as_dict(letter)))
+        return
+    table = Table("died (UTC)", Column("origin", overflow="fold"), "reasons", "deliveries", "redriven", "value")
+    for letter in letters:
+        value = (letter.value or b"")[:_VALUE_SHOWN].decode("utf-8", "replace")
+        table.add_row(
+            shown(letter.expired_at_ms),
+            str(letter.origin or ""),
+            ", ".join(letter.reasons),
+            str(letter.delivery_count),
+            str(letter.redriven_count),
+            Text(value + ("…" if len(letter.value or b"") > _VALUE_SHOWN else "")),
+        )
+    Console().print(table)
+
+
+@dlq.command()
+@click.argument("name")
+@click.option("--to", "elsewhere", default="", help="Another topic than each letter's origin.")
+@click.option(
+    "--lifetime",
+    default="default",
+    show_default=True,
+    metavar="default|original|new:30s",
+    help="The queue's default, the old deadline, or a new lifetime.",
+)
+@click.option("--max-redrives", type=click.IntRange(1), default=MAX_REDRIVES, show_default=True, help="Loop limit.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many letters.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many per second.")
+@click.option("--audit", type=click.Path(dir_okay=False, path_type=Path), help="Append a line of JSON per letter.")
+@click.option("--yes", is_flag=True, help="Send. Without it nothing is sent: what would be is shown.")
+@_choosing
+@_SERVERS
+@_JSON
+def redrive(
+    name: str,
+    elsewhere: str,
+    lifetime: str,
+    max_redrives: int,
+    limit: int | None,
+    rate: float | None,
+    audit: Path | None,
+    yes: bool,
+    bootstrap_servers: str | None,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Send letters back to where they came from; a dry run unless --yes."""
+    with _told():
+        connection = Connection.from_environment(bootstrap_servers)
+        target = _target(elsewhere, lifetime)
+        choice = _choice(**chosen, max_redrives=max_redrives)
+        lines = plan(DeadLetterReader(name, connection=connection), choice, target, time.time_ns() // 1_000_000)
+        lines = lines if limit is None else islice(lines, limit)
+        kept: list[Line] = []
+
+        def noted() -> Iterator[Line]:
+            for line in lines:
+                kept.append(line)
+                yield line
+
+        if not yes:
+            for _ in noted():
+                pass
+            count = 0
+        else:
+            with _audited(audit) as record:
+                count = send(noted(), connection, rate=rate, sent=record)
+    _print(_summary(kept, lifetime), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
+    if not as_json:
+        ready = sum(1 for line in kept if not line.refused)
+        click.echo(f"{count:,} letters sent." if yes else f"Nothing was sent. With --yes, {ready:,} letters are.")
+
+
+def _target(elsewhere: str, lifetime: str) -> Target:
+    kind: Literal["default", "original", "new"]
+    ttl_ms = 0
+    if lifetime == "default":
+        kind = "default"
+    elif lifetime == "original":
+        kind = "original"
+    elif lifetime.startswith("new:"):
+        kind = "new"
+        try:
+            ttl_ms = duration_ms(lifetime.removeprefix("new:"))
+        except ValueError as error:
+            raise click.UsageError(f"--lifetime {lifetime}: {error}") from error
+    else:
+        raise click.UsageError(f"--lifetime {lifetime}: expected default, original, or new:30s")
+    return Target(topic=elsewhere, lifetime=kind, ttl_ms=ttl_ms)
+
+
+def _choice(
+    expression: str,
+    entity: str,
+    reason: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    max_redrives: int = MAX_REDRIVES,
+) -> Choice:
+    return Choice(
+        entity=entity,
+        reasons=frozenset(reason),
+        since_ms=since,
+        until_ms=until,
+        filter=expression,
+        max_redrives=max_redrives,
+    )
+
+
+@contextlib.contextmanager
+def _audited(path: Path | None) -> Iterator[Callable[[Line, str], None]]:
+    """Write what becomes of each letter, as it becomes known."""
+    if path is None:
+        yield lambda line, error: None
+        return
+    with path.open("ab") as out:
+
+        def record(line: Line, error: str) -> None:
+            at_ms = time.time_ns() // 1_000_000
+            out.write(orjson.dumps({"at_ms": at_ms, **line.as_dict(), "error": error}) + b"\n")
+
+        yield record
+
+
+def _summary(lines: Iterable[Line], lifetime: str) -> list[dict[str, Any]]:
+    """Letters that share entity, reasons, target and refusal."""
+    letters: Counter[tuple[str, str, str, str]] = Counter()
+    passed: Counter[tuple[str, str, str, str]] = Counter()
+    for line in lines:
+        group = line.letter.entity, ",".join(line.letter.reasons), line.topic, line.refused
+        letters[group] += 1
+        passed[group] += line.deadline_passed
+    return [
+        {
+            "entity": entity,
+            "reasons": reasons,
+            "to": target,
+            "refused": refused,
+            "letters": count,
+            "deadline_passed": passed[entity, reasons, target, refused],
+            "lifetime": lifetime,
+        }
+        for (entity, reasons, target, refused), count in sorted(letters.items())
+    ]
+
+
+def _counted(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
+    counts: dict[tuple[str, str], dict[str, Any]] = {}
+    for letter in letters:
+        group = letter.entity, ",".join(letter.reasons)
+        row = counts.setdefault(
+            group, {"entity": group[0], "reasons": group[1], "letters": 0, "first": letter.timestamp_ms, "last": 0}
+        )
+        row["letters"] += 1
+        row["first"] = min(row["first"], letter.timestamp_ms)
+        row["last"] = max(row["last"], letter.timestamp_ms)
+    return [counts[group] for group in sorted(counts)]
+
+
+def _as_dict(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "letter": str(letter.bookmark),
+        "origin": None if letter.origin is None else str(letter.origin),
+        "entity": letter.entity,
+        "reasons": list(letter.reasons),
+        "message": letter.message,
+        "expired_at_ms": letter.expired_at_ms,
+        "expires_at_ms": letter.expires_at_ms,
+        "delivery_count": letter.delivery_count,
+        "cancel_count": letter.cancel_count,
+        "redriven_count": letter.redriven_count,
+        "lapse_id": letter.lapse_id,
+        "key": None if letter.key is None else letter.key.decode("utf-8", "replace"),
+        "value": None if letter.value is None else letter.value.decode("utf-8", "replace"),
+        "headers": [
+            [name, None if value is None else value.decode("utf-8", "replace")] for name, value in letter.headers
+        ],
+    }
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
+    if as_json:
+        for row in rows:
+            click.echo(orjson.dumps(row))
+        return
+    if not rows:
+        click.echo(f"{title}: no letters.")
+        return
+    table = Table(title=title)
+    for name, value in rows[0].items():
+        table.add_column(name.replace("_", " "), justify="right" if isinstance(value, int) else "left")
+    for row in rows:
+        table.add_row(*(shown(value) if name in ("first", "last") else str(value) for name, value in row.items()))
+    Console().print(table)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Turn the client's errors into the command's."""
+    try:
+        yield
+    except (LapseError, ExpressionError, OSError) as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,82 @@
+"""`lapse dlq`: letters listed, shown, and sent back through a real queue until the loop limit."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support.deployment import Deployment
+from support.log import until
+
+QUEUES = {"orders": {"expiration": "300ms"}, "neighbour": {"topics": ["orders{}"]}, "elsewhere": {}}
+
+pytestmark = pytest.mark.feature("D5")
+
+
+def dlq(deployment: Deployment, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "lapse", "dlq", *arguments]
+    environment = {**os.environ, **deployment.environment()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def rows(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.feature("C29", "C30", "X6")
+def test_letters_are_sent_back_counted_and_in_the_end_refused(served: Deployment) -> None:
+    """Dry first; then three times around, to the queue that lost them alone; then the loop limit."""
+    name, audit = served.name("orders"), served.directory / "audit.jsonl"
+    served.write("orders", '{"n": 1}', '{"n": 2}', key=b"k")
+    served.letters("orders", 2)
+    (row,) = rows(dlq(served, "ls", name, "--json"))
+    assert (row["entity"], row["reasons"], row["letters"]) == (name, "time_limit", 2)
+    assert f"dlq.{name}" in dlq(served, "ls")
+    shown = rows(dlq(served, "show", name, "--filter", "/n = 2", "--json"))
+    assert [one["value"] for one in shown] == ['{"n": 2}']
+
+    dry = dlq(served, "redrive", name, "--filter", "/n = 1")
+    assert "Nothing was sent" in dry
+    (planned,) = rows(dlq(served, "redrive", name, "--filter", "/n = 1", "--json"))
+    assert (planned["letters"], planned["deadline_passed"], planned["to"]) == (1, 1, name)
+    for times in range(1, 4):
+        letters = served.tail(f"dlq.{name}")
+        arguments = ("--filter", f"/n = 1 AND HEADER('lapse-redriven-count') = '{times - 1}'")
+        sent = dlq(served, "redrive", name, *arguments, "--yes", "--audit", str(audit), "--rate", "50")
+        assert "1 letters sent" in sent
+        letters.wait(2 + times)
+        letters.close()
+    (refused,) = rows(
+        dlq(served, "redrive", name, "--filter", "HEADER('lapse-redriven-count') = '3'", "--yes", "--json")
+    )
+    assert refused["refused"] == "loop limit"
+    audited = rows(audit.read_text("utf-8"))
+    assert [one["redriven_count"] for one in audited] == [1, 2, 3]
+    assert all(one["error"] == "" and one["topic"] == name for one in audited)
+    until(lambda: served.depth("neighbour")["depth"] == 2, "the neighbour's own, and no redriven ones")
+
+
+@pytest.mark.feature("C30")
+def test_elsewhere_with_a_new_lifetime(served: Deployment) -> None:
+    name = served.name("orders")
+    served.write("orders", "no JSON", key=b"k")
+    until(lambda: "no JSON" in dlq(served, "show", name, "--since", "1m", "--json"), "the letter")
+    arguments = ("--filter", "/n IS NULL", "--to", served.name("elsewhere"), "--lifetime", "new:90s", "--yes")
+    assert "1 letters sent" in dlq(served, "redrive", name, *arguments)
+    (record,) = served.tail(served.name("elsewhere")).wait(1)
+    headers = dict(record.headers() or [])
+    assert (record.key(), record.value()) == (b"k", b"no JSON")
+    assert set(headers) == {"lapse-ttl-ms", "lapse-message-id", "lapse-redriven-count"}
+    assert headers["lapse-ttl-ms"] == b"90000"
+
+
+def test_mistakes_are_named(served: Deployment) -> None:
+    name = served.name("orders")
+    assert "expected default, original, or new:30s" in dlq(served, "redrive", name, "--lifetime", "old", code=2)
+    assert "expected a duration" in dlq(served, "redrive", name, "--lifetime", "new:30", code=2)
+    assert "column" in dlq(served, "redrive", name, "--filter", "/n = ", code=1)
+    assert "there is no dead-letter topic" in dlq(served, "ls", "nobody-at-all", code=1)

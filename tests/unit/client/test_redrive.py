@@ -1,0 +1,119 @@
+"""Redrive: which letters, where to, with which headers; nothing is sent here."""
+
+from typing import Any
+
+import pytest
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.dead_letter import DeadLetter
+from lapse_client.redrive import Choice, Line, Target, plan
+
+pytestmark = pytest.mark.feature("D5")
+
+FIELDS: dict[str, Any] = {
+    "key": b"k",
+    "value": b'{"price": 5}',
+    "bookmark": Bookmark("dlq.q", 0, 1),
+    "timestamp_ms": 2_000,
+    "origin": Bookmark("orders", 2, 7),
+    "entity": "q",
+    "reasons": ("time_limit",),
+    "message": "",
+    "delivery_count": 1,
+    "cancel_count": 0,
+    "expires_at_ms": 900,
+    "expired_at_ms": 1_000,
+    "redriven_count": 1,
+    "lapse_id": "q/orders:2:7/1",
+    "headers": [
+        ("trace", b"t"),
+        ("trace", b"u"),
+        ("lapse-original-ttl-ms", b"5"),
+        ("lapse-message-id", b"mine"),
+        ("lapse-redrive-queue", b"older"),
+        ("lapse-redriven-count", b"1"),
+        ("__dlq.errors.topic", b"orders"),
+        ("lapse-expires-at-ms", b"900"),
+    ],
+}
+
+
+def letter(**changes: Any) -> DeadLetter:
+    return DeadLetter(**{**FIELDS, **changes})
+
+
+def planned(*letters: DeadLetter, target: Target = Target(), **choice: Any) -> list[Line]:  # noqa: B008
+    return list(plan(letters, Choice(**choice), target, now_ms=950))
+
+
+@pytest.mark.feature("C29", "C30", "X6")
+def test_back_home_without_a_lifetime_of_its_own() -> None:
+    (line,) = planned(letter())
+    assert (line.topic, line.partition, line.refused, line.deadline_passed) == ("orders", 2, "", True)
+    assert line.headers == [
+        ("trace", b"t"),
+        ("trace", b"u"),
+        ("lapse-original-ttl-ms", b"5"),
+        ("lapse-redriven-count", b"2"),
+        ("lapse-message-id", b"redrive/q/orders:2:7/1"),
+        ("lapse-redrive-queue", b"q"),
+    ]
+
+
+@pytest.mark.feature("C30")
+@pytest.mark.parametrize(
+    ("target", "expires_at_ms", "stated"),
+    [
+        (Target(lifetime="new", ttl_ms=30_000), 900, ("lapse-ttl-ms", b"30000")),
+        (Target(lifetime="original"), 900, ("lapse-expires-at-ms", b"900")),
+        (Target(lifetime="original"), None, None),
+    ],
+)
+def test_a_lifetime_on_request(target: Target, expires_at_ms: int | None, stated: tuple[str, bytes] | None) -> None:
+    (line,) = planned(letter(expires_at_ms=expires_at_ms), target=target)
+    found = [item for item in line.headers if item[0] in ("lapse-ttl-ms", "lapse-expires-at-ms")]
+    assert found == ([] if stated is None else [stated])
+
+
+def test_elsewhere_the_key_decides_and_no_queue_is_named() -> None:
+    (line,) = planned(letter(origin=None), target=Target(topic="other"))
+    assert (line.topic, line.partition, line.refused) == ("other", None, "")
+    assert "lapse-redrive-queue" not in dict(line.headers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "refused"),
+    [
+        ({"redriven_count": 3}, 3, "loop limit"),
+        ({"redriven_count": 2}, 3, ""),
+        ({"redriven_count": 3}, 4, ""),
+        ({"origin": None}, 3, "no origin"),
+    ],
+)
+def test_what_is_refused_and_why(changes: dict[str, Any], limit: int, refused: str) -> None:
+    assert [line.refused for line in planned(letter(**changes), max_redrives=limit)] == [refused]
+
+
+@pytest.mark.parametrize(
+    ("choice", "chosen"),
+    [
+        ({}, True),
+        ({"entity": "q"}, True),
+        ({"entity": "other"}, False),
+        ({"reasons": frozenset({"purged", "time_limit"})}, True),
+        ({"reasons": frozenset({"purged"})}, False),
+        ({"since_ms": 1_000}, True),
+        ({"since_ms": 1_001}, False),
+        ({"until_ms": 1_001}, True),
+        ({"until_ms": 1_000}, False),
+        ({"filter": "/price > 4"}, True),
+        ({"filter": "/price > 5"}, False),
+    ],
+)
+def test_chosen_by_entity_reason_time_and_expression(choice: dict[str, Any], chosen: bool) -> None:
+    assert bool(planned(letter(), **choice)) is chosen
+
+
+def test_a_payload_that_is_no_json_matches_no_filter_on_it() -> None:
+    assert planned(letter(value=b"\xff"), filter="/price > 4") == []
+    assert planned(letter(value=None), filter="/price IS NULL") != []
