@@ -22,6 +22,9 @@ SOW_COMMANDS: Final = frozenset(
 MOST_NAME_CHARACTERS: Final = 500
 """Names and ids come back in headers of answers and deliveries, so they have to be short."""
 
+MOST_BOOKMARKS: Final = 20_000
+"""What a command changes is durable as a whole, so it has a largest size."""
+
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Period = Annotated[int, Field(ge=1, lt=1 << 63)]
 Name = Annotated[str, Field(max_length=MOST_NAME_CHARACTERS)]
@@ -56,7 +59,7 @@ class Command(BaseModel):
     answer: Literal["all", "errors", "none"] = "all"
     subscription: Name = ""
     client: Name = ""
-    bookmarks: tuple[str, ...] = ()
+    bookmarks: Annotated[tuple[str, ...], Field(max_length=MOST_BOOKMARKS)] = ()
     filter: str | None = None
     max_backlog: Count | None = None
     payload: Literal["inline", "reference"] = "inline"

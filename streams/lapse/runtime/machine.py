@@ -59,6 +59,10 @@ class Machine(Protocol):
     def command(self, record: Any) -> None:
         """Carry out a record of the commands topic."""
 
+    @property
+    def step_bytes(self) -> int:
+        """About how many bytes the step takes in the journal so far; a step is one RecordBatch."""
+
     def advance(self, now_ms: int) -> None:
         """Do what is due; may stop early, `next_due_ms` is then still due."""
 

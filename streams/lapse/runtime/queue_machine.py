@@ -31,6 +31,9 @@ from lapse.runtime.store import Items
 
 logger = logging.getLogger(__name__)
 
+_CHANGE_BYTES = 64
+"""What a change takes in the journal, its places left out."""
+
 
 class QueueMachine:
     """One shard of a queue.
@@ -77,6 +80,8 @@ class QueueMachine:
         self._waiting: deque[tuple[Command, Encoding, int]] = deque()
         self._released = restored.released
         self._now_ms = 0
+        self._weighed = (0, 0)
+        self._expected_bytes = 0
         self._oldest: tuple[tuple[str, int, int], int | None] | None = None
 
     def room(self) -> int:
@@ -114,8 +119,20 @@ class QueueMachine:
         if self._waiting or self._commands.selects(command) or self._commands.looks_up(command):
             # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
             self._waiting.append((command, encoding, at_ms))
+            self._expected_bytes += _CHANGE_BYTES * len(command.bookmarks)
         else:
             self._carry_out(command, encoding, at_ms)
+
+    @property
+    def step_bytes(self) -> int:
+        """About how many bytes the step takes in the journal so far, what waits to be carried out included."""
+        changes = self._step.changes
+        count, size = self._weighed
+        for change in changes[count:]:
+            size += _CHANGE_BYTES + 16 * len(change.places)
+            size += 0 if change.deadlines_ms is None else 8 * len(change.deadlines_ms)
+        self._weighed = (len(changes), size)
+        return size + self._expected_bytes
 
     def _carry_out(self, command: Command, encoding: Encoding, at_ms: int) -> None:
         answer = self._commands.carry_out(command, at_ms, self._step)
@@ -215,6 +232,8 @@ class QueueMachine:
         if self.shard.unjudged:
             await self._judge(self.shard.unjudged)
         step, self._step = self._step, Step()
+        self._weighed = (0, 0)
+        self._expected_bytes = 0
         effects = Effects()
         for delivery in step.deliveries:
             messages = delivery.messages

@@ -33,6 +33,9 @@ TICK_KEY: Final = b"\x00tick"
 _TICK_SPACING_S: Final = 0.005
 _MEASURE_EVERY_S: Final = 1.0
 _STEP_RECORDS: Final = 10_000
+_STEP_BYTES: Final = 1 << 18
+"""A step that is so large takes no further commands: all its changes have to fit into one RecordBatch."""
+
 _SATURATED_RECORDS: Final = 50_000
 _LEAST_SATURATED_RECORDS: Final = 2_000
 
@@ -323,13 +326,16 @@ class Runner:
             if gated and commands[0][-1].offset >= self._open_until:
                 break
             records = commands.popleft()
-            taken += len(records)
-            for record in records:
+            for at, record in enumerate(records):
+                if self.machine.step_bytes > _STEP_BYTES:
+                    commands.appendleft(records[at:])
+                    return taken
                 if record.key == TICK_KEY:
                     self._ticked(record)
                 else:
                     self.machine.command(record)
-            self._processed[self._commands] = records[-1].offset + 1
+                taken += 1
+                self._processed[self._commands] = record.offset + 1
         return taken
 
     def _relieve(self, taken: int) -> None:

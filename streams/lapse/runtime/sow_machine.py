@@ -84,6 +84,11 @@ class SowMachine:
         self.shard.command(command, record.timestamp, self._step)
         self._collect(encoding)
 
+    @property
+    def step_bytes(self) -> int:
+        """Nothing: commands to a SOW topic change next to nothing."""
+        return 0
+
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it."""
         self.shard.advance(now_ms, self._step, _ADVANCE_RECORDS)
