@@ -3,13 +3,16 @@
 import signal
 import time
 
+import orjson
 import psutil
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient
 
+from lapse_client import Queue
 from support.deployment import Deploy, broker_now_ms
+from support.kcat import Kcat
 from support.load import Load, account
 from support.log import texts, until
 
@@ -239,3 +242,33 @@ def test_messages_whose_records_kafka_has_deleted_leave_with_a_letter_of_headers
         assert facts["__dlq.errors.offset"] == str(lost.offset)
         assert "no longer" in facts["__dlq.errors.message"]
     until(lambda: here.depth("cut")["depth"] == 4, "the lost ones out of the depth")
+
+
+@pytest.mark.slow
+@pytest.mark.feature("X7", "Q8", "C17", "Q16")
+def test_a_pile_of_commands_is_more_than_one_step(deploy: Deploy) -> None:
+    """Hundreds of thousands of ranges wait at start-up: carried out in steps that fit the journal, no crash loop."""
+    here = deploy({"pile": {"lease_period": "10m", "heartbeat_timeout": "10m"}}, session_timeout="2s").apply()
+    worker = here.worker().wait_for_shards(1)
+    here.write("pile", *("x" for _ in range(10_000)))
+    kcat = Kcat(here, "pile")
+    kcat.ask("subscribe", subscription="holder", max_backlog=10_000)
+    until(lambda: here.depth("pile")["leased"] == 10_000, "all leased")
+    worker.kill()
+    ranges = [f"{here.name('pile')}:0:{offset}" for offset in range(0, 10_000, 2)]
+    for number in range(20):
+        kcat.send(
+            orjson.dumps(
+                {
+                    "command": "renew",
+                    "id": f"r{number}",
+                    "subscription": "holder",
+                    "bookmarks": ranges,
+                    "answer": "errors",
+                }
+            )
+        )
+    worker.start().wait_for_shards(1)
+    with Queue(here.name("pile"), connection=here.connection, timeout_s=90) as queue:
+        assert queue.depth()["leased"] == 10_000
+    assert worker.running
