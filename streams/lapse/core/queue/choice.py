@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lapse.core.queue.matching import UNKNOWN, YES, Matching
 from lapse.core.queue.segment import Segment, State
-from lapse.core.queue.settings import Fairness
+from lapse.core.queue.settings import Fairness, QueueSettings
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.tops import Key
@@ -31,15 +31,16 @@ class Chooser:
     Args:
         state: the shard's.
         matching: what is known under the filters.
-        fairness: the queue's rule.
+        settings: the queue's; a trait counts while the queue asks for it, whatever older messages have.
         turn: number of the subscription that was served last.
         now_ms: the instant; negative = deadlines do not count.
     """
 
-    def __init__(self, state: QueueState, matching: Matching, fairness: Fairness, turn: int, now_ms: int) -> None:
+    def __init__(self, state: QueueState, matching: Matching, settings: QueueSettings, turn: int, now_ms: int) -> None:
         self._state = state
         self._matching = matching
-        self._fairness = fairness
+        self._fairness = settings.fairness
+        self._traits = settings.traits
         self._now_ms = now_ms
         self.turn = turn
         self.unknown: list[int] = []
@@ -100,9 +101,11 @@ class Chooser:
 
     def _in_order(self) -> Iterator[Chunk]:
         state = self._state
-        barrier = state.index.barriers[0] if state.index.barriers else None
-        chunks = self._by_rank(barrier) if state.index.ranked else self._by_place(barrier)
-        return self._one_per_group(chunks) if state.index.grouped else chunks
+        index, traits = state.index, self._traits
+        barrier = index.barriers[0] if index.barriers and traits.barrier is not None else None
+        ranked = index.ranked and traits.priority is not None
+        chunks = self._by_rank(barrier) if ranked else self._by_place(barrier)
+        return self._one_per_group(chunks) if index.grouped and traits.group is not None else chunks
 
     def _free(self, segment: Segment, barrier: int | None) -> NDArray[np.bool_]:
         """Which places are available, before the barrier, and not past their deadline."""

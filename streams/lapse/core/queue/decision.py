@@ -37,8 +37,11 @@ class Decisions:
 
     def do(self, change: Change, step: Step) -> None:
         """Carry out a decision."""
+        dropped = len(self.state.dropped)
         self.state.apply(change)
         step.changes.append(change)
+        if len(self.state.dropped) > dropped:
+            self.matching.drop(self.state.dropped[dropped:])
 
     def enter(self, source: int, offset: int, deadlines_ms: NDArray[np.int64], traits: Traits, step: Step) -> None:
         """Give consecutive messages of a source the next places."""

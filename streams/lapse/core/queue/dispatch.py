@@ -43,7 +43,8 @@ class Dispatch:
         if self._state.paused:
             return False
         subscriptions = list(self._state.subscriptions.values())
-        if self._state.index.barriers and not self._release_barriers(subscriptions, now_ms, step):
+        barriers = self._settings.traits.barrier is not None and self._state.index.barriers
+        if barriers and not self._release_barriers(subscriptions, now_ms, step):
             return bool(self.unjudged)
         space = sum(subscription.space for subscription in subscriptions)
         if not space:
@@ -75,9 +76,8 @@ class Dispatch:
 
     def _deliver_by_choice(self, subscriptions: Sequence[Subscription], limit: int, now_ms: int, step: Step) -> int:
         """Hand out where more than the order of arrival counts; how many messages went out."""
-        self._matching.drop(self._state.dropped)
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
-        chooser = Chooser(self._state, self._matching, self._settings.fairness, self._turn, deadlines_count_ms)
+        chooser = Chooser(self._state, self._matching, self._settings, self._turn, deadlines_count_ms)
         dealt = chooser.deal(subscriptions, limit)
         self._turn, self.unjudged = chooser.turn, chooser.unknown[:JUDGED_AT_ONCE]
         for subscription, places in dealt:

@@ -37,12 +37,11 @@ class Entrance:
         source = self._state.sources[number]
         if not records or records[-1].offset < source.next_offset:
             return
+        behind = records[-1].offset + 1
         if records[0].offset < source.next_offset:
             records = [record for record in records if record.offset >= source.next_offset]
         if self._state.remembered:
             records = self._honour(number, records, step)
-            if not records:
-                return
         arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(topic))
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
         scheduled = [offset for offset, _, _ in arrivals.scheduled]
@@ -52,7 +51,7 @@ class Entrance:
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
             self._schedule.add(number, offset, at_ms, deadline_ms, of_one, step)
         self._refuse(number, records, arrivals, step)
-        source.next_offset = max(source.next_offset, records[-1].offset + 1)
+        source.next_offset = max(source.next_offset, behind)
 
     def _enter(self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step) -> None:
         deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
@@ -77,15 +76,16 @@ class Entrance:
 
     def _honour(self, number: int, records: Sequence[Record], step: Step) -> list[Record]:
         """Leave out messages that were acknowledged before they became active (Q13)."""
-        source = self._state.sources[number]
-        kept: list[Record] = []
-        for record in records:
-            if (number, record.offset) in self._state.remembered:
-                self._decisions.do(Change(Verb.HONOURED, source=number, offset=record.offset), step)
-                source.next_offset = record.offset + 1
-            else:
-                kept.append(record)
-        return kept
+        # Up to the last record: an offset may have been acknowledged under which the log holds nothing.
+        remembered = self._state.remembered
+        coming = range(self._state.sources[number].next_offset, records[-1].offset + 1)
+        if len(coming) < len(remembered):
+            honoured = {offset for offset in coming if (number, offset) in remembered}
+        else:
+            honoured = {offset for of, offset in remembered if of == number and offset in coming}
+        for offset in sorted(honoured):
+            self._decisions.do(Change(Verb.HONOURED, source=number, offset=offset), step)
+        return [record for record in records if record.offset not in honoured]
 
     def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step) -> None:
         """Tell of the messages that did not enter."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change
-from lapse.core.queue.trait import OWN_GROUP, TraitReader, Traits
+from lapse.core.queue.trait import OWN_GROUP, Flag, TraitReader, Traits
 
 _SLACK: Final = 64
 
@@ -26,10 +26,10 @@ class Scheduled(NamedTuple):
 
     def traits(self, of: TraitReader) -> Traits:
         """Its traits, as far as the queue asks for them."""
-        flagged = of.priority is not None or of.barrier is not None
+        flags = (Flag.RANKED if of.priority is not None else 0) | (Flag.BARRIER if of.barrier is not None else 0)
         return Traits(
             np.array([self.rank], np.uint64) if of.priority is not None else None,
-            np.array([self.flags], np.uint8) if flagged else None,
+            np.array([self.flags & flags], np.uint8) if flags else None,
             np.array([self.group], np.int64) if of.group is not None else None,
         )
 

@@ -229,6 +229,9 @@ class Segment:
             (1 if self.deadline_ms is not None else 0)
             | (2 if self.cancels is not None and self.cancels[:used].any() else 0)
             | (4 if self.until_ms is not None and bool(np.isin(self.state[:used], _BOUND).any()) else 0)
+            | (8 if self.ranks is not None else 0)
+            | (16 if self.flags is not None else 0)
+            | (32 if self.groups is not None else 0)
         )
         parts = [
             _HEAD.pack(_FORMAT, self.index, used, len(self.runs), columns),

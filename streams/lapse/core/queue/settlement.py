@@ -93,7 +93,10 @@ def judge(
     else:
         mine = segment.holder[first:stop] == holder
     codes[state == State.EXPIRED] = _CODE[Result.TIME_LIMIT]
-    codes[state == State.SENT] = SETTLED if verb is not Verb.RENEW else _CODE[Result.NOT_LEASED]
+    sent = state == State.SENT
+    codes[sent] = SETTLED if verb is not Verb.RENEW else _CODE[Result.NOT_LEASED]
+    if strict and verb is not Verb.RENEW:
+        codes[sent & ~mine] = _CODE[Result.NOT_HOLDER]
     settled = leased.copy()
     if strict or verb is Verb.RENEW:
         codes[leased & ~mine] = _CODE[Result.NOT_HOLDER]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,21 +41,37 @@ class Settling:
     ) -> list[Outcome]:
         """See `QueueShard.settle`."""
         outcomes: list[Outcome] = []
-        for named in claims:
-            if verb is settlement.Verb.CANCEL and self._withdraw(named, outcomes, now_ms, step):
+        for claim in claims:
+            if verb is settlement.Verb.CANCEL and self._withdraw(claim, outcomes, now_ms, step):
                 continue
-            claim: Claim | None = named
-            if verb is settlement.Verb.ACKNOWLEDGE and self._settings.target_depth is not None:
-                claim = self._remember(named, outcomes, now_ms, step, subscription)
-            if claim is None:
+            if verb is not settlement.Verb.ACKNOWLEDGE or self._settings.target_depth is None:
+                self._settle_active(verb, subscription, claim, outcomes, now_ms, step, delay_ms)
                 continue
-            for segment, first, stop, offset, code in self._located(claim, outcomes):
-                codes = self._judge(verb, segment, first, stop, subscription, claim.delivery_count, now_ms)
-                outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
-                slots = np.flatnonzero(codes == code) + first
-                if len(slots):
-                    self._carry_out(verb, segment, slots, subscription, now_ms, delay_ms, step)
+            active, inactive, beyond = self._parted(claim)
+            if active is not None:
+                self._settle_active(verb, subscription, active, outcomes, now_ms, step, delay_ms)
+            if inactive is not None:
+                self._remember(subscription, inactive, outcomes, now_ms, step)
+            if beyond is not None:
+                outcomes.append(Outcome(*beyond[:4], Result.UNKNOWN))
         return outcomes
+
+    def _settle_active(
+        self,
+        verb: settlement.Verb,
+        subscription: str,
+        claim: Claim,
+        outcomes: list[Outcome],
+        now_ms: int,
+        step: Step,
+        delay_ms: int,
+    ) -> None:
+        for segment, first, stop, offset, code in self._located(claim, outcomes):
+            codes = self._judge(verb, segment, first, stop, subscription, claim.delivery_count, now_ms)
+            outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
+            slots = np.flatnonzero(codes == code) + first
+            if len(slots):
+                self._carry_out(verb, segment, slots, subscription, now_ms, delay_ms, step)
 
     def renew(
         self, subscription: str, claims: Iterable[Claim], now_ms: int, step: Step, lease_ms: int | None = None
@@ -78,7 +95,7 @@ class Settling:
     def truncate(self, claim: Claim, now_ms: int, step: Step) -> None:
         """Take out messages whose records Kafka no longer has (C40)."""
         for segment, first, stop, _, _ in self._located(claim, []):
-            slots = self._decisions.slots_in(segment, LIVE)
+            slots = self._decisions.slots_in(segment, (*LIVE, State.SENT))
             slots = slots[(slots >= first) & (slots < stop)]
             if len(slots):
                 self._removals.remove([(segment, slots)], (Reason.LOG_TRUNCATED,), now_ms, step)
@@ -87,48 +104,58 @@ class Settling:
         """See `QueueShard.looks_ahead`."""
         if self._settings.target_depth is None:
             return []
-        return sorted(
-            {
-                (source.topic, source.partition)
-                for claim in claims
-                for source in self._state.sources
-                if (source.topic, source.partition) == (claim.topic, claim.partition)
-                and claim.last >= source.next_offset
-            }
-        )
+        names: set[tuple[str, int]] = set()
+        for claim in claims:
+            number = self._state.sources.find(claim.topic, claim.partition)
+            if number is not None and claim.last >= self._state.sources[number].next_offset:
+                names.add((claim.topic, claim.partition))
+        return sorted(names)
 
     def _withdraw(self, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step) -> bool:
         """Withdraw a scheduled message that is named by itself; in a range it is left alone (L5, C16)."""
         number = self._state.sources.find(claim.topic, claim.partition)
-        if number is None or claim.first != claim.last or (number, claim.first) not in self._state.scheduled:
+        scheduled = None if number is None else self._state.scheduled.get(number, claim.first)
+        if number is None or scheduled is None or claim.first != claim.last:
             return False
-        self._schedule.remove(number, claim.first, (Reason.WITHDRAWN,), now_ms, step)
-        outcomes.append(Outcome(*claim[:4], Result.SETTLED))
+        late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
+        if not late:
+            self._schedule.remove(number, claim.first, (Reason.WITHDRAWN,), now_ms, step)
+        outcomes.append(Outcome(*claim[:4], Result.TIME_LIMIT if late else Result.SETTLED))
         return True
 
-    def _remember(
-        self, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step, subscription: str
-    ) -> Claim | None:
-        """Remember acknowledgments of messages that are not active yet; what is left of the claim (Q13, C16)."""
+    def _parted(self, claim: Claim) -> tuple[Claim | None, Claim | None, Claim | None]:
+        """Part a claim into what was read, what is in the log but not active yet, and what is behind its end (C16)."""
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None:
-            return claim
+            return None, None, claim
         source = self._state.sources[number]
-        first, last = max(claim.first, source.next_offset), min(claim.last, source.end_offset - 1)
-        if first > last:
-            return claim
-        if claim.first < first:
-            before = claim._replace(last=first - 1)
-            outcomes.extend(self.settle(settlement.Verb.ACKNOWLEDGE, subscription, [before], now_ms, step))
-        for offset in range(first, last + 1):
+        edges = (0, source.next_offset, max(source.next_offset, source.end_offset), 1 << 63)
+        parts: list[Claim | None] = []
+        for low, high in pairwise(edges):
+            first, last = max(claim.first, low), min(claim.last, high - 1)
+            parts.append(claim._replace(first=first, last=last) if first <= last else None)
+        return parts[0], parts[1], parts[2]
+
+    def _remember(self, subscription: str, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step) -> None:
+        """Remember acknowledgments of messages that are not active yet (Q13)."""
+        number = self._state.sources.number(claim.topic, claim.partition)
+        fresh: list[int] = []
+        for offset in range(claim.first, claim.last + 1):
             if (number, offset) not in self._state.remembered:
                 self._decisions.do(Change(Verb.REMEMBERED, source=number, offset=offset), step)
-        count = last - first + 1
-        offsets = np.arange(first, last + 1, dtype=np.int64)
-        messages = Messages(source.topic, source.partition, offsets, None, np.zeros(count, np.uint32), None)
-        step.happenings.append(Happening("acknowledged", now_ms, messages, subscription))
-        outcomes.append(Outcome(claim.topic, claim.partition, first, last, Result.SETTLED))
-        return claim._replace(first=last + 1) if last < claim.last else None
+                fresh.append(offset)
+        offsets = np.array(fresh, np.int64)
+        messages = Messages(claim.topic, claim.partition, offsets, None, np.zeros(len(fresh), np.uint32), None)
+        at = claim.first
+        for first, last in messages.ranges():
+            if first > at:
+                outcomes.append(Outcome(claim.topic, claim.partition, at, first - 1, Result.ALREADY_SETTLED))
+            outcomes.append(Outcome(claim.topic, claim.partition, first, last, Result.SETTLED))
+            at = last + 1
+        if at <= claim.last:
+            outcomes.append(Outcome(claim.topic, claim.partition, at, claim.last, Result.ALREADY_SETTLED))
+        if fresh:
+            step.happenings.append(Happening("acknowledged", now_ms, messages, subscription))
 
     def _located(self, claim: Claim, outcomes: list[Outcome]) -> Iterable[tuple[Segment, int, int, int, int]]:
         """Find the places that a claim names; what has none is answered into `outcomes` on the way, in order.

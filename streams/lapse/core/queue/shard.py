@@ -93,13 +93,12 @@ class QueueShard:
         if filter_text:
             compile_filter(filter_text)
         known = self.state.subscriptions.get(subscription)
-        if self.settings.max_backlog is not None:
-            max_backlog = min(max_backlog, self.settings.max_backlog)
         facts = Subscription(
             id=subscription,
             number=self.state.roll.next_number if known is None else known.number,
             client=client,
-            max_backlog=max_backlog,
+            max_backlog=self._capped(max_backlog),
+            asked_backlog=max_backlog,
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             filter=filter_text,
             last_seen_ms=now_ms,
@@ -246,18 +245,24 @@ class QueueShard:
         """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5).
 
         With a step, limits that were lowered below the counts of unleased messages take them out (C23); leased ones
-        follow when their lease ends. Places of messages that were sent at most once become free (Q6). Not before the
-        journal has begun: a change has to stand behind what it changes.
+        follow when their lease ends. A changed cap on backlogs reaches the subscriptions that are there (Q3). Places of
+        messages that were sent at most once become free (Q6). Not before the journal has begun: a change has to stand
+        behind what it changes.
         """
         for subscription in self.state.subscriptions.values():
             subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
         if step is None:
             return
+        for known in list(self.state.subscriptions.values()):
+            max_backlog = self._capped(known.asked_backlog)
+            if max_backlog != known.max_backlog:
+                facts = {**known.facts(), "max_backlog": max_backlog}
+                self._decisions.do(Change(Verb.SUBSCRIBED, holder=known.number, facts=facts), step)
         # What was sent at most once may never have arrived, and then nobody will ever free its place.
-        for number in [one.number for one in self.state.subscriptions.values()]:
-            _, sent = self._decisions.held_by(number)
-            if sent:
-                self._decisions.do(Change(Verb.SETTLED, places_of(sent)), step)
+        for segment in list(self.state.segments.values()):
+            sent = self._decisions.slots_in(segment, (State.SENT,))
+            if len(sent):
+                self._decisions.do(Change(Verb.SETTLED, places_of([(segment, sent)])), step)
         self._removals.remove_beyond_limits(now_ms, step)
 
     # What goes out
@@ -286,6 +291,9 @@ class QueueShard:
             for _, topic, partition, record in records
         ]
         self.matching.judge([place for place, *_ in records], views)
+
+    def _capped(self, backlog: int) -> int:
+        return backlog if self.settings.max_backlog is None else min(backlog, self.settings.max_backlog)
 
     def _keep_filters(self) -> None:
         self.matching.keep(one.filter for one in self.state.subscriptions.values())

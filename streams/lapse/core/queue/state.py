@@ -53,6 +53,7 @@ class QueueState:
         self.as_of: dict[int, int] = {}
         self.expired: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED_EXPIRED)
         self._head = 0
+        self._first = 0
         self._nothing = Segment(-1)
         self.index = Index(self._segment)
 
@@ -93,12 +94,17 @@ class QueueState:
 
     def first_held(self) -> int | None:
         """The first place whose message is still there; None if there is none."""
-        for index in sorted(self.segments):
-            segment = self.segments[index]
-            if segment.held:
-                state = segment.state[: segment.used]
-                there = (state != State.GONE) & (state != State.EXPIRED)
-                return segment.base + int(there.argmax())
+        # A place that is empty stays so, and the first one is never before the last answer.
+        while self._first < self.next_place:
+            index, slot = divmod(self._first, SIZE)
+            segment = self.segments.get(index)
+            if segment is not None and segment.held:
+                state = segment.state[slot : segment.used]
+                there = np.flatnonzero((state != State.GONE) & (state != State.EXPIRED))
+                if len(there):
+                    self._first += int(there[0])
+                    return self._first
+            self._first = min((index + 1) * SIZE, self.next_place)
         return None
 
     def available(self, limit: int, now_ms: int) -> list[int]:
@@ -257,6 +263,7 @@ class QueueState:
             self.expired.extend((number, first, last) for first, last in messages.ranges())
         self.sources.drop(segment)
         del self.segments[segment.index]
+        self.index.touch(segment)
         self.dirty.pop(segment.index, None)
         self.dropped.append(segment.index)
 

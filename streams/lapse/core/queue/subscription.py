@@ -15,6 +15,7 @@ class Subscription:
         number: its short name in the columns of segments; never used again for another subscription.
         client: a name for people.
         max_backlog: most deliveries outstanding at once; 0 = barriers only.
+        asked_backlog: the same as the client asked for it, before the queue's cap.
         heartbeat_timeout_ms: silence after which it is lost, ms.
         filter: content filter, empty = all messages.
         last_seen_ms: instant of its last command, ms since the epoch.
@@ -26,6 +27,7 @@ class Subscription:
     number: int
     client: str
     max_backlog: int
+    asked_backlog: int
     heartbeat_timeout_ms: int
     filter: str = ""
     last_seen_ms: int = 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from typing import Final
+
+_SLACK: Final = 64
 
 Key = tuple[int, int]
 """Sort key of a message: rank (lower is better), then place."""
@@ -40,6 +43,9 @@ class Tops:
                 self._known[segment] = key
                 heapq.heappush(self._heap, (key, segment))
         self._stale.clear()
+        if len(self._heap) > 2 * len(self._known) + _SLACK:
+            self._heap = [(key, segment) for segment, key in self._known.items()]
+            heapq.heapify(self._heap)
         looked: list[tuple[Key, int]] = []
         given: set[int] = set()
         try:

@@ -5,6 +5,7 @@ Slow and plain on purpose. Nothing of `lapse.core.queue` is used but its setting
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -34,6 +35,7 @@ class Published:
         enqueue_at_ms: stated schedule.
         broken: the headers cannot be read.
         redriven_for: the queue that a redriven record is for; empty = not redriven.
+        body: what its value says.
     """
 
     offset: int
@@ -46,6 +48,7 @@ class Published:
     redriven_for: str = ""
     key: bytes | None = None
     value: bytes | None = b""
+    body: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -58,6 +61,18 @@ class Message:
     holder: str = ""
     deliveries: int = 0
     cancels: int = 0
+    body: dict = field(default_factory=dict)
+    rank: int | None = None
+    barrier: bool = False
+    group: object = None
+
+
+FILTERS: dict[str, Callable[[dict], bool]] = {
+    "": lambda body: True,
+    "/f = 1": lambda body: body.get("f") == 1,
+    "/f > 0": lambda body: (body.get("f") or 0) > 0,
+    "/b = 'yes'": lambda body: body.get("b") == "yes",
+}
 
 
 @dataclass
@@ -67,6 +82,8 @@ class Subscriber:
     max_backlog: int
     timeout_ms: int
     last_seen_ms: int
+    asked: int = 0
+    filter: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +94,7 @@ class Sent:
     deliveries: int
     cancels: int
     until_ms: int
+    barrier: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +120,7 @@ class Oracle:
         self.paused = False
         self.deliveries: list[Sent] = []
         self.removals: list[Gone] = []
+        self.remembered: set[Bookmark] = set()
 
     # Small questions
 
@@ -150,6 +169,12 @@ class Oracle:
             if record.offset < self.next_offset.get((topic, partition), 0):
                 continue
             self.next_offset[topic, partition] = record.offset + 1
+            acknowledged = (topic, partition, record.offset) in self.remembered
+            self.remembered = {
+                one for one in self.remembered if one[:2] != (topic, partition) or one[2] > record.offset
+            }
+            if acknowledged:
+                continue
             if record.redriven_for not in ("", self.settings.name):
                 continue
             bookmark = (topic, partition, record.offset)
@@ -160,7 +185,8 @@ class Oracle:
             except ValueError:
                 self._gone(Message(bookmark, "", None), record.timestamp, "invalid_lifetime")
                 continue
-            message = Message(bookmark, "available", deadline_ms)
+            message = Message(bookmark, "available", deadline_ms, body=record.body)
+            self.read_traits(message)
             if self.late(message, record.timestamp):
                 self._gone(message, record.timestamp, "time_limit")
             elif record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
@@ -170,9 +196,24 @@ class Oracle:
                 self.messages[bookmark] = message
                 self.order.append(bookmark)
 
+    def read_traits(self, message: Message) -> None:
+        """Priority, barrier and group, as far as the queue asks for them now (Q11, Q12, Q20, C31, C32)."""
+        traits, body = self.settings.traits, message.body
+        value = body.get("p")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**70
+        message.rank = int(value) if traits.priority and number and 0 <= int(value) < 2**64 else None
+        message.barrier = bool(traits.barrier) and body.get("b") == "yes"
+        message.group = body.get("g") if traits.group else None
+
+    def room(self) -> int:
+        if self.settings.target_depth is None:
+            return 1 << 62
+        return max(0, self.settings.target_depth - len(self.in_state("leased", *WAITING)))
+
     # Subscriptions
 
-    def subscribe(self, subscription: str, max_backlog: int, timeout_ms: int, now_ms: int) -> None:
+    def subscribe(self, subscription: str, max_backlog: int, timeout_ms: int, now_ms: int, text: str = "") -> None:
+        asked = max_backlog
         if self.settings.max_backlog is not None:
             max_backlog = min(max_backlog, self.settings.max_backlog)
         known = self.subscribers.get(subscription)
@@ -180,6 +221,7 @@ class Oracle:
             known = self.subscribers[subscription] = Subscriber(subscription, self.next_number, 0, 0, 0)
             self.next_number += 1
         known.max_backlog, known.timeout_ms, known.last_seen_ms = max_backlog, timeout_ms, now_ms
+        known.asked, known.filter = asked, text
 
     def heard(self, subscription: str, now_ms: int) -> bool:
         known = self.subscribers.get(subscription)
@@ -220,6 +262,9 @@ class Oracle:
                 message.state = "never was"
             elif message.at_ms <= now_ms:
                 message.state = "available"
+                message.rank = message.rank if self.settings.traits.priority else None
+                message.barrier = message.barrier and bool(self.settings.traits.barrier)
+                message.group = message.group if self.settings.traits.group else None
                 self.order.append(message.bookmark)
 
     def next_due_ms(self) -> int | None:
@@ -239,6 +284,8 @@ class Oracle:
         self.turn = -1
         for subscriber in self.subscribers.values():
             subscriber.last_seen_ms = max(subscriber.last_seen_ms, now_ms)
+            cap = self.settings.max_backlog
+            subscriber.max_backlog = subscriber.asked if cap is None else min(subscriber.asked, cap)
         for message in self.in_state("sent"):
             message.state, message.holder = "gone", ""
         for message in self.in_state(*WAITING):
@@ -250,26 +297,59 @@ class Oracle:
     def deliver(self, now_ms: int) -> None:
         if self.paused:
             return
-        for bookmark in self.order:
-            message = self.messages[bookmark]
+        while self.release_barrier(now_ms):
+            pass
+        settings = self.settings
+        once = settings.semantics is Semantics.AT_MOST_ONCE
+        waiting = self.before_the_barrier()
+        if settings.traits.priority:
+            places = {bookmark: place for place, bookmark in enumerate(self.order)}
+            waiting.sort(key=lambda m: (m.rank is None, -(m.rank or 0), places[m.bookmark]))
+        busy = {m.group for m in self.in_state("leased", "delayed", "sent")}
+        for message in waiting:
             if message.state != "available" or self.late(message, now_ms):
                 continue
-            subscriber = self.choose()
+            if settings.traits.group and message.group is not None:
+                if message.group in busy:
+                    continue
+                busy.add(message.group)
+            subscriber = self.choose(message)
             if subscriber is None:
-                return
-            once = self.settings.semantics is Semantics.AT_MOST_ONCE
+                continue
             message.state = "sent" if once else "leased"
             message.holder = subscriber.id
             message.deliveries += 1
-            message.until_ms = 0 if once else now_ms + self.settings.lease_ms
-            self.deliveries.append(
-                Sent(
-                    subscriber.id, bookmark, message.deadline_ms, message.deliveries, message.cancels, message.until_ms
-                )
-            )
+            message.until_ms = 0 if once else now_ms + settings.lease_ms
+            self.send(subscriber, message, message.until_ms)
 
-    def choose(self) -> Subscriber | None:
-        open_ones = [s for s in self.subscribers.values() if self.space(s)]
+    def send(self, subscriber: Subscriber, message: Message, until_ms: int, barrier: bool = False) -> None:
+        counts = (message.deliveries, message.cancels)
+        self.deliveries.append(Sent(subscriber.id, message.bookmark, message.deadline_ms, *counts, until_ms, barrier))
+
+    def before_the_barrier(self) -> list[Message]:
+        """Messages that are there, in order, up to the first barrier."""
+        there = self.in_state("leased", "sent", *WAITING)
+        if self.settings.traits.barrier:
+            barriers = [at for at, message in enumerate(there) if message.barrier]
+            del there[min(barriers, default=len(there)) :]
+        return there
+
+    def release_barrier(self, now_ms: int) -> bool:
+        """Send the barrier before which nothing is left to everyone whom it concerns (Q12, C34)."""
+        there = self.in_state("leased", "sent", *WAITING)
+        if not self.settings.traits.barrier or not there or not there[0].barrier or not self.subscribers:
+            return False
+        barrier = there[0]
+        if barrier.state != "available" or self.late(barrier, now_ms):
+            return False
+        for subscriber in self.subscribers.values():
+            if FILTERS[subscriber.filter](barrier.body):
+                self.send(subscriber, barrier, 0, barrier=True)
+        barrier.state = "gone"
+        return True
+
+    def choose(self, message: Message) -> Subscriber | None:
+        open_ones = [s for s in self.subscribers.values() if self.space(s) and FILTERS[s.filter](message.body)]
         if not open_ones:
             return None
         if self.settings.fairness is Fairness.FAST:
@@ -285,11 +365,21 @@ class Oracle:
     # Settlement (Q8, Q9, C13 to C18)
 
     def judge(
-        self, verb: str, bookmark: Bookmark, subscription: str, token: int | None, now_ms: int, alone: bool
+        self,
+        verb: str,
+        bookmark: Bookmark,
+        subscription: str,
+        token: int | None,
+        now_ms: int,
+        alone: bool,
+        log_ends: dict[tuple[str, int], int],
     ) -> str:
         topic, partition, offset = bookmark
         if offset >= self.next_offset.get((topic, partition), 0):
-            return "unknown"
+            inactive = self.settings.target_depth is not None and offset < log_ends.get((topic, partition), 0)
+            if verb != "acknowledge" or not inactive:
+                return "unknown"
+            return "already_settled" if bookmark in self.remembered else "settled"
         message = self.messages.get(bookmark)
         if message is None:
             return "already_settled"
@@ -297,13 +387,17 @@ class Oracle:
         stale = token is not None and token != message.deliveries
         match message.state:
             case "scheduled":
-                return "settled" if verb == "cancel" and alone else "scheduled"
+                if verb == "cancel" and alone:
+                    return "time_limit" if self.late(message, now_ms) else "settled"
+                return "scheduled"
             case "gone" | "never was":
                 return "already_settled"
             case "expired":
                 return "time_limit"
             case "sent":
-                return "not_leased" if verb == "renew" else "settled"
+                if verb == "renew":
+                    return "not_leased"
+                return "not_holder" if strict and message.holder != subscription else "settled"
             case "leased":
                 if (strict or verb == "renew") and message.holder != subscription:
                     return "not_holder"
@@ -324,12 +418,16 @@ class Oracle:
         now_ms: int,
         delay_ms: int = 0,
         lease_ms: int | None = None,
+        log_ends: dict[tuple[str, int], int] | None = None,
     ) -> list[tuple[Bookmark, str]]:
         answers = []
         for bookmark, token, alone in named:
-            result = self.judge(verb, bookmark, subscription, token, now_ms, alone)
+            result = self.judge(verb, bookmark, subscription, token, now_ms, alone, log_ends or {})
             answers.append((bookmark, result))
             if result != "settled":
+                continue
+            if bookmark not in self.messages:
+                self.remembered.add(bookmark)
                 continue
             message = self.messages[bookmark]
             if message.state == "scheduled":
@@ -354,9 +452,19 @@ class Oracle:
         message.until_ms = now_ms + delay_ms
         self._leave_or_stay(message, now_ms)
 
-    def purge(self, now_ms: int, leased: bool) -> tuple[int, int]:
-        kept = 0 if leased else len(self.in_state("leased"))
-        out = self.in_state(*WAITING, *(["leased"] if leased else [])) + self.scheduled()
+    def selected(self, text: str) -> list[Bookmark]:
+        return [m.bookmark for m in self.in_state("leased", *WAITING) if FILTERS[text](m.body)]
+
+    def truncated(self, bookmarks: list[Bookmark], now_ms: int) -> None:
+        """Kafka no longer has some records (C40)."""
+        for message in self.in_state("leased", "sent", *WAITING):
+            if message.bookmark in bookmarks:
+                self._gone(message, now_ms, "log_truncated")
+
+    def purge(self, now_ms: int, leased: bool, text: str = "") -> tuple[int, int]:
+        kept = 0 if leased else len([m for m in self.in_state("leased") if FILTERS[text](m.body)])
+        out = [m for m in self.in_state(*WAITING, *(["leased"] if leased else [])) if FILTERS[text](m.body)]
+        out += [] if text else self.scheduled()
         for message in out:
             was = message.state
             self._gone(message, now_ms, "purged", *(["time_limit"] if self.late(message, now_ms) else []))

@@ -11,9 +11,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
+from lapse.core.queue.trait import NO_TRAITS, TraitReader
+from unit.core.queue.oracle import FILTERS
 from unit.core.queue.world import World, small
 
 NAMES = st.sampled_from(["inky", "blinky", "clyde"])
@@ -42,12 +45,35 @@ EXPIRATIONS = st.builds(
 )
 
 
+PRIORITY, BARRIER, GROUP = compile_value("/p"), compile_filter("/b = 'yes'"), compile_value("/g")
+TRAITS = st.sampled_from([NO_TRAITS, NO_TRAITS]) | st.builds(
+    TraitReader,
+    st.sampled_from([None, PRIORITY]),
+    st.sampled_from([None, BARRIER]),
+    st.sampled_from([None, GROUP]),
+)
+BODIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "p": st.sampled_from([None, 0, 1, 1, 2, 7.9, -1, "9", True, 2**63, 2**64 - 1, 2**64, 1e300]),
+        "b": st.sampled_from(["yes", "no", "no"]),
+        "g": st.sampled_from([None, "x", "y", 1, ["x"]]),
+        "f": st.sampled_from([0, 1, 2]),
+    },
+)
+TEXTS = st.sampled_from(["", "", *FILTERS])
+
+
 @st.composite
 def queues(draw) -> QueueSettings:
     semantics = draw(st.sampled_from([Semantics.AT_LEAST_ONCE, Semantics.AT_LEAST_ONCE, Semantics.AT_MOST_ONCE]))
     once = semantics is Semantics.AT_MOST_ONCE
+    traits = draw(TRAITS)
+    limited = traits.priority is None and traits.barrier is None
     return QueueSettings(
         name="orders",
+        traits=traits,
+        target_depth=draw(st.sampled_from([None, None, 1, 4])) if limited else None,
         semantics=semantics,
         fairness=Fairness.ROUND_ROBIN if once else draw(st.sampled_from(Fairness)),
         leasing=draw(st.sampled_from(Leasing)),
@@ -101,13 +127,15 @@ class ShardMachine(RuleBasedStateMachine):
         enqueue_in_ms=INSTANTS,
         odd=st.sampled_from(["", "", "", "", "", "broken", "other queue", "this queue", "no timestamp", "ahead"]),
         read=st.booleans(),
+        bodies=st.lists(BODIES, min_size=1, max_size=4),
     )
-    def publish(self, topic, count, gap, ttl_ms, expires_in_ms, enqueue_in_ms, odd, read) -> None:
+    def publish(self, topic, count, gap, ttl_ms, expires_in_ms, enqueue_in_ms, odd, read, bodies) -> None:
         now_ms = self.world.now_ms
         if ttl_ms is not None:
             expires_in_ms = None
         for number in range(count):
             said = {
+                "body": bodies[number % len(bodies)],
                 "ttl_ms": None if ttl_ms is None or number % 3 == 2 else ttl_ms,
                 "expires_at_ms": None if expires_in_ms is None else now_ms + expires_in_ms + number % 2,
                 "enqueue_at_ms": None if enqueue_in_ms is None or number % 4 == 3 else now_ms + enqueue_in_ms,
@@ -129,10 +157,13 @@ class ShardMachine(RuleBasedStateMachine):
         self.world.read(topic, most, again)
 
     @rule(
-        name=NAMES, max_backlog=st.sampled_from([0, 1, 2, 4, 10]), timeout_ms=st.sampled_from([120, 100_000, 100_000])
+        name=NAMES,
+        max_backlog=st.sampled_from([0, 1, 2, 4, 10]),
+        timeout_ms=st.sampled_from([120, 100_000, 100_000]),
+        text=TEXTS,
     )
-    def subscribe(self, name, max_backlog, timeout_ms) -> None:
-        self.world.subscribe(name, max_backlog, timeout_ms)
+    def subscribe(self, name, max_backlog, timeout_ms, text) -> None:
+        self.world.subscribe(name, max_backlog, timeout_ms, text)
 
     @rule(name=NAMES)
     def unsubscribe(self, name) -> None:
@@ -187,10 +218,23 @@ class ShardMachine(RuleBasedStateMachine):
     def pause(self, on) -> None:
         self.world.pause(on)
 
-    @rule(leased=st.booleans(), really=st.sampled_from([False, False, True]))
-    def purge(self, leased, really) -> None:
+    @rule(leased=st.booleans(), really=st.sampled_from([False, False, True]), text=TEXTS)
+    def purge(self, leased, really, text) -> None:
         if really:
-            self.world.purge(leased)
+            self.world.purge(leased, text)
+
+    @rule(verb=VERBS, name=NAMES | st.just("stranger"), text=st.sampled_from([text for text in FILTERS if text]))
+    def settle_by_filter(self, verb, name, text) -> None:
+        self.world.settle_by_filter(verb, name, text)
+
+    @rule(text=TEXTS, skip=st.integers(0, 7), limit=st.integers(0, 7))
+    def peek(self, text, skip, limit) -> None:
+        self.world.peek(text, skip, limit)
+
+    @rule(which=st.lists(st.integers(0, 60), min_size=1, max_size=3))
+    def truncate(self, which) -> None:
+        known = [bookmark for bookmark in self.world.oracle.messages if bookmark[2] in which]
+        self.world.truncate(*known)
 
     @rule()
     def commit(self) -> None:
@@ -201,15 +245,21 @@ class ShardMachine(RuleBasedStateMachine):
         stall=st.booleans(),
         expiration=st.none() | EXPIRATIONS,
         limits=st.none() | st.tuples(st.integers(0, 3), st.integers(0, 2)),
+        backlog=st.sampled_from(["same", "same", None, 1, 3]),
+        traits=st.none() | TRAITS,
         commit=st.booleans(),
         compact=st.booleans(),
     )
-    def crash(self, torn, stall, expiration, limits, commit, compact) -> None:
+    def crash(self, torn, stall, expiration, limits, backlog, traits, commit, compact) -> None:
         queue = self.world.settings
         if expiration is not None:
             queue = replace(queue, expiration=expiration)
         if limits is not None:
             queue = replace(queue, max_deliveries=limits[0], max_cancels=limits[1])
+        if backlog != "same":
+            queue = replace(queue, max_backlog=backlog)
+        if traits is not None and queue.target_depth is None:
+            queue = replace(queue, traits=traits)
         if commit:
             self.world.commit()
         self.world.crash(queue, torn, stall, compact)
@@ -235,7 +285,8 @@ class ShardMachine(RuleBasedStateMachine):
 @pytest.mark.feature(
     "C2", "C5", "C6", "C9", "C10", "C13", "C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21", "C22"
 )
-@pytest.mark.feature("C23", "C29", "C37", "Q16", "L1")
+@pytest.mark.feature("C23", "C29", "C37", "Q16", "L1", "C12", "C31", "C32", "C34", "C40")
+@pytest.mark.feature("Q11", "Q12", "Q13", "Q14", "Q15", "Q20")
 def test_the_shard_is_the_oracle() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 

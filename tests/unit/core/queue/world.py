@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -99,6 +100,11 @@ class World:
         self.step: Step | None = None
         self.topics: dict[tuple[str, int], list[Published]] = defaultdict(list)
         self.forgotten: set[Bookmark] = set()
+        self.lost: set[Bookmark] = set()
+        if settings.target_depth is not None:
+            for topic in ("orders", "direct"):
+                self.shard.state.sources.number(topic, 0)
+                self.oracle.next_offset[topic, 0] = 0
         self.stalled: tuple[int, QueueShard, QueueJournal, Step | None] | None = None
         self.log.claim(1)
         self.log.append(1, self.journal.begin())
@@ -120,17 +126,21 @@ class World:
         next_offset = self.oracle.next_offset.get((topic, 0), 0)
         records = self.topics[topic, 0]
         at = sum(record.offset < next_offset for record in records)
+        assert self.shard.room() == self.oracle.room()
+        most = min(most, self.oracle.room())
         batch = records[max(0, at - again) : at + most]
-        if batch:
+        if batch and most:
             self._both(
                 lambda step: self.shard.arrive(topic, 0, batch, step), lambda: self.oracle.arrive(topic, 0, batch)
             )
 
-    def subscribe(self, subscription: str, max_backlog: int = 1, timeout_ms: int = 1_000_000) -> None:
+    def subscribe(self, subscription: str, max_backlog: int = 1, timeout_ms: int = 1_000_000, text: str = "") -> None:
         now_ms = self.now_ms
         self._both(
-            lambda step: _none(self.shard.subscribe(subscription, "client", max_backlog, timeout_ms, "", now_ms, step)),
-            lambda: self.oracle.subscribe(subscription, max_backlog, timeout_ms, now_ms),
+            lambda step: _none(
+                self.shard.subscribe(subscription, "client", max_backlog, timeout_ms, text, now_ms, step)
+            ),
+            lambda: self.oracle.subscribe(subscription, max_backlog, timeout_ms, now_ms, text),
         )
 
     def heard(self, subscription: str) -> None:
@@ -150,14 +160,61 @@ class World:
         self.oracle.paused = on
         self.check()
 
-    def purge(self, leased: bool = False) -> tuple[int, int]:
-        return self._both(
-            lambda step: self.shard.purge(self.now_ms, step, leased), lambda: self.oracle.purge(self.now_ms, leased)
-        )
+    def purge(self, leased: bool = False, text: str = "") -> tuple[int, int]:
+        with self.selection(text):
+            return self._both(
+                lambda step: self.shard.purge(self.now_ms, step, leased, text),
+                lambda: self.oracle.purge(self.now_ms, leased, text),
+            )
+
+    def truncate(self, *bookmarks: Bookmark) -> None:
+        """Kafka no longer has some records, and the shard comes to know."""
+        self.lost.update(bookmarks)
+
+        def tell(step: Step) -> None:
+            for topic, partition, offset in bookmarks:
+                self.shard.truncated(topic, partition, [offset], self.now_ms, step)
+
+        self._both(tell, lambda: self.oracle.truncated(list(bookmarks), self.now_ms))
+
+    @contextmanager
+    def selection(self, text: str) -> Iterator[None]:
+        """A filter under selection, every message judged, as the runtime does it."""
+        if not text:
+            yield
+            return
+        self.shard.matching.begin_selection(text)
+        while places := self.shard.to_judge(text, 2):
+            self._judge(places)
+        yield
+        self.shard.matching.end_selection(text)
+
+    def peek(self, text: str = "", skip: int = 0, limit: int = 1_000) -> list[Bookmark]:
+        with self.selection(text):
+            shown = [(one.topic, one.partition, one.offset) for one in self.shard.peek(skip, limit, text)]
+        expected = self.oracle.selected(text)
+        if not text:
+            later = sorted(self.oracle.scheduled(), key=lambda m: (m.at_ms, m.bookmark))
+            expected += [m.bookmark for m in later]
+        assert shown == expected[skip : skip + limit]
+        return shown
 
     def deliver(self) -> dict[str, list[Sent]]:
-        self._both(lambda step: _none(self.shard.deliver(self.now_ms, step)), lambda: self.oracle.deliver(self.now_ms))
+        def until_judged(step: Step) -> None:
+            while self.shard.deliver(self.now_ms, step) and self.shard.unjudged:
+                self._judge(self.shard.unjudged)
+
+        self._both(until_judged, lambda: self.oracle.deliver(self.now_ms))
         return by_subscription(self._last_sent)
+
+    def _judge(self, places: list[int]) -> None:
+        """Read payloads back for the filters."""
+        told = []
+        for place in places:
+            topic, partition, offset = self.shard.bookmark_of(place)
+            (record,) = [one for one in self.topics[topic, partition] if one.offset == offset]
+            told.append((place, topic, partition, record))
+        self.shard.judge(told)
 
     def advance(self, by_ms: int = 0) -> list[Gone]:
         self.now_ms += by_ms
@@ -178,6 +235,9 @@ class World:
         step, now_ms = self._open(), self.now_ms
         told = len(step.happenings)
         before = {bookmark: message.state for bookmark, message in self.oracle.messages.items()}
+        ends = {name: records[-1].offset + 1 for name, records in self.topics.items() if records}
+        for topic, partition in self.shard.looks_ahead(claims) if verb == "acknowledge" else []:
+            self.shard.note_end(topic, partition, ends.get((topic, partition), 0))
         if verb == "renew":
             outcomes, _ = self.shard.renew(subscription, claims, now_ms, step, lease_ms)
         else:
@@ -187,7 +247,7 @@ class World:
             for claim in claims
             for offset in range(claim.first, claim.last + 1)
         ]
-        expected = self.oracle.settle(verb, subscription, named, now_ms, delay_ms, lease_ms)
+        expected = self.oracle.settle(verb, subscription, named, now_ms, delay_ms, lease_ms, ends)
         actual = [
             ((one.topic, one.partition, offset), str(one.result))
             for one in outcomes
@@ -203,11 +263,18 @@ class World:
             assert sorted(b for one in events for b, *_ in rows(one.messages)) == sorted(
                 bookmark
                 for bookmark, result in expected
-                if result == "settled" and before[bookmark] not in ("sent", "scheduled")
+                if result == "settled" and before.get(bookmark) not in ("sent", "scheduled")
             )
         self._compare_outputs()
         self.check()
         return [result for _, result in actual]
+
+    def settle_by_filter(self, verb: str, subscription: str, text: str, **options: int) -> list[str]:
+        with self.selection(text):
+            claims = self.shard.selected(text)
+            named = [(c.topic, c.partition, offset) for c in claims for offset in range(c.first, c.last + 1)]
+            assert named == self.oracle.selected(text)
+            return self.settle(verb, subscription, *claims, **options)
 
     # Durability
 
@@ -298,7 +365,11 @@ class World:
     def _compare_outputs(self) -> None:
         step = self.step
         self._last_sent, self._last_gone = self.oracle.deliveries, self.oracle.removals
-        sent = [Sent(one.subscription, *row, one.until_ms) for one in step.deliveries for row in rows(one.messages)]
+        sent = [
+            Sent(one.subscription, *row, one.until_ms, one.barrier)
+            for one in step.deliveries
+            for row in rows(one.messages)
+        ]
         gone = [
             Gone(bookmark, tuple(map(str, one.reasons)), one.letter, deadline_ms, one.at_ms, deliveries, cancels)
             for one in step.removals
@@ -367,13 +438,23 @@ class World:
             for (number, offset), one in state.scheduled.items()
         } == {(m.bookmark, m.at_ms) for m in oracle.scheduled()}
         assert [
-            (s.id, s.number, s.max_backlog, s.outstanding, s.last_seen_ms) for s in state.subscriptions.values()
+            (s.id, s.number, s.max_backlog, s.outstanding, s.last_seen_ms, s.filter)
+            for s in state.subscriptions.values()
         ] == [
-            (s.id, s.number, s.max_backlog, oracle.outstanding(s.id), s.last_seen_ms)
+            (s.id, s.number, s.max_backlog, oracle.outstanding(s.id), s.last_seen_ms, s.filter)
             for s in oracle.subscribers.values()
         ]
         assert state.paused == oracle.paused
         assert {(s.topic, s.partition): s.next_offset for s in state.sources} == oracle.next_offset
+        remembered = {
+            (state.sources[number].topic, state.sources[number].partition, o) for number, o in state.remembered
+        }
+        assert remembered == oracle.remembered
+        there = oracle.in_state(*STATES.values())
+        first = state.first_held()
+        assert (None if first is None else self.shard.bookmark_of(first)) == (there[0].bookmark if there else None)
+        for _, columns in self.shard.matching._filters.values():
+            assert columns.keys() <= state.segments.keys(), "a leak"
         for source in state.sources:
             assert all(one.place // segments.SIZE in state.segments for one in source._standings), "a leak"
         due_ms = oracle.next_due_ms()
@@ -387,6 +468,7 @@ def _none(_: object) -> None:
 def published(offset: int, **said) -> Published:
     """A record whose headers say what the keywords say."""
     record = Published(offset=offset, **said)
+    record.value = json.dumps(record.body).encode()
     names = ((record.ttl_ms, "ttl"), (record.expires_at_ms, "expires-at"), (record.enqueue_at_ms, "enqueue-at"))
     record.headers = [("trace", b"1")] if offset % 3 == 0 else []
     record.headers += [(f"lapse-{name}-ms", b"%d" % value) for value, name in names if value is not None]
@@ -433,6 +515,7 @@ def dump(state: QueueState) -> bytes:
         state.paused,
         [(source.topic, source.partition, source.next_offset) for source in state.sources],
         sorted(state.scheduled.items()),
+        sorted(state.remembered),
         [
             (s.id, s.number, s.client, s.max_backlog, s.heartbeat_timeout_ms, s.filter, s.outstanding)
             for s in state.subscriptions.values()
@@ -455,5 +538,8 @@ def dump(state: QueueState) -> bytes:
             some(segment.cancels, live, 0),
             some(segment.holder, held, -1),
             some(segment.until_ms, bound, 0),
+            some(segment.ranks, live, 0),
+            some(segment.flags, live, 0),
+            some(segment.groups, live, 0),
         ]
     return repr(parts).encode()

@@ -1,0 +1,640 @@
+"""Filters, priority, barriers, groups and target depth by name; each also runs beside the oracle (Q11 to Q14, Q20)."""
+
+import pytest
+
+from lapse.core.expression import compile_filter, compile_value
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.scheduled import Scheduled
+from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
+from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.step import Step
+from lapse.core.queue.trait import TraitReader
+from unit.core.queue.world import World, small
+
+ON = Expiration(enabled=True)
+ONCE = {"semantics": Semantics.AT_MOST_ONCE, "fairness": Fairness.ROUND_ROBIN}
+PRIORITY = TraitReader(priority=compile_value("/p"))
+BARRIER = TraitReader(barrier=compile_filter("/b = 'yes'"))
+GROUP = TraitReader(group=compile_value("/g"))
+STOP = {"b": "yes"}
+
+
+def world(*bodies: dict, said: dict | None = None, **settings) -> World:
+    settings.setdefault("lease_ms", 100)
+    settings.setdefault("dead_letter_topic", "dlq.orders")
+    one = World(QueueSettings(name="orders", **settings))
+    publish(one, *bodies, **(said or {}))
+    return one
+
+
+def publish(one: World, *bodies: dict, **said) -> None:
+    for body in bodies:
+        one.publish("orders", body=body, **said)
+    one.read("orders")
+
+
+def at(first: int, last: int | None = None, token: int | None = None) -> Claim:
+    return Claim("orders", 0, first, first if last is None else last, token)
+
+
+def got(deliveries, subscription: str) -> list[int]:
+    return [one.bookmark[2] for one in deliveries.get(subscription, [])]
+
+
+def depth(one: World) -> int:
+    return one.shard.depth()["depth"]
+
+
+# Content filters
+
+
+@pytest.mark.feature("Q14")
+def test_a_subscription_gets_the_oldest_that_matches_and_others_the_rest() -> None:
+    one = world({"f": 0}, {"f": 1}, {}, {"f": 2})
+    one.subscribe("inky", 1, text="/f > 0")
+    one.subscribe("blinky", 4)
+    assert got(one.deliver(), "inky") == [1]
+
+
+@pytest.mark.feature("Q14")
+def test_what_nobody_takes_stays_and_holds_nobody_up() -> None:
+    one = world({"f": 0}, {"f": 0}, {"f": 1})
+    one.subscribe("inky", 5, text="/f = 1")
+    assert got(one.deliver(), "inky") == [2]
+    assert depth(one) == 3
+    one.subscribe("inky", 5)
+    assert got(one.deliver(), "inky") == [0, 1]
+
+
+@pytest.mark.feature("Q14", "Q16")
+def test_after_a_crash_payloads_are_judged_before_anything_is_delivered() -> None:
+    with small(size=3):
+        one = world(*({"f": number % 2} for number in range(10)))
+        one.subscribe("inky", 10, text="/f = 1")
+        one.commit()
+        one.crash()
+        step = one._open()
+        assert one.shard.deliver(one.now_ms, step)
+        assert one.shard.unjudged
+        assert step.deliveries == []
+        assert got(one.deliver(), "inky") == [1, 3, 5, 7, 9]
+
+
+@pytest.mark.feature("Q14", "C40")
+def test_a_message_whose_record_is_gone_matches_nothing_and_does_not_hold_up_the_others() -> None:
+    one = world({"f": 1}, {"f": 1})
+    one.commit()
+    one.crash()
+    one.shard.subscribe("inky", "", 5, 1 << 40, "/f = 1", one.now_ms, one._open())
+    while one.shard.deliver(one.now_ms, one.step) and one.shard.unjudged:
+        one.shard.judge([(p, "orders", 0, None if p == 0 else one.topics["orders", 0][p]) for p in one.shard.unjudged])
+    assert [d.messages.offsets.tolist() for d in one.step.deliveries] == [[1]]
+
+
+@pytest.mark.feature("Q14")
+def test_what_is_known_of_a_segment_goes_with_it() -> None:
+    with small(size=3):
+        one = world()
+        one.subscribe("inky", 3, text="/f = 1")
+        for _ in range(5):
+            publish(one, {"f": 1}, {"f": 1}, {"f": 1})
+            one.deliver()
+            one.settle("acknowledge", "inky", at(0, 100))
+            one.commit()
+        (columns,) = [columns for _, columns in one.shard.matching._filters.values()]
+        assert columns == {}
+
+
+# Settlement, purge and peek by filter
+
+
+@pytest.mark.feature("Q8", "C14")
+def test_a_filter_covers_unleased_messages_and_under_strict_ones_own_leases_only() -> None:
+    for leasing, results in (
+        (Leasing.SUBLET, ["settled"] * 3),
+        (Leasing.STRICT, ["settled", "not_holder", "not_leased"]),
+    ):
+        one = world({"f": 1}, {"f": 1}, {"f": 0}, {"f": 1}, leasing=leasing)
+        one.subscribe("inky")
+        one.subscribe("blinky")
+        one.deliver()
+        assert one.settle_by_filter("acknowledge", "inky", "/f = 1") == results
+
+
+@pytest.mark.feature("Q8", "C16")
+def test_a_filter_names_no_scheduled_message() -> None:
+    one = world({"f": 1})
+    publish(one, {"f": 1}, enqueue_at_ms=5_000)
+    assert one.settle_by_filter("acknowledge", "inky", "/f = 1") == ["settled"]
+    assert one.shard.depth()["scheduled"] == 1
+
+
+@pytest.mark.feature("C37")
+def test_purge_by_filter_leaves_the_rest_and_what_is_leased() -> None:
+    one = world({"f": 1}, {"f": 0}, {"f": 1}, {"f": 1})
+    one.subscribe("inky")
+    one.deliver()
+    assert one.purge(text="/f = 1") == (2, 1)
+    assert one.purge(leased=True, text="/f = 1") == (1, 0)
+    assert one.peek() == [("orders", 0, 1)]
+
+
+@pytest.mark.feature("Q15")
+def test_peek_by_filter_shows_leased_ones_too_and_takes_no_lease() -> None:
+    one = world({"f": 1}, {"f": 0}, {"f": 1}, {"f": 2})
+    one.subscribe("inky")
+    one.deliver()
+    assert [offset for _, _, offset in one.peek("/f > 0", skip=1, limit=2)] == [2, 3]
+    assert [offset for _, _, offset in one.peek("/f > 0")] == [0, 2, 3]
+
+
+# Withdrawal
+
+
+@pytest.mark.feature("L5", "L14")
+def test_a_scheduled_message_is_withdrawn_by_its_bookmark_and_never_comes() -> None:
+    one = world({}, said={"enqueue_at_ms": 1_100})
+    assert one.settle("cancel", "inky", at(0)) == ["settled"]
+    one.commit()
+    one.crash()
+    assert one.settle("cancel", "inky", at(0)) == ["already_settled"]
+    one.advance(1_000)
+    one.subscribe("inky")
+    assert one.deliver() == {}
+
+
+@pytest.mark.feature("C16", "L5")
+def test_in_a_range_scheduled_messages_are_left_alone() -> None:
+    one = world({}, {}, said={"enqueue_at_ms": 1_100})
+    assert one.settle("cancel", "inky", at(0, 1)) == ["scheduled", "scheduled"]
+    assert one.shard.depth()["scheduled"] == 2
+
+
+@pytest.mark.feature("C15", "L5")
+def test_a_scheduled_message_past_its_deadline_is_expired_not_withdrawn() -> None:
+    one = world({}, said={"enqueue_at_ms": 5_000, "expires_at_ms": 1_050}, expiration=ON)
+    one.now_ms += 50
+    assert one.settle("cancel", "inky", at(0)) == ["time_limit"]
+    assert [out.reasons for out in one.advance()] == [("time_limit",)]
+
+
+# Priority
+
+
+@pytest.mark.feature("Q11", "C31")
+def test_priority_is_unsigned_64_bits_and_everything_else_is_lowest_and_oldest_first() -> None:
+    ranks = [None, "9", 5, 5.9, 2**64 - 1, 2**64 - 2, 2**63, 0, -1, 2**64, True, float("nan"), 5]
+    one = world(*({"p": rank} for rank in ranks), {}, traits=PRIORITY)
+    one.subscribe("inky", 20)
+    assert got(one.deliver(), "inky") == [4, 5, 6, 2, 3, 12, 7, 0, 1, 8, 9, 10, 11, 13]
+
+
+@pytest.mark.feature("Q11")
+def test_priority_holds_over_segments_returns_and_crashes() -> None:
+    with small(size=3):
+        one = world(*({"p": number * 7 % 10} for number in range(10)), traits=PRIORITY)
+        one.subscribe("inky", 2)
+        assert [n * 7 % 10 for n in got(one.deliver(), "inky")] == [9, 8]
+        one.settle("cancel", "inky", at(7))
+        assert [n * 7 % 10 for n in got(one.deliver(), "inky")] == [9]
+        one.commit()
+        for _ in range(10):
+            one.heard("inky")
+            one.commit()
+        one.crash()
+        one.subscribe("blinky", 10)
+        assert [n * 7 % 10 for n in got(one.deliver(), "blinky")] == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.feature("Q11", "L10")
+def test_an_expired_message_of_high_priority_is_not_delivered() -> None:
+    with small(size=2):
+        one = world({"p": 9}, {"p": 8}, said={"ttl_ms": 50}, traits=PRIORITY, expiration=ON)
+        publish(one, {"p": 1}, {"p": 2}, {"p": 3})
+        one.now_ms += 50
+        one.subscribe("inky", 2)
+        assert got(one.deliver(), "inky") == [4, 3]
+
+
+@pytest.mark.feature("Q11", "C37")
+def test_a_segment_that_leaves_at_once_is_forgotten_by_priority() -> None:
+    with small(size=2):
+        one = world({"p": 9}, {"p": 8}, traits=PRIORITY)
+        one.subscribe("inky", 0)
+        one.deliver()
+        one.subscribe("inky", 1, text="/f = 1")
+        one.deliver()
+        one.purge()
+        publish(one, {"p": 1, "f": 1})
+        assert got(one.deliver(), "inky") == [2]
+
+
+@pytest.mark.feature("Q11", "Q14")
+def test_a_filter_gets_the_highest_that_matches() -> None:
+    one = world({"p": 9, "f": 0}, {"p": 1, "f": 1}, {"p": 5, "f": 1}, traits=PRIORITY)
+    one.subscribe("inky", 1, text="/f = 1")
+    assert got(one.deliver(), "inky") == [2]
+
+
+@pytest.mark.feature("Q11")
+def test_tops_do_not_pile_up() -> None:
+    with small(size=500):
+        one = world({"p": 1}, traits=PRIORITY)
+        one.subscribe("inky", 1)
+        step = Step()
+        for number in range(1, 400):
+            record = one.topics["orders", 0][0]
+            records = [type(record)(offset=number, timestamp=1_000, value=b'{"p": 9}')]
+            one.shard.arrive("orders", 0, records, step)
+            one.shard.deliver(1_000, step)
+            claims = [at(int(d.messages.offsets[0])) for d in step.deliveries]
+            one.shard.settle(Verb.ACKNOWLEDGE, "inky", claims, 1_000, step)
+            step.deliveries.clear()
+        assert len(one.shard.state.index.tops._heap) < 100
+
+
+@pytest.mark.feature("Q11", "Q12", "Q20")
+def test_a_trait_counts_while_the_queue_asks_for_it() -> None:
+    body = [{"p": 1, **STOP, "g": "x"}, {"p": 2, "g": "x"}, {"p": 3, "g": "x"}]
+    everything = TraitReader(PRIORITY.priority, BARRIER.barrier, GROUP.group)
+    one = world(*body, traits=everything)
+    one.commit()
+    one.crash(QueueSettings(name="orders", lease_ms=100))
+    one.subscribe("inky", 2)
+    assert got(one.deliver(), "inky") == [0, 1]
+    one.settle("cancel", "inky", at(0, 1))
+    one.commit()
+    one.crash(QueueSettings(name="orders", lease_ms=100, traits=everything))
+    assert [(sent.bookmark[2], sent.barrier) for sent in one.deliver()["inky"]] == [(0, True), (2, False)]
+
+
+# Barriers
+
+
+def barrier_world(before: int = 1, behind: int = 1, **settings) -> World:
+    return world(*[{}] * before, STOP, *[{}] * behind, traits=BARRIER, **settings)
+
+
+def sent(deliveries, subscription: str) -> list[tuple[int, bool]]:
+    return [(one.bookmark[2], one.barrier) for one in deliveries.get(subscription, [])]
+
+
+@pytest.mark.feature("Q12")
+def test_a_barrier_waits_for_all_before_it_and_holds_back_all_behind_it() -> None:
+    one = barrier_world(before=2, behind=2)
+    one.subscribe("inky", 1)
+    one.subscribe("blinky", 10)
+    one.deliver()
+    assert one.deliver() == {}
+    one.settle("acknowledge", "inky", at(0))
+    assert one.deliver() == {}
+    one.settle("acknowledge", "blinky", at(1))
+    deliveries = one.deliver()
+    assert (sent(deliveries, "inky"), sent(deliveries, "blinky")) == ([(2, True), (3, False)], [(2, True), (4, False)])
+    assert depth(one) == 2
+
+
+@pytest.mark.feature("Q12")
+@pytest.mark.parametrize("backlog", [0, 1])
+def test_a_barrier_ignores_a_full_backlog_and_costs_none(backlog: int) -> None:
+    one = barrier_world(before=0, behind=0)
+    one.subscribe("inky", backlog)
+    assert sent(one.deliver(), "inky") == [(0, True)]
+    publish(one, {}, STOP)
+    one.subscribe("blinky", 1)
+    one.subscribe("inky", 0)
+    one.deliver()
+    one.settle("acknowledge", "blinky", at(1))
+    assert sent(one.deliver(), "inky") == [(2, True)]
+    assert one.settle("acknowledge", "inky", at(2)) == ["already_settled"]
+
+
+@pytest.mark.feature("Q12", "C34")
+def test_a_filter_decides_who_gets_a_barrier_not_who_waits() -> None:
+    one = barrier_world(before=1, behind=1)
+    one.subscribe("inky", 10, text="/f = 1")
+    one.subscribe("blinky", 1)
+    one.deliver()
+    one.settle("acknowledge", "blinky", at(0))
+    deliveries = one.deliver()
+    assert (sent(deliveries, "inky"), sent(deliveries, "blinky")) == ([], [(1, True), (2, False)])
+
+
+@pytest.mark.feature("C34")
+def test_a_barrier_that_nobody_matches_is_released_and_one_without_any_subscription_waits() -> None:
+    one = barrier_world(before=0, behind=1)
+    assert one.deliver() == {}
+    assert depth(one) == 2
+    one.subscribe("inky", 1, text="/f = 1")
+    assert one.deliver() == {}
+    assert depth(one) == 1
+
+
+@pytest.mark.feature("C34")
+def test_a_barrier_that_waits_for_a_subscription_ends_with_its_own_lifetime() -> None:
+    one = barrier_world(before=0, behind=1, said={"ttl_ms": 50}, expiration=ON)
+    publish(one, {})
+    one.now_ms += 50
+    one.subscribe("inky", 5)
+    assert one.deliver() == {}
+    assert [out.bookmark[2] for out in one.advance()] == [0, 1]
+    assert sent(one.deliver(), "inky") == [(2, False)]
+
+
+@pytest.mark.feature("Q12")
+def test_two_barriers_in_a_row_are_sent_one_after_the_other() -> None:
+    one = world(STOP, STOP, {}, STOP, traits=BARRIER)
+    one.subscribe("inky", 5)
+    assert sent(one.deliver(), "inky") == [(0, True), (1, True), (2, False)]
+    one.settle("acknowledge", "inky", at(2))
+    assert sent(one.deliver(), "inky") == [(3, True)]
+
+
+@pytest.mark.feature("Q12", "Q5")
+@pytest.mark.parametrize("how", ["lease ends", "delayed", "expired by hand", "too often"])
+def test_while_a_barrier_waits_what_comes_back_goes_before_it(how: str) -> None:
+    one = barrier_world(max_deliveries=1 if how == "too often" else 0)
+    one.subscribe("inky", 5)
+    one.deliver()
+    if how == "delayed":
+        one.settle("cancel", "inky", at(0), delay_ms=50)
+        assert one.deliver() == {}
+        one.advance(50)
+    elif how == "expired by hand":
+        one.settle("expire", "inky", at(0))
+    else:
+        one.advance(100)
+    if how in ("too often", "expired by hand"):
+        assert sent(one.deliver(), "inky") == [(1, True), (2, False)]
+    else:
+        assert sent(one.deliver(), "inky") == [(0, False)]
+
+
+@pytest.mark.feature("C11", "Q12")
+def test_a_barrier_does_not_wait_for_what_is_not_due_and_a_scheduled_barrier_stands_where_it_materialises() -> None:
+    one = world({}, STOP, said={"enqueue_at_ms": 1_500}, traits=BARRIER)
+    publish(one, STOP, {})
+    one.subscribe("inky", 5)
+    assert sent(one.deliver(), "inky") == [(2, True), (3, False)]
+    one.advance(500)
+    publish(one, {})
+    one.settle("acknowledge", "inky", at(3))
+    assert sent(one.deliver(), "inky") == [(0, False)]
+    one.settle("acknowledge", "inky", at(0))
+    assert sent(one.deliver(), "inky") == [(1, True), (4, False)]
+
+
+@pytest.mark.feature("C36")
+@pytest.mark.parametrize("how", ["acknowledged", "gone", "taken over"])
+def test_at_most_once_a_barrier_waits_for_what_was_sent(how: str) -> None:
+    one = barrier_world(**ONCE)
+    one.subscribe("inky", 1)
+    one.subscribe("blinky", 0)
+    one.deliver()
+    one.advance(1_000)
+    assert one.deliver() == {}
+    if how == "acknowledged":
+        one.settle("acknowledge", "inky", at(0))
+    elif how == "gone":
+        one.unsubscribe("inky")
+    else:
+        one.commit()
+        one.crash()
+    assert sent(one.deliver(), "blinky") == [(1, True)]
+
+
+@pytest.mark.feature("C35")
+def test_a_barrier_released_before_a_crash_is_repeated_to_who_is_still_there() -> None:
+    one = barrier_world(before=0, behind=0)
+    one.subscribe("inky")
+    one.subscribe("blinky")
+    one.subscribe("clyde", text="/f = 1")
+    one.commit()
+    one.deliver()
+    one.commit()
+    for _ in range(2):  # the second crash comes before the repetition was sent
+        _, one.journal = one._restored()
+        (released,) = one.journal._released
+        one.log.append(one.epoch, one.journal.begin())
+        step = Step()
+        one.shard.repeat(released, step)
+        assert [(d.subscription, d.barrier, d.messages.offsets.tolist()) for d in step.deliveries] == [
+            ("inky", True, [0]),
+            ("blinky", True, [0]),
+        ]
+    one.shard.unsubscribe("inky", 1_000, Step())
+    step = Step()
+    one.shard.repeat(released, step)
+    assert [d.subscription for d in step.deliveries] == ["blinky"]
+
+
+@pytest.mark.feature("C21", "Q12")
+def test_a_paused_queue_releases_no_barrier() -> None:
+    one = barrier_world(before=0, behind=0)
+    one.subscribe("inky")
+    one.pause(True)
+    assert one.deliver() == {}
+    one.pause(False)
+    assert sent(one.deliver(), "inky") == [(0, True)]
+
+
+@pytest.mark.feature("Q12", "Q16")
+def test_a_barrier_is_still_one_after_its_segment_was_written_whole() -> None:
+    with small(size=4, ring=2):
+        one = barrier_world(before=1, behind=1)
+        for _ in range(5):
+            one.heard("inky")
+            one.commit()
+        one.crash()
+        one.subscribe("inky", 5)
+        assert sent(one.deliver(), "inky") == [(0, False)]
+
+
+# Groups
+
+
+@pytest.mark.feature("Q20", "C32")
+def test_of_a_group_one_message_is_leased_at_a_time_and_in_order() -> None:
+    one = world({"g": "x"}, {"g": "x"}, {"g": "y"}, {}, {}, {"g": "x"}, traits=GROUP)
+    one.subscribe("inky", 10)
+    assert got(one.deliver(), "inky") == [0, 2, 3, 4]
+    assert one.deliver() == {}
+    one.settle("acknowledge", "inky", at(0))
+    assert got(one.deliver(), "inky") == [1]
+
+
+@pytest.mark.feature("Q20", "C19")
+@pytest.mark.parametrize("how", ["lease ends", "delayed"])
+def test_a_group_waits_for_its_first_message(how: str) -> None:
+    one = world({"g": "x"}, {"g": "x"}, traits=GROUP)
+    one.subscribe("inky", 1)
+    one.subscribe("blinky", 5)
+    one.deliver()
+    if how == "delayed":
+        one.settle("cancel", "inky", at(0), delay_ms=50)
+        assert one.deliver() == {}
+        one.advance(50)
+    else:
+        one.advance(100)
+    assert got(one.deliver(), "inky") == [0]
+    assert one.deliver() == {}
+
+
+@pytest.mark.feature("Q20", "Q14")
+def test_a_group_waits_though_nobody_takes_its_first_message() -> None:
+    one = world({"g": "x", "f": 0}, {"g": "x", "f": 1}, {"g": "y", "f": 1}, traits=GROUP)
+    one.subscribe("inky", 5, text="/f = 1")
+    assert got(one.deliver(), "inky") == [2]
+
+
+@pytest.mark.feature("Q20", "Q6")
+def test_at_most_once_a_group_waits_until_its_place_is_free() -> None:
+    one = world({"g": "x"}, {"g": "x"}, traits=GROUP, **ONCE)
+    one.subscribe("inky", 5)
+    assert got(one.deliver(), "inky") == [0]
+    assert one.deliver() == {}
+    one.commit()
+    one.crash()
+    assert got(one.deliver(), "inky") == [1]
+
+
+# Target depth
+
+
+def deep(count: int, target_depth: int = 2, **settings) -> World:
+    return world(*[{}] * count, target_depth=target_depth, **settings)
+
+
+@pytest.mark.feature("Q13", "C12")
+def test_no_more_than_the_target_depth_is_active_and_settled_ones_make_room() -> None:
+    one = deep(5)
+    assert one.peek() == [("orders", 0, 0), ("orders", 0, 1)]
+    one.subscribe("inky", 10)
+    one.deliver()
+    one.read("orders")
+    assert depth(one) == 2
+    one.settle("acknowledge", "inky", at(0))
+    one.read("orders")
+    assert got(one.deliver(), "inky") == [2]
+
+
+@pytest.mark.feature("Q13", "C16")
+def test_an_acknowledgment_of_an_inactive_message_is_remembered_and_honoured() -> None:
+    one = deep(5)
+    assert one.settle("acknowledge", "inky", at(1, 3), at(3), at(9)) == [
+        "settled", "settled", "settled", "already_settled", "unknown",
+    ]  # fmt: skip
+    assert one.settle("cancel", "inky", at(4)) == ["unknown"]
+    one.commit()
+    one.crash()
+    for _ in range(3):
+        one.read("orders")
+    one.subscribe("inky", 10)
+    assert got(one.deliver(), "inky") == [0, 4]
+    assert one.shard.state.remembered == set()
+    assert one.settle("acknowledge", "inky", at(1, 3)) == ["already_settled"] * 3
+
+
+@pytest.mark.feature("Q13")
+def test_an_acknowledged_offset_without_a_message_is_not_remembered_for_ever() -> None:
+    one = deep(2)
+    one.publish("orders", gap=3)
+    assert one.settle("acknowledge", "inky", at(2, 4)) == ["settled"] * 3
+    one.settle("acknowledge", "inky", at(0))
+    one.read("orders")
+    assert one.shard.state.remembered == set()
+
+
+@pytest.mark.feature("C12")
+def test_beyond_the_target_depth_a_message_expires_when_it_would_enter() -> None:
+    one = deep(4, said={"ttl_ms": 50}, expiration=ON)
+    assert [out.bookmark[2] for out in one.advance(50)] == [0, 1]
+    one.read("orders")
+    one.subscribe("inky", 5)
+    assert one.deliver() == {}
+    assert [(out.bookmark[2], out.deadline_ms) for out in one.advance()] == [(2, 1_050), (3, 1_050)]
+
+
+@pytest.mark.feature("C12")
+def test_delayed_messages_count_in_the_target_depth_and_scheduled_ones_do_not() -> None:
+    one = deep(1)
+    publish(one, {}, enqueue_at_ms=9_000)
+    one.subscribe("inky")
+    one.deliver()
+    one.settle("cancel", "inky", at(0), delay_ms=50)
+    assert one.shard.room() == 1
+
+
+# Records that Kafka lost, references, caps
+
+
+@pytest.mark.feature("C40", "L14")
+@pytest.mark.parametrize("once", [False, True])
+def test_a_lost_record_leaves_and_frees_place_group_barrier_and_depth(once: bool) -> None:
+    traits = TraitReader(barrier=BARRIER.barrier, group=GROUP.group)
+    one = world({"g": "x"}, STOP, {"g": "x"}, traits=traits, **(ONCE if once else {}))
+    one.subscribe("inky")
+    one.deliver()
+    one.truncate(("orders", 0, 0))
+    assert [(out.reasons, out.letter) for out in one._last_gone] == [(("log_truncated",), True)]
+    assert sent(one.deliver(), "inky") == [(1, True), (2, False)]
+
+
+@pytest.mark.feature("X2")
+def test_a_delivery_goes_by_reference_where_the_subscription_asks_for_it_but_a_barrier_never() -> None:
+    one = world({}, traits=BARRIER)
+    step = one._open()
+    one.shard.subscribe("inky", "", 5, 1 << 40, "", 1_000, step, by_reference=True)
+    one.shard.deliver(1_000, step)
+    one.shard.settle(Verb.ACKNOWLEDGE, "inky", [at(0)], 1_000, step)
+    one.shard.arrive("orders", 0, [*one.topics["orders", 0], publish_only(one, STOP)], step)
+    one.shard.deliver(1_000, step)
+    assert [(d.by_reference, d.barrier) for d in step.deliveries] == [(True, False), (False, True)]
+
+
+def publish_only(one: World, body: dict):
+    one.publish("orders", body=body)
+    return one.topics["orders", 0][-1]
+
+
+@pytest.mark.feature("Q3")
+def test_a_changed_cap_reaches_the_subscriptions_that_are_there() -> None:
+    one = world(*[{}] * 9)
+    one.subscribe("inky", 5)
+    one.commit()
+    one.crash(QueueSettings(name="orders", max_backlog=2))
+    assert got(one.deliver(), "inky") == [0, 1]
+    one.commit()
+    one.crash(QueueSettings(name="orders", max_backlog=3))
+    assert got(one.deliver(), "inky") == [2]
+    one.commit()
+    one.crash(QueueSettings(name="orders"))
+    assert got(one.deliver(), "inky") == [3, 4]
+
+
+@pytest.mark.feature("Q6", "Q8")
+def test_at_most_once_under_strict_only_the_holder_frees_its_place() -> None:
+    one = world({}, {}, leasing=Leasing.STRICT, **ONCE)
+    one.subscribe("inky")
+    one.deliver()
+    for verb in ("acknowledge", "cancel", "expire"):
+        assert one.settle(verb, "blinky", at(0)) == ["not_holder"]
+    assert one.deliver() == {}
+    assert one.settle("acknowledge", "inky", at(0, token=7)) == ["settled"]
+    assert got(one.deliver(), "inky") == [1]
+
+
+@pytest.mark.feature("C16")
+def test_many_scheduled_messages_cost_a_settlement_nothing() -> None:
+    one = world()
+    scheduled = one.shard.state.scheduled
+    source = one.shard.state.sources.number("orders", 0)
+    for offset in range(200):
+        scheduled.add(source, offset, Scheduled(5_000, 1 << 62))
+    for offset in range(0, 200, 2):
+        scheduled.discard(source, offset)
+    assert list(scheduled.between(source, 10, 15)) == [11, 13, 15]
+    for offset in range(1, 190, 2):
+        scheduled.discard(source, offset)
+    assert len(scheduled._offsets[source]) < 80
+    assert list(scheduled.between(source, 0, 500)) == [191, 193, 195, 197, 199]
