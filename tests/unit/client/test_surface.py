@@ -16,9 +16,19 @@ def test_the_public_surface_is_this() -> None:
     assert sorted(lapse_client.__all__) == lapse_client.__all__
     assert set(lapse_client.__all__) == {
         *("AlreadySettled", "AnswerTimeout", "Bookmark", "BookmarkRange", "Closed", "CommandFailed", "Connection"),
-        *("ConnectionFailed", "DeadLetter", "DeadLetterReader", "Delivery", "InvalidPublication", "LapseError"),
-        *("PublishFailed", "Publisher", "Queue", "QueueSubscriber", "Replayed", "SettlementResult", "SowClient"),
-        *("SowRecord", "SowSubscription", "UnknownEntity", "replay"),
+        *("ConnectionFailed", "DeadLetter", "DeadLetterReader", "Delivery", "History", "InvalidPublication"),
+        *(
+            "LapseError",
+            "Moment",
+            "PublishFailed",
+            "Publisher",
+            "Queue",
+            "QueueSubscriber",
+            "Replayed",
+            "SettlementResult",
+            "SowClient",
+        ),
+        *("SowRecord", "SowSubscription", "UnknownEntity", "history", "replay"),
     }
     assert all(getattr(lapse_client, name).__doc__ for name in lapse_client.__all__)
 
