@@ -128,8 +128,10 @@ class Topology:
             topics.append(
                 Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
             )
+            # What a new reign inherits is written anew step by step; until then the old records must stay.
+            journaled = {**compacted, "min.compaction.lag.ms": "3600000"}
             changelog = names.changelog(self.config.lapse.app_id, name)
-            topics.append(Wanted(changelog, Role.CHANGELOG, name, count, compacted))
+            topics.append(Wanted(changelog, Role.CHANGELOG, name, count, journaled))
             if name in self.config.sow:
                 topics.append(Wanted(names.sow(name), Role.SOW, name, count, compacted))
             letters = entity.dead_letter_topic(name)
