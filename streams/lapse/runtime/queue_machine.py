@@ -97,8 +97,8 @@ class QueueMachine:
         """Carry out a command at its own instant; timers due by then come first (C1, C2)."""
         at_ms = record.timestamp
         self._now_ms = max(self._now_ms, at_ms)
-        while self.shard.next_due_ms() <= at_ms:
-            self.shard.advance(at_ms, self._step)
+        if not self._waiting:
+            self._advance_to(at_ms)
         name = self.shard.settings.name
         try:
             command, encoding = commands.decode(record.value)
@@ -122,6 +122,10 @@ class QueueMachine:
             self._expected_bytes += _CHANGE_BYTES * len(command.bookmarks)
         else:
             self._carry_out(command, encoding, at_ms)
+
+    def _advance_to(self, at_ms: int) -> None:
+        while self.shard.next_due_ms() <= at_ms:
+            self.shard.advance(at_ms, self._step)
 
     @property
     def step_bytes(self) -> int:
@@ -148,6 +152,7 @@ class QueueMachine:
         """Carry out commands with filters: judge every message first, as far as its payload is needed."""
         while self._waiting:
             command, encoding, at_ms = self._waiting.popleft()
+            self._advance_to(at_ms)
             text = command.filter or ""
             for topic, partition in self._commands.looks_ahead(command):
                 tp = TP(topic, partition)
@@ -192,14 +197,20 @@ class QueueMachine:
             self.shard.judge(
                 [(place, topic, partition, record) for (_, place), record in zip(some, records, strict=True)]
             )
+            lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
+            self.shard.truncated(topic, partition, lost, self._now_ms, self._step)
 
     def advance(self, now_ms: int) -> None:
-        """Do what is due, a bounded amount of it."""
+        """Do what is due, a bounded amount of it; not before the commands that wait, which count as of before (C1)."""
+        if self._waiting:
+            return
         self._now_ms = max(self._now_ms, now_ms)
         self.shard.advance(now_ms, self._step)
 
     def deliver(self, now_ms: int) -> bool:
-        """Hand messages to subscriptions, a bounded number of them."""
+        """Hand messages to subscriptions, a bounded number of them; after the commands that wait (C2)."""
+        if self._waiting:
+            return True
         self._now_ms = max(self._now_ms, now_ms)
         return self.shard.deliver(self._now_ms, self._step)
 

@@ -14,7 +14,8 @@ from lapse.core.lifetime import NEVER, NO_TIMESTAMP, TTL_MS, Expiration, Expirat
 from lapse.core.record import Record
 
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
-_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE}
+MESSAGE_ID: Final = "lapse-message-id"
+_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID}
 _SILENT: Final = -1
 _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18
@@ -31,6 +32,7 @@ class Arrivals:
         scheduled: (offset, instant, deadline) of messages that are not visible yet.
         invalid: (offset, fault) of messages whose lifetime cannot be read.
         expired: (offset, deadline) of messages that were past their deadline on arrival.
+        identified: (offset, message id, timestamp) of all that have an id (X6).
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -38,6 +40,7 @@ class Arrivals:
     scheduled: list[tuple[int, int, int]] = field(default_factory=list)
     invalid: list[tuple[int, str]] = field(default_factory=list)
     expired: list[tuple[int, int]] = field(default_factory=list)
+    identified: list[tuple[int, bytes, int]] = field(default_factory=list)
 
     def runs(self) -> list[tuple[int, int]]:
         """Slices (first, stop) of `offsets` that are consecutive."""
@@ -102,6 +105,9 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
     for name, value in record.headers:
         if name == REDRIVE_QUEUE and value != queue.encode():
             return
+    message_id = next((value for name, value in record.headers if name == MESSAGE_ID and value), None)
+    if message_id is not None:
+        arrivals.identified.append((record.offset, message_id, record.timestamp))
     try:
         stated = lifetime.read(record.headers, record.timestamp)
         deadline_ms = lifetime.deadline_ms(stated, record.timestamp, expiration)

@@ -39,6 +39,8 @@ class Verb(IntEnum):
     RELEASED = 15
     REMEMBERED = 16
     HONOURED = 17
+    IDENTIFIED = 18
+    FORGOTTEN = 19
 
 
 @dataclass(slots=True)
@@ -55,7 +57,8 @@ class Change:
             SCHEDULED: the instant at which it materialises. ms since the epoch.
         deadlines_ms: ARRIVED, SCHEDULED: deadline of each message; None = all never expire.
         traits: ARRIVED, SCHEDULED: what the queue's expressions say of each message.
-        facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it.
+        facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it;
+            IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp.
     """
 
     verb: Verb

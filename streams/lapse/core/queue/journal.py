@@ -6,7 +6,7 @@ The changelog topic keeps the latest record of every key, so the journal is laid
   its changes touched has been written whole.
 - `g` epoch segment: a segment, whole, with the sequence of the last step that it contains; no value once it is gone.
 - `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
-  remembered acknowledgment.
+  remembered acknowledgment. `i` epoch number: message ids that were seen within the window.
 
 The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
 what the new owner writes. Segments that the new owner inherited stand under older epochs until `maintain` has moved
@@ -26,6 +26,7 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.repeats import chunk_of
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.source import Source
@@ -51,7 +52,16 @@ _AS_OF: Final = struct.Struct("<q")
 _SCHEDULED: Final = struct.Struct("<qqQBq")
 _FORMAT: Final = 1
 _KEPT_APART: Final = frozenset(
-    {Verb.SUBSCRIBED, Verb.UNSUBSCRIBED, Verb.SCHEDULED, Verb.UNSCHEDULED, Verb.REMEMBERED, Verb.HONOURED}
+    {
+        Verb.SUBSCRIBED,
+        Verb.UNSUBSCRIBED,
+        Verb.SCHEDULED,
+        Verb.UNSCHEDULED,
+        Verb.REMEMBERED,
+        Verb.HONOURED,
+        Verb.IDENTIFIED,
+        Verb.FORGOTTEN,
+    }
 )
 
 
@@ -104,6 +114,8 @@ class QueueJournal:
         for (source, offset), scheduled in state.scheduled.items():
             items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), _SCHEDULED.pack(*scheduled)))
         items += [(_SCHEDULED_KEY.pack(b"a", self._epoch, *one), b"") for one in sorted(state.remembered)]
+        for number, chunk in state.repeats.chunks.items():
+            items.append((_KEY.pack(b"i", self._epoch, number), json.dumps(chunk).encode()))
         items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, self._released)))
         items += [(key, None) for key in self._obsolete]
         self._obsolete.clear()
@@ -157,6 +169,10 @@ class QueueJournal:
         if change.verb in (Verb.REMEMBERED, Verb.HONOURED):
             key = _SCHEDULED_KEY.pack(b"a", self._epoch, change.source, change.offset)
             return key, b"" if change.verb is Verb.REMEMBERED else None
+        if change.verb in (Verb.IDENTIFIED, Verb.FORGOTTEN):
+            chunk = (change.source, change.until_ms, change.facts.get("ids"))
+            value = json.dumps(chunk).encode() if change.verb is Verb.IDENTIFIED else None
+            return _KEY.pack(b"i", self._epoch, change.offset), value
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.verb is Verb.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
@@ -212,6 +228,8 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
             state.apply(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts))
         elif kind == b"a":
             state.remembered.add(_SCHEDULED_KEY.unpack(key)[2:])
+        elif kind == b"i":
+            state.repeats.add(_KEY.unpack(key)[2], chunk_of(*json.loads(value)))
         elif kind == b"s":
             _, _, source, offset = _SCHEDULED_KEY.unpack(key)
             state.scheduled.add(source, offset, Scheduled(*_SCHEDULED.unpack(value)))

@@ -10,6 +10,7 @@ import numpy as np
 
 from lapse.core.queue.change import Change, Places, Verb
 from lapse.core.queue.index import Index
+from lapse.core.queue.repeats import Repeats
 from lapse.core.queue.roll import Roll
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import NOBODY, SIZE, Run, Segment, State
@@ -31,6 +32,7 @@ class QueueState:
         roll: the subscriptions.
         scheduled: messages that are not visible yet.
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
+        repeats: message ids that were seen within the window (X6).
         paused: whether deliveries are held back (C21).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
         dropped: segments that are gone since the journal was last written.
@@ -46,6 +48,7 @@ class QueueState:
         self.roll = Roll()
         self.scheduled = ScheduledMessages()
         self.remembered: set[tuple[int, int]] = set()
+        self.repeats = Repeats()
         self.paused = False
         self.dirty: dict[int, int] = {}
         self.sequence = 0
@@ -151,10 +154,10 @@ class QueueState:
                 self.remembered.add((change.source, change.offset))
             case Verb.HONOURED:
                 self.remembered.discard((change.source, change.offset))
-            case Verb.PAUSED:
-                self.paused = True
-            case Verb.RESUMED:
-                self.paused = False
+            case Verb.IDENTIFIED | Verb.FORGOTTEN:
+                self.repeats.apply(change)
+            case Verb.PAUSED | Verb.RESUMED:
+                self.paused = change.verb is Verb.PAUSED
 
     def _contains(self, index: int) -> bool:
         """In recovery: whether a segment was read whole and already contains the step that is applied."""

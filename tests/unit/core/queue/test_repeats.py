@@ -1,0 +1,148 @@
+"""Message ids: a repeat within the window is dropped, by record timestamps, across restarts."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+
+pytestmark = pytest.mark.feature("X6", "C43")
+
+WINDOW_MS = 1_000
+
+
+class Queue:
+    """A shard, and the latest value of every key of its changelog."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = QueueSettings(
+            name="q", expiration=Expiration(True), **{"dedup_window_ms": WINDOW_MS, **settings}
+        )
+        self.shard = QueueShard(self.settings)
+        self.epoch = 1
+        self.journal = QueueJournal(self.shard.state, 1)
+        self.log: dict[bytes, bytes] = {}
+        self.write(self.journal.begin())
+        self.offsets: dict[str, int] = {}
+
+    def write(self, items: list[tuple[bytes, bytes | None]]) -> None:
+        for key, value in items:
+            self.log.pop(key, None)
+            if value is not None:
+                self.log[key] = value
+
+    def read(self, *ids: str | None, at_ms: int, topic: str = "t", **headers: bytes) -> list[int]:
+        """Take in one batch, one record per id; returns which of the batch were repeats."""
+        first = self.offsets.get(topic, 0)
+        self.offsets[topic] = first + len(ids)
+        records = [
+            SimpleNamespace(
+                offset=first + at,
+                timestamp=at_ms,
+                key=None,
+                value=b"",
+                headers=[
+                    *([] if name is None else [("lapse-message-id", name.encode())]),
+                    *((key.replace("_", "-"), value) for key, value in headers.items()),
+                ],
+            )
+            for at, name in enumerate(ids)
+        ]
+        step = Step()
+        self.shard.arrive(topic, 0, records, step)
+        if step.changes or step.removals:
+            self.write(self.journal.encode(step))
+        told = [one.messages.offsets.tolist() for one in step.happenings if one.messages and one.kind == "repeated"]
+        return [offset - first for offsets in told for offset in offsets]
+
+    def restart(self) -> None:
+        restored = restore(self.log.items())
+        self.epoch += 1
+        self.shard = QueueShard(self.settings, restored.state)
+        self.journal = QueueJournal(restored.state, self.epoch, restored)
+        self.write(self.journal.begin())
+
+    @property
+    def depth(self) -> int:
+        return self.shard.depth()["depth"]
+
+
+def test_a_repeat_is_dropped_and_told_and_the_rest_enters():
+    queue = Queue()
+    assert queue.read("a", "b", None, "a", "", None, at_ms=5_000) == [3]
+    assert queue.read("b", "c", at_ms=5_000 + WINDOW_MS - 1) == [0]
+    assert queue.depth == 6
+
+
+def test_the_window_ends_on_its_millisecond_and_counts_from_what_entered():
+    queue = Queue()
+    assert queue.read("a", at_ms=5_000) == []
+    assert queue.read("a", at_ms=5_000 + WINDOW_MS - 1) == [0]
+    assert queue.read("a", at_ms=5_000 + WINDOW_MS) == []
+    assert queue.read("a", at_ms=5_000 + 2 * WINDOW_MS - 1) == [0]
+
+
+def test_each_partition_and_topic_has_ids_of_its_own():
+    queue = Queue()
+    assert queue.read("a", at_ms=5_000) == []
+    assert queue.read("a", at_ms=5_000, topic="other") == []
+    assert queue.depth == 2
+
+
+@pytest.mark.parametrize("headers", [{"lapse_ttl_ms": b"x"}, {"lapse_expires_at_ms": b"1"}])
+def test_what_is_dead_on_arrival_does_not_occupy_its_id(headers: dict[str, bytes]):
+    queue = Queue()
+    assert queue.read("a", at_ms=5_000, **headers) == []
+    assert queue.read("a", at_ms=5_001) == []
+    assert queue.depth == 1
+    assert queue.read("a", at_ms=5_002, **headers) == [0]
+
+
+def test_scheduled_messages_occupy_their_ids_and_are_dropped_as_repeats():
+    queue = Queue()
+    assert queue.read("a", at_ms=5_000, lapse_enqueue_at_ms=b"9000") == []
+    assert queue.read("a", at_ms=5_100, lapse_enqueue_at_ms=b"9000") == [0]
+    assert queue.shard.depth()["scheduled"] == 1
+
+
+def test_what_was_redriven_for_another_queue_is_none_of_ours():
+    queue = Queue()
+    assert queue.read("a", at_ms=5_000, lapse_redrive_queue=b"other") == []
+    assert queue.read("a", at_ms=5_000, lapse_redrive_queue=b"q") == []
+    assert queue.depth == 1
+
+
+@pytest.mark.feature("Q16")
+def test_ids_survive_restarts_and_are_forgotten_in_time():
+    queue = Queue()
+    long = "x" * 200
+    queue.read("a", "\x00é", long, at_ms=5_000)
+    for _ in range(3):
+        queue.restart()
+        assert queue.read("a", "\x00é", long, at_ms=5_500) == [0, 1, 2]
+    queue.read("b", at_ms=5_900)
+    assert len(queue.shard.state.repeats.chunks) == 2
+    queue.read(None, at_ms=5_000 + WINDOW_MS)
+    assert len(queue.shard.state.repeats.chunks) == 1
+    queue.read(None, at_ms=20_000)
+    assert not [key for key in queue.log if key[:1] == b"i"]
+    assert not queue.shard.state.repeats._seen
+    queue.restart()
+    assert queue.read("a", "b", at_ms=20_001) == []
+
+
+def test_a_window_of_nothing_drops_nothing():
+    queue = Queue(dedup_window_ms=0)
+    assert queue.read("a", "a", at_ms=5_000) == []
+    assert not queue.shard.state.repeats.chunks
+
+
+def test_without_a_timestamp_the_latest_one_counts():
+    queue = Queue()
+    assert queue.read("a", at_ms=-1) == []
+    assert queue.read("a", at_ms=-1) == [0]
