@@ -106,6 +106,7 @@ class QueueConfig(EntityConfig):
         group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
         target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
         forward_to: topic or queue that gets every message which could be delivered (Q21).
+        dedup_window: a message whose `lapse-message-id` was seen so shortly before is dropped, ms; `"0s"` = none (X6).
         recovery_point: where a new queue begins: `"beginning"`, `"end"`, or an instant in ms since the epoch (Q16).
     """
 
@@ -121,6 +122,7 @@ class QueueConfig(EntityConfig):
     max_per_subscription_backlog: int | None = Field(default=None, ge=0)
     max_deliveries: int = Field(default=0, ge=0, le=65_000)
     max_cancels: int = Field(default=0, ge=0, le=65_000)
+    dedup_window: DurationMs = 120_000
     recovery_point: Literal["beginning", "end"] | int = "beginning"
     ordering: Literal["partition", "total"] = "partition"
     priority: str | None = None
@@ -211,6 +213,7 @@ class QueueConfig(EntityConfig):
             max_deliveries=self.max_deliveries,
             max_cancels=self.max_cancels,
             heartbeat_timeout_ms=self.heartbeat_timeout,
+            dedup_window_ms=self.dedup_window,
             dead_letter_topic=self.dead_letter_topic(name),
             dead_letter_reasons=QUEUE_DEAD_LETTER_REASONS if reasons is None else frozenset(reasons),
             target_depth=self.target_queue_depth,

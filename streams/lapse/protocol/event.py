@@ -18,6 +18,7 @@ class EventKind(StrEnum):
     DEAD_LETTERED = "dead_lettered"  # left for L14's reasons, a letter was written
     EXPIRED = "expired"  # left for L14's reasons, without a letter (D1)
     BARRIER_RELEASED = "barrier_released"
+    REPEATED = "repeated"  # dropped on arrival: its message id was seen within the window (X6)
     CANCELLED = "cancelled"
     LEASE_RETURNED = "lease_returned"
     RENEWED = "renewed"
@@ -37,6 +38,7 @@ TERMINAL = frozenset(
         EventKind.DEAD_LETTERED,
         EventKind.EXPIRED,
         EventKind.BARRIER_RELEASED,
+        EventKind.REPEATED,
     }
 )
 """The kinds that end a message's stay in a queue: exactly one of them per message, however often it is told."""
