@@ -33,7 +33,6 @@ class Arrivals:
         invalid: (offset, fault) of messages whose lifetime cannot be read.
         expired: (offset, deadline) of messages that were past their deadline on arrival.
         identified: (offset, message id, timestamp) of all that have an id (X6).
-        identified: (offset, message id, timestamp) of all that have an id (X6).
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -41,7 +40,6 @@ class Arrivals:
     scheduled: list[tuple[int, int, int]] = field(default_factory=list)
     invalid: list[tuple[int, str]] = field(default_factory=list)
     expired: list[tuple[int, int]] = field(default_factory=list)
-    identified: list[tuple[int, bytes, int]] = field(default_factory=list)
     identified: list[tuple[int, bytes, int]] = field(default_factory=list)
 
     def runs(self) -> list[tuple[int, int]]:

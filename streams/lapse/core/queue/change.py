@@ -41,8 +41,6 @@ class Verb(IntEnum):
     HONOURED = 17
     IDENTIFIED = 18
     FORGOTTEN = 19
-    IDENTIFIED = 18
-    FORGOTTEN = 19
 
 
 @dataclass(slots=True)

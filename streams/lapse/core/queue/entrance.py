@@ -46,8 +46,6 @@ class Entrance:
         arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(topic))
         if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
             arrivals = self._sift(number, records[-1].timestamp if records else -1, arrivals, step)
-        if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
-            arrivals = self._sift(number, records[-1].timestamp if records else -1, arrivals, step)
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
         scheduled = [offset for offset, _, _ in arrivals.scheduled]
         views = self._views(topic, partition, records, scheduled) if scheduled else []
@@ -57,32 +55,6 @@ class Entrance:
             self._schedule.add(number, offset, at_ms, deadline_ms, of_one, step)
         self._refuse(number, records, arrivals, step)
         source.next_offset = max(source.next_offset, behind)
-
-    def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
-        """Leave out messages whose id was seen within the window; forget ids that are older (X6, C43)."""
-        window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
-        found = repeats.sift(number, arrivals, window_ms)
-        for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
-            self._decisions.do(Change(Verb.FORGOTTEN, offset=outdated), step)
-        if found.ids:
-            self._decisions.do(
-                Change(
-                    Verb.IDENTIFIED,
-                    source=number,
-                    offset=repeats.next_number,
-                    until_ms=found.newest_ms,
-                    facts={"ids": found.ids},
-                ),
-                step,
-            )
-        if not found.repeats:
-            return arrivals
-        source = self._state.sources[number]
-        offsets = np.array(sorted(found.repeats), np.int64)
-        none_yet = np.zeros(len(offsets), np.uint32)
-        messages = Messages(source.topic, source.partition, offsets, None, none_yet, None)
-        step.happenings.append(Happening("repeated", found.newest_ms, messages))
-        return without(arrivals, found.repeats)
 
     def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
         """Leave out messages whose id was seen within the window; forget ids that are older (X6, C43)."""

@@ -27,7 +27,6 @@ import numpy as np
 
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.repeats import chunk_of
-from lapse.core.queue.repeats import chunk_of
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.source import Source
@@ -117,8 +116,6 @@ class QueueJournal:
         items += [(_SCHEDULED_KEY.pack(b"a", self._epoch, *one), b"") for one in sorted(state.remembered)]
         for number, chunk in state.repeats.chunks.items():
             items.append((_KEY.pack(b"i", self._epoch, number), json.dumps(chunk).encode()))
-        for number, chunk in state.repeats.chunks.items():
-            items.append((_KEY.pack(b"i", self._epoch, number), json.dumps(chunk).encode()))
         items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, self._released)))
         items += [(key, None) for key in self._obsolete]
         self._obsolete.clear()
@@ -172,10 +169,6 @@ class QueueJournal:
         if change.verb in (Verb.REMEMBERED, Verb.HONOURED):
             key = _SCHEDULED_KEY.pack(b"a", self._epoch, change.source, change.offset)
             return key, b"" if change.verb is Verb.REMEMBERED else None
-        if change.verb in (Verb.IDENTIFIED, Verb.FORGOTTEN):
-            chunk = (change.source, change.until_ms, change.facts.get("ids"))
-            value = json.dumps(chunk).encode() if change.verb is Verb.IDENTIFIED else None
-            return _KEY.pack(b"i", self._epoch, change.offset), value
         if change.verb in (Verb.IDENTIFIED, Verb.FORGOTTEN):
             chunk = (change.source, change.until_ms, change.facts.get("ids"))
             value = json.dumps(chunk).encode() if change.verb is Verb.IDENTIFIED else None
@@ -235,8 +228,6 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
             state.apply(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts))
         elif kind == b"a":
             state.remembered.add(_SCHEDULED_KEY.unpack(key)[2:])
-        elif kind == b"i":
-            state.repeats.add(_KEY.unpack(key)[2], chunk_of(*json.loads(value)))
         elif kind == b"i":
             state.repeats.add(_KEY.unpack(key)[2], chunk_of(*json.loads(value)))
         elif kind == b"s":

@@ -57,7 +57,6 @@ class QueueSettings:
         dead_letter_reasons: reasons that cause a letter (C22, C25).
         target_depth: most messages that are active at once; None = all (Q13).
         dedup_window_ms: a message whose id was seen so shortly before is dropped, ms; 0 = none is (X6).
-        dedup_window_ms: a message whose id was seen so shortly before is dropped, ms; 0 = none is (X6).
         traits: reads priority, barrier and group of messages (Q11, Q12, Q20).
         parse: reads payloads, for expressions.
     """
@@ -78,7 +77,6 @@ class QueueSettings:
     dead_letter_topic: str = ""
     dead_letter_reasons: frozenset[Reason] = QUEUE_DEAD_LETTER_REASONS
     target_depth: int | None = None
-    dedup_window_ms: int = 120_000
     dedup_window_ms: int = 120_000
     traits: TraitReader = NO_TRAITS
     parse: Parse = json.loads

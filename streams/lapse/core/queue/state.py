@@ -11,7 +11,6 @@ import numpy as np
 from lapse.core.queue.change import Change, Places, Verb
 from lapse.core.queue.index import Index
 from lapse.core.queue.repeats import Repeats
-from lapse.core.queue.repeats import Repeats
 from lapse.core.queue.roll import Roll
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import NOBODY, SIZE, Run, Segment, State
@@ -34,7 +33,6 @@ class QueueState:
         scheduled: messages that are not visible yet.
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
-        repeats: message ids that were seen within the window (X6).
         paused: whether deliveries are held back (C21).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
         dropped: segments that are gone since the journal was last written.
@@ -50,7 +48,6 @@ class QueueState:
         self.roll = Roll()
         self.scheduled = ScheduledMessages()
         self.remembered: set[tuple[int, int]] = set()
-        self.repeats = Repeats()
         self.repeats = Repeats()
         self.paused = False
         self.dirty: dict[int, int] = {}
