@@ -14,7 +14,8 @@ from lapse_client.delivery import Settling
 from lapse_client.error import Closed
 from lapse_client.settlement import SettlementResult, chunks, results
 
-_OLDEST = "oldest_age_ms"
+_HIGHEST = frozenset({"oldest_age_ms", "subscriptions"})
+"""Figures of which the highest of all shards counts, not their sum: a subscription is one with every shard."""
 
 
 class Queue:
@@ -58,11 +59,11 @@ class Queue:
             self._conversation.__exit__(None, None, None)
 
     def depth(self) -> dict[str, int]:
-        """Figures over all shards: available, leased, delayed, scheduled, dying, depth; oldest_age_ms the highest."""
+        """Figures over all shards: available, leased, delayed, scheduled, depth, subscriptions, oldest_age_ms."""
         total: dict[str, int] = {}
         for answer in self._ask(Command(command="depth")):
             for name, figure in answer.counts.items():
-                total[name] = max(total.get(name, 0), figure) if name == _OLDEST else total.get(name, 0) + figure
+                total[name] = max(total.get(name, 0), figure) if name in _HIGHEST else total.get(name, 0) + figure
         total.pop("home", None)
         return total
 
