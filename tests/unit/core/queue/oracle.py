@@ -203,7 +203,7 @@ class Oracle:
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**70
         message.rank = int(value) if traits.priority and number and 0 <= int(value) < 2**64 else None
         message.barrier = bool(traits.barrier) and body.get("b") == "yes"
-        message.group = str(body["g"]) if traits.group and body.get("g") is not None else None
+        message.group = repr(body.get("g")) if traits.group and isinstance(body.get("g"), (str, int)) else None
 
     def room(self) -> int:
         if self.settings.target_depth is None:

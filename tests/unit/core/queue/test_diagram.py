@@ -24,7 +24,14 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.trait import TraitReader
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "queues.md"
-ABOUT_OTHERS = {Verb.SUBSCRIBED, Verb.UNSUBSCRIBED, Verb.PAUSED, Verb.RESUMED}
+ABOUT_OTHERS = {
+    Verb.SUBSCRIBED,
+    Verb.UNSUBSCRIBED,
+    Verb.PAUSED,
+    Verb.RESUMED,
+    Verb.IDENTIFIED,
+    Verb.FORGOTTEN,
+}
 NOT_IN_THE_QUEUE = {Verb.REMEMBERED, Verb.HONOURED}
 ABOUT_MESSAGES = set(Verb) - ABOUT_OTHERS - NOT_IN_THE_QUEUE
 OUTSIDE = "[*]"

@@ -290,7 +290,7 @@ class ShardMachine(RuleBasedStateMachine):
 def test_the_shard_is_the_oracle() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    examples = int(os.environ.get("LAPSE_SOAK", "250"))
+    examples = int(os.environ.get("LAPSE_SOAK", "60"))
     run_state_machine_as_test(
         ShardMachine,
         settings=settings(
