@@ -14,8 +14,11 @@ from lapse.core.lifetime import NO_TIMESTAMP
 from lapse.core.queue.arrival import Arrivals
 from lapse.core.queue.change import Change, Verb
 
-_LONGEST: Final = 64
-"""A longer id is kept as its digest."""
+_LONGEST: Final = 40
+"""A longer id, or one that JSON would write longer, is kept as its digest: those of a step share one RecordBatch."""
+
+_DIGEST: Final = "#"
+_WRITTEN_LONGER: Final = frozenset('"\\')
 
 
 class Chunk(NamedTuple):
@@ -126,4 +129,8 @@ def chunk_of(source: int, newest_ms: int, ids: Sequence[Sequence[str | int]]) ->
 
 
 def _name(raw: bytes) -> str:
-    return raw.decode("latin-1") if len(raw) <= _LONGEST else "#" + blake2b(raw, digest_size=32).hexdigest()
+    if len(raw) <= _LONGEST and raw.isascii():
+        text = raw.decode()
+        if text.isprintable() and not _WRITTEN_LONGER & set(text) and not text.startswith(_DIGEST):
+            return text
+    return _DIGEST + blake2b(raw, digest_size=16).hexdigest()

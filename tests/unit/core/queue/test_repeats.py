@@ -136,6 +136,15 @@ def test_ids_survive_restarts_and_are_forgotten_in_time():
     assert queue.read("a", "b", at_ms=20_001) == []
 
 
+def test_ten_thousand_ids_of_any_kind_fit_into_a_step():
+    for kind in ('{:05}"', "\x00{:05}" + "é" * 30, "{:05}" + "x" * 35, "{:05}" + "y" * 200, "#{:05}"):
+        queue = Queue()
+        assert queue.read(*(kind.format(number) for number in range(10_000)), at_ms=5_000) == []
+        (chunk,) = [value for key, value in queue.log.items() if key[:1] == b"i"]
+        assert len(chunk) < 700_000
+        assert queue.read(kind.format(7), at_ms=5_001) == [0]
+
+
 def test_a_window_of_nothing_drops_nothing():
     queue = Queue(dedup_window_ms=0)
     assert queue.read("a", "a", at_ms=5_000) == []
