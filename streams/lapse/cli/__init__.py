@@ -37,6 +37,9 @@ COMMANDS: Mapping[str, Lazy] = {
     "queue": Lazy("lapse.cli.queue:queue", "Receive from queues, look into them, settle messages."),
     "dlq": Lazy("lapse.cli.dlq:dlq", "Look into dead letters, and send them back."),
     "explain": Lazy("lapse.cli.explain:explain", "Tell what happened to one message, from arrival to end."),
+    "replicate": Lazy(
+        "lapse.cli.replicate:replicate", "Bring SOW topics to another deployment, with their deadlines.", extra="worker"
+    ),
     "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records of SOW topics."),
     "spark": Lazy(
         "lapse_spark.cli:spark", "Count, archive, redrive and audit dead letters with Apache Spark.", extra="spark"

@@ -233,12 +233,14 @@ class SowConfig(EntityConfig):
         topic: its underlying topic; the topic of its own name when left out.
         key: paths of the payload that make the key; the record's key when left out (S1).
         hash_index: paths of further fields that equality filters look up (S11).
+        remember_removed: how long every removed key is remembered against older updates of other deployments, ms (S10).
         value_format: how payloads are read where they have to be: `"json"` (S1, S2).
     """
 
     topic: str | None = None
     key: tuple[str, ...] = ()
     hash_index: tuple[str, ...] = ()
+    remember_removed: DurationMs | None = None
     value_format: Literal["json"] = "json"
 
     @model_validator(mode="before")

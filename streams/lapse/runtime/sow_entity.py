@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import orjson
 from faust.types import TP
 
@@ -14,6 +16,9 @@ from lapse.runtime.changelog import Changelog
 from lapse.runtime.entity import Entity, Services
 from lapse.runtime.sow_machine import SowMachine
 from lapse.runtime.sow_output import SowOutput
+
+_REMEMBERED_MS: Final = 60_000
+"""How long a removed key is remembered, where that is needed without replication (C46)."""
 
 
 class SowEntity(Entity):
@@ -53,6 +58,8 @@ class SowEntity(Entity):
             hash_index=config.hash_index,
             dead_letter_reasons=config.letter_reasons(),
             heartbeat_timeout_ms=config.heartbeat_timeout,
+            grave_ms=max(_REMEMBERED_MS, config.remember_removed or 0),
+            remembers_removed=config.remember_removed is not None,
             keeps_copies=config.on_expire is not None,
             parse=orjson.loads,
             serialize=orjson.dumps,

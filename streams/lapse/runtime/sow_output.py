@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
+from lapse.core.sow.origin import ORIGIN, path_of
 from lapse.core.sow.output import Departure, Happening, Kind, Letter, Message, OutOfFocus, Place, Reply, StateRecord
 from lapse.protocol import answer as answers
 from lapse.protocol import dead_letter, event, header, topic
@@ -50,16 +51,18 @@ class SowOutput:
         self._deliveries = topic.deliveries(name)
 
     def state(self, records: Iterable[StateRecord]) -> Rows:
-        """Records of the compacted topic: latest payload, or a tombstone (S8)."""
+        """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10)."""
         rows: list[Row] = []
         for record in records:
             if record.payload is None:
-                rows.append((record.key, None, []))
+                rows.append((record.key, None, _removal(record)))
             else:
                 assert record.place is not None, "only tombstones have none"
                 headers = _facts(record.deadline_ms, record.timestamp_ms, record.place)
                 if record.headers:
                     headers += _passed_on(record.headers)
+                    if path := path_of(record.headers):
+                        headers.append((ORIGIN, path))
                 rows.append((record.key, record.payload, headers))
         return Rows(self._state, self._partition, rows)
 
@@ -163,6 +166,17 @@ def _facts(deadline_ms: int, timestamp_ms: int, place: Place) -> _Headers:
     if deadline_ms != NEVER:
         facts.append((EXPIRES_AT_MS, b"%d" % deadline_ms))
     return facts
+
+
+def _removal(record: StateRecord) -> _Headers:
+    removal = record.removal
+    if removal is None:
+        return []
+    headers: _Headers = [
+        (header.OPERATION, removal.reason.encode()),
+        (header.TIMESTAMP_MS, b"%d" % removal.timestamp_ms),
+    ]
+    return [*headers, (ORIGIN, removal.path)] if removal.path else headers
 
 
 def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:

@@ -21,6 +21,9 @@ from lapse.runtime import security
 from lapse.runtime.producer import MAX_BATCH_BYTES
 
 _PATIENCE_S: Final = 15.0
+_DELETES_KEPT: Final = {"delete.retention.ms": str(7 * 86_400_000)}
+"""How long a replica may be apart and still learn of every delete (S10)."""
+
 _LARGE: Final = {"max.message.bytes": str(2 * MAX_BATCH_BYTES)}
 
 
@@ -133,7 +136,7 @@ class Topology:
             changelog = names.changelog(self.config.lapse.app_id, name)
             topics.append(Wanted(changelog, Role.CHANGELOG, name, count, journaled))
             if name in self.config.sow:
-                topics.append(Wanted(names.sow(name), Role.SOW, name, count, compacted))
+                topics.append(Wanted(names.sow(name), Role.SOW, name, count, {**compacted, **_DELETES_KEPT}))
             letters = entity.dead_letter_topic(name)
             if letters:
                 keep = {**stamped, **_LARGE, "retention.ms": "-1"}

@@ -7,12 +7,16 @@ from typing import Final, NamedTuple
 from lapse.core import lifetime
 from lapse.core.reason import Reason
 from lapse.core.record import Record
-from lapse.core.sow import key
+from lapse.core.sow import key, origin
+from lapse.core.sow.origin import Origin
 from lapse.core.sow.record import pack_headers
 from lapse.core.sow.settings import SowSettings
 
 COMMAND: Final = "lapse-command"
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
+
+_AS_STATED: Final = lifetime.Expiration()
+"""A replicated record keeps the deadline that it states: no default, no ceiling (S10)."""
 
 MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE}
 """Headers that change what a record does; without any of them it is a plain publish or delete."""
@@ -44,6 +48,7 @@ class Update(NamedTuple):
         delta: whether it merges.
         headers: its header block.
         payload: its payload; None = it deletes.
+        origin: where it was replicated from; None = it was published here (S10).
     """
 
     key: bytes
@@ -56,6 +61,7 @@ class Update(NamedTuple):
     delta: bool
     headers: bytes
     payload: bytes | None
+    origin: Origin | None = None
 
 
 def is_redriven_elsewhere(record: Record, entity: str) -> bool:
@@ -77,11 +83,14 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     """
     timestamp_ms = record.timestamp
     try:
+        source_of = origin.read(record.headers) if record.headers else None
+    except ValueError as error:
+        raise Refused(Reason.UNDECODABLE, str(error)) from error
+    expiration = settings.expiration if source_of is None else _AS_STATED
+    try:
         stated = lifetime.read(record.headers, timestamp_ms)
         # A delete does not live; yet what it states is read, so that a fault in it shows.
-        deadline_ms = (
-            lifetime.NEVER if record.value is None else lifetime.deadline_ms(stated, timestamp_ms, settings.expiration)
-        )
+        deadline_ms = lifetime.NEVER if record.value is None else lifetime.deadline_ms(stated, timestamp_ms, expiration)
     except lifetime.InvalidLifetime as error:
         raise Refused(Reason.INVALID_LIFETIME, str(error)) from error
     delta = False
@@ -95,7 +104,7 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     return Update(
         key_of(record, settings),
         at_ms,
-        timestamp_ms,
+        timestamp_ms if source_of is None else source_of.timestamp_ms,
         enqueue_at_ms if enqueue_at_ms is not None and enqueue_at_ms > at_ms else None,
         deadline_ms,
         record.offset,
@@ -103,6 +112,7 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
         delta and record.value is not None,
         pack_headers(record.headers) if record.headers else b"",
         record.value,
+        source_of,
     )
 
 

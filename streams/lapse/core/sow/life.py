@@ -11,7 +11,8 @@ from lapse.core.record import Record
 from lapse.core.sow import delta, journal
 from lapse.core.sow.arrival import Refused, Update
 from lapse.core.sow.grave import NO_SOURCE, Grave
-from lapse.core.sow.output import Departure, Happening, Kind, Letter, OutOfFocus, Place, Step
+from lapse.core.sow.origin import path_of
+from lapse.core.sow.output import Departure, Happening, Kind, Letter, OutOfFocus, Place, Removal, Step
 from lapse.core.sow.record import Facts, deadline_of, facts_of, headers_of, pack, payload_of, unpack_headers
 from lapse.core.sow.state import SowState
 from lapse.core.sow.version import Version
@@ -26,11 +27,13 @@ class Life:
         state: the shard's memory.
     """
 
-    __slots__ = ("_settings", "_state")
+    __slots__ = ("_buries", "_settings", "_state")
 
     def __init__(self, state: SowState) -> None:
         self._state = state
         self._settings = state.settings
+        # Updates of one key come in one order unless they stand on several partitions, or come from elsewhere, too.
+        self._buries = bool(self._settings.key) or self._settings.remembers_removed
 
     # --- updates ---------------------------------------------------------------------------------------------
 
@@ -132,12 +135,14 @@ class Life:
         if update.payload is None:
             if entry is not None:
                 self._delete(name, entry, update, step)
-            elif self._settings.key:  # an older update may be on its way from another partition
+            elif update.origin is not None and update.origin.spent:
+                return
+            elif self._buries:  # an older update may be on its way
                 self._bury(name, update.timestamp_ms, update.offset, update.source, update.at_ms, step)
             return
         payload = self._merged(entry, update) if update.delta and entry is not None else update.payload
         facts = Facts(
-            update.deadline_ms, update.timestamp_ms, state.sequence + 1, update.offset, update.source,
+            update.deadline_ms, self._stamp(name, entry, update), state.sequence + 1, update.offset, update.source,
             len(update.headers),
         )  # fmt: skip
         fresh = pack(facts, update.headers, payload)
@@ -161,15 +166,49 @@ class Life:
             facts = facts_of(entry)
             if scheduled:
                 return facts.timestamp_ms > update.timestamp_ms
+            path = path_of(headers_of(entry)) if facts.headers_bytes else b""
+            if path or update.origin is not None:
+                return self._is_beaten(entry, facts, path, update)
             if facts.source == update.source and not self._settings.key:
                 return False
             return self._order(facts.timestamp_ms, facts.source, facts.offset) >= self._order(
                 update.timestamp_ms, update.source, update.offset
             )
         grave = state.graves.get(name) if state.graves else None
-        return grave is not None and self._order(grave.timestamp_ms, grave.source, grave.offset) >= self._order(
+        if grave is None or (self._settings.remembers_removed and self._is_local(grave, update)):
+            return False
+        return self._order(grave.timestamp_ms, grave.source, grave.offset) >= self._order(
             update.timestamp_ms, update.source, update.offset
         )
+
+    def _is_local(self, grave: Grave, update: Update) -> bool:
+        """Whether an update was published here behind what removed the record, so that the log's order decides."""
+        return update.origin is None and not self._settings.key and grave.source != NO_SOURCE
+
+    def _is_beaten(self, entry: bytes, facts: Facts, path: bytes, update: Update) -> bool:
+        """Whether a stored record is later than an update, where one of the two was replicated (S10).
+
+        What is published here is always later than what is here; what comes along one path comes in its order.
+        """
+        if update.origin is None:
+            return False
+        if update.origin.spent:
+            return facts.timestamp_ms >= update.timestamp_ms
+        if path == update.origin.path:
+            return facts.timestamp_ms > update.timestamp_ms
+        return (facts.timestamp_ms, payload_of(entry)) >= (update.timestamp_ms, update.payload or b"")
+
+    def _stamp(self, name: bytes, entry: bytes | None, update: Update) -> int:
+        """As of when an update counts: later than what was replicated and it replaces, whose clock may be ahead."""
+        if update.origin is not None:
+            return update.timestamp_ms
+        if entry is None:
+            grave = self._state.graves.get(name) if self._settings.remembers_removed else None
+            return update.timestamp_ms if grave is None else max(update.timestamp_ms, grave.timestamp_ms + 1)
+        facts = facts_of(entry)
+        if facts.timestamp_ms < update.timestamp_ms or not (facts.headers_bytes and path_of(headers_of(entry))):
+            return update.timestamp_ms
+        return facts.timestamp_ms + 1
 
     def _order(self, timestamp_ms: int, source: int, offset: int) -> tuple[int, int, str, int]:
         if source == NO_SOURCE:
@@ -193,16 +232,18 @@ class Life:
 
     def expire(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
-        self._remove(name, entry, OutOfFocus.EXPIRED, step)
-        if self._settings.key:
-            facts = facts_of(entry)
+        facts = facts_of(entry)
+        path = path_of(headers_of(entry)) if facts.headers_bytes else b""
+        self._remove(name, entry, Removal(OutOfFocus.EXPIRED, facts.timestamp_ms, path), step)
+        if self._buries:
             self._bury(name, facts.timestamp_ms, facts.offset, facts.source, now_ms, step)
         self._departed(name, entry, now_ms, step)
 
     def delete(self, name: bytes, entry: bytes, at_ms: int, step: Step) -> None:
         """Remove a record by a command that counts as of `at_ms`."""
         facts = facts_of(entry)
-        self._remove(name, entry, OutOfFocus.DELETED, step)
+        # A delete is later than what it deletes, even in the same millisecond.
+        self._remove(name, entry, Removal(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
         self.bury(name, at_ms, step)
         place = self._state.place(facts.source, facts.offset)
         step.departures.append(Departure(Happening.DELETED, at_ms, place, name[1:], facts.deadline_ms))
@@ -212,31 +253,41 @@ class Life:
         self._bury(name, at_ms, -1, NO_SOURCE, at_ms, step)
 
     def _delete(self, name: bytes, entry: bytes, update: Update, step: Step) -> None:
-        self._remove(name, entry, OutOfFocus.DELETED, step)
-        if self._settings.key:
-            self._bury(name, update.timestamp_ms, update.offset, update.source, update.at_ms, step)
         facts = facts_of(entry)
+        spent = update.origin is not None and update.origin.spent
+        path = b"" if update.origin is None else update.origin.path
+        removal = Removal(
+            OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED, max(update.timestamp_ms, facts.timestamp_ms + 1), path
+        )
+        self._remove(name, entry, removal, step)
+        if self._buries:
+            self._bury(name, update.timestamp_ms, update.offset, update.source, update.at_ms, step)
+        if spent:
+            self._departed(name, entry, update.at_ms, step)
+            return
         place = self._state.place(facts.source, facts.offset)
         step.departures.append(Departure(Happening.DELETED, update.at_ms, place, update.key, facts.deadline_ms))
 
     def _expire_on_arrival(self, name: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step) -> None:
         """The update is dead already: it replaces what is there, and takes it along."""
         if entry is not None:
-            self._remove(name, entry, OutOfFocus.EXPIRED, step)
-        if self._settings.key:
+            path = b"" if update.origin is None else update.origin.path
+            self._remove(name, entry, Removal(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
+        if self._buries:
             self._bury(name, update.timestamp_ms, update.offset, update.source, update.at_ms, step)
         self._departed(name, fresh, update.at_ms, step)
 
-    def _remove(self, name: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
+    def _remove(self, name: bytes, entry: bytes, removal: Removal, step: Step) -> None:
         state = self._state
         if state.subscribers:
             before = state.view(name, entry)
             for subscriber in state.subscribers.values():
                 if subscriber.has_seen(before):
-                    message = before.message(Kind.OUT_OF_FOCUS, subscriber.subscription.id, reason=reason)
+                    message = before.message(Kind.OUT_OF_FOCUS, subscriber.subscription.id, reason=removal.reason)
                     step.messages.append(message)
                 if subscriber.query is not None:
                     subscriber.query.forget(name)
+        step.removals[name] = removal
         state.change(step, name, None)
 
     def _bury(self, name: bytes, timestamp_ms: int, offset: int, source: int, at_ms: int, step: Step) -> None:

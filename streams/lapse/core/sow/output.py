@@ -151,6 +151,20 @@ class Reply(NamedTuple):
     counts: tuple[tuple[str, int], ...] = ()
 
 
+class Removal(NamedTuple):
+    """How a record left, for those who replicate the state (S10).
+
+    Attributes:
+        reason: deleted or expired.
+        timestamp_ms: as of when it was deleted; of an expired one as of when it counted; ms since the epoch.
+        path: deployments that the delete, or the expired record, has passed through.
+    """
+
+    reason: OutOfFocus
+    timestamp_ms: int
+    path: bytes = b""
+
+
 class StateRecord(NamedTuple):
     """A record for the compacted topic with the current state (S8).
 
@@ -161,6 +175,7 @@ class StateRecord(NamedTuple):
         place: bookmark of its last update; None of a tombstone.
         timestamp_ms: as of when it counts, ms since the epoch.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
+        removal: of a tombstone, how the record left; None if that is not known.
     """
 
     key: bytes
@@ -169,6 +184,7 @@ class StateRecord(NamedTuple):
     place: Place | None = None
     timestamp_ms: int = -1
     deadline_ms: int = NEVER
+    removal: Removal | None = None
 
 
 class Step:
@@ -176,6 +192,7 @@ class Step:
 
     Attributes:
         changes: journal records, the latest per key; None = a tombstone. Already applied to the shard.
+        removals: how the records left that the changes remove, by their journal keys (S10).
         departures: events.
         letters: dead letters, in the order of removal.
         copies: everything that left for L14's reasons, in that order; only where the settings ask for it (L15).
@@ -185,10 +202,11 @@ class Step:
         bytes: size of the changes so far, about.
     """
 
-    __slots__ = ("bytes", "changes", "copies", "departures", "letters", "messages", "queries", "replies")
+    __slots__ = ("bytes", "changes", "copies", "departures", "letters", "messages", "queries", "removals", "replies")
 
     def __init__(self) -> None:
         self.changes: dict[bytes, bytes | None] = {}
+        self.removals: dict[bytes, Removal] = {}
         self.departures: list[Departure] = []
         self.letters: list[Letter] = []
         self.copies: list[Letter] = []

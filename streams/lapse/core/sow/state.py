@@ -85,9 +85,9 @@ class SowState:
         elif prefix == journal.SOURCE:
             self._apply_source(_SOURCE.unpack_from(name, 1)[0], value)
         elif prefix == journal.GRAVE:
-            if value is None:
-                self.graves.pop(journal.RECORD + name[1:], None)
-            else:
+            # A grave that is dug again is the youngest.
+            self.graves.pop(journal.RECORD + name[1:], None)
+            if value is not None:
                 self.graves[journal.RECORD + name[1:]] = Grave.unpack(value)
         elif prefix != journal.RUNTIME:
             raise ValueError(f"a journal record of a kind that this version does not know: {prefix!r}")

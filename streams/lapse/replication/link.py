@@ -1,0 +1,77 @@
+"""What `lapse replicate` is told: from where, to where, and which SOW topics."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from lapse.config.document import ConfigError
+from lapse.config.root import SecurityConfig
+from lapse.protocol import topic as names
+
+
+class Link(BaseModel):
+    """One direction between two deployments.
+
+    Attributes:
+        upstream: brokers of the deployment that is read; `from` in the file.
+        downstream: brokers of the deployment that is written; `to` in the file.
+        topics: the SOW topics, by name; the value is the underlying topic downstream.
+        replication_factor: of the topic downstream that holds the progress.
+        from_security: how to speak to the upstream brokers.
+        to_security: how to speak to the downstream brokers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    upstream: str = Field(alias="from", min_length=1)
+    downstream: str = Field(alias="to", min_length=1)
+    topics: dict[str, str]
+    replication_factor: int = Field(default=1, ge=1, le=32)
+    from_security: SecurityConfig = SecurityConfig()
+    to_security: SecurityConfig = SecurityConfig()
+
+    @field_validator("topics", mode="before")
+    @classmethod
+    def _by_name(cls, topics: object) -> object:
+        return {topic: topic for topic in topics} if isinstance(topics, (list, tuple)) else topics
+
+    @field_validator("topics")
+    @classmethod
+    def _named(cls, topics: dict[str, str]) -> dict[str, str]:
+        if not topics:
+            raise ValueError("names no SOW topic; there is nothing to replicate")
+        for name in [*topics, *topics.values()]:
+            if not names.NAME.match(name):
+                raise ValueError(f"{name!r} is no name of a topic")
+        return topics
+
+
+def load(path: Path) -> Link:
+    """Read a file like `replicate.toml`.
+
+    Raises:
+        ConfigError: it is missing, is no TOML, or says something that is not understood.
+    """
+    try:
+        return checked(tomllib.loads(path.read_text("utf-8")), str(path))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def checked(tree: dict[str, object], where: str) -> Link:
+    """Check what a file or the command line says.
+
+    Raises:
+        ConfigError: the text names every fault.
+    """
+    try:
+        return Link.model_validate(tree)
+    except ValidationError as error:
+        faults = [
+            f"{where}: {'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
+            for fault in error.errors()
+        ]
+        raise ConfigError("\n".join(faults)) from error

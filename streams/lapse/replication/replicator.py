@@ -1,0 +1,242 @@
+"""The process behind `lapse replicate`: reads compacted topics upstream, writes underlying topics downstream (S10).
+
+Records and progress are written in one transaction, whose id names the link: a crash repeats nothing and leaves nothing
+out, and of two processes on one link the later one goes on and the earlier one ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lapse.protocol import topic as names
+from lapse.replication import progress
+from lapse.replication.link import Link
+from lapse.replication.progress import Progress
+from lapse.replication.translation import Downstream, Translation, Upstream
+from lapse.runtime import security
+
+logger = logging.getLogger(__name__)
+
+_BATCH: Final = 2_000
+_WAIT_S: Final = 0.1
+_PATIENCE_S: Final = 30.0
+_RETRY_S: Final = 1.0
+
+
+class LinkError(RuntimeError):
+    """A link that cannot work; the text says what to change."""
+
+
+class Replicator:
+    """One link at work.
+
+    Args:
+        link: from where, to where, which topics.
+        told: called after each transaction with the number of records written; for people and tests.
+    """
+
+    def __init__(self, link: Link, told: Callable[[int], None] = lambda _: None) -> None:
+        self._link = link
+        self._told = told
+        self._stopped = threading.Event()
+        self._from = {"bootstrap.servers": link.upstream, **security.for_librdkafka(link.from_security)}
+        self._to = {"bootstrap.servers": link.downstream, **security.for_librdkafka(link.to_security)}
+
+    def stop(self) -> None:
+        """End `run` after the transaction under way."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Replicate until `stop`; while one side does not answer, try again and again.
+
+        Raises:
+            LinkError: the link cannot work as it is.
+        """
+        while not self._stopped.is_set():
+            try:
+                self._session()
+            except KafkaException as error:
+                fault = error.args[0]
+                if fault.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+                    raise LinkError("another `lapse replicate` has taken over this link; this one ends") from error
+                logger.warning("%s; trying again", fault.str())
+                self._stopped.wait(_RETRY_S)
+
+    def _session(self) -> None:
+        quiet = {"log_level": 2}
+        upstream = AdminClient({**self._from, **quiet})
+        downstream = AdminClient({**self._to, **quiet})
+        source, target = _cluster_id(upstream), _cluster_id(downstream)
+        if source == target:
+            raise LinkError(
+                f"{self._link.upstream} and {self._link.downstream} are one Kafka cluster; a replica needs its own"
+            )
+        breadths = self._breadths(upstream, downstream)
+        self._make_progress_topic(downstream)
+        producer = Producer(
+            {
+                **self._to,
+                **quiet,
+                "transactional.id": f"lapse-replicate-{source}-{'-'.join(sorted(self._link.topics))}",
+                "transaction.timeout.ms": int(_PATIENCE_S * 1000),
+                "linger.ms": 1,
+                "partitioner": "murmur2_random",
+            }
+        )
+        producer.init_transactions(_PATIENCE_S)
+        reached = Progress(source, target)
+        reached.read({**self._to, **quiet})
+        consumer = Consumer(
+            {
+                **self._from,
+                **quiet,
+                "group.id": "lapse-replicate",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 50,
+            }
+        )
+        try:
+            consumer.assign(self._starts(consumer, upstream, reached))
+            work = Work(consumer, producer, Translation(source, target), reached, self._link, breadths)
+            while not self._stopped.is_set():
+                if written := work.step():
+                    self._told(written)
+        finally:
+            consumer.close()
+
+    def _breadths(self, upstream: AdminClient, downstream: AdminClient) -> dict[str, bool]:
+        """For each compacted topic, whether its partitions are those of the underlying topic downstream.
+
+        Raises:
+            LinkError: a topic is missing.
+        """
+        above = upstream.list_topics(timeout=_PATIENCE_S).topics
+        below = downstream.list_topics(timeout=_PATIENCE_S).topics
+        same: dict[str, bool] = {}
+        for name, underlying in self._link.topics.items():
+            compacted = names.sow(name)
+            if compacted not in above:
+                raise LinkError(f"{self._link.upstream} has no SOW topic {name}: there is no topic {compacted}")
+            if underlying not in below:
+                raise LinkError(
+                    f"{self._link.downstream} has no topic {underlying}; run `lapse apply` there, "
+                    f"or name its underlying topic: --topic {name}=TOPIC"
+                )
+            same[compacted] = len(above[compacted].partitions) == len(below[underlying].partitions)
+        return same
+
+    def _make_progress_topic(self, downstream: AdminClient) -> None:
+        new = NewTopic(progress.TOPIC, 1, self._link.replication_factor, config=progress.CONFIG)
+        try:
+            downstream.create_topics([new], operation_timeout=_PATIENCE_S)[progress.TOPIC].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def _starts(self, consumer: Consumer, upstream: AdminClient, reached: Progress) -> list[TopicPartition]:
+        """Where to go on, partition by partition."""
+        starts: list[TopicPartition] = []
+        topics = upstream.list_topics(timeout=_PATIENCE_S).topics
+        for name in map(names.sow, self._link.topics):
+            for partition in topics[name].partitions:
+                place = TopicPartition(name, partition, reached.offsets.get((name, partition), OFFSET_BEGINNING))
+                end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)[1]
+                if place.offset > end:
+                    logger.warning("%s, partition %d: made anew upstream; read from its beginning", name, partition)
+                    place.offset = OFFSET_BEGINNING
+                starts.append(place)
+        return starts
+
+
+class Work:
+    """The loop of one session: a batch upstream becomes a transaction downstream."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        producer: Producer,
+        translation: Translation,
+        reached: Progress,
+        link: Link,
+        same_breadth: dict[str, bool],
+    ) -> None:
+        self._consumer = consumer
+        self._producer = producer
+        self._translation = translation
+        self._reached = reached
+        self._targets = {names.sow(name): underlying for name, underlying in link.topics.items()}
+        self._same_breadth = same_breadth
+
+    def step(self) -> int:
+        """Take what has come; returns how many records were written.
+
+        Raises:
+            KafkaException: one side does not answer; nothing of the batch counts.
+        """
+        batch = self._consumer.consume(_BATCH, _WAIT_S)
+        if not batch:
+            return 0
+        now_ms = int(time.time() * 1000)
+        rows: list[tuple[Message, Downstream]] = []
+        ends: dict[tuple[str, int], int] = {}
+        for message in batch:
+            error = message.error()
+            if error is not None:
+                raise KafkaException(error)
+            topic, partition, offset = _place(message)
+            ends[topic, partition] = offset + 1
+            row = self._translation.translate(_upstream(message), now_ms)
+            if row is not None:
+                rows.append((message, row))
+        self._write(rows, ends)
+        return len(rows)
+
+    def _write(self, rows: list[tuple[Message, Downstream]], ends: dict[tuple[str, int], int]) -> None:
+        producer = self._producer
+        producer.begin_transaction()
+        for message, row in rows:
+            topic, partition, _ = _place(message)
+            # A producer downstream that uses Kafka's own partitioner, too, finds the key where it is.
+            where: dict[str, Any] = {"partition": partition} if self._same_breadth[topic] else {}
+            self._produce(self._targets[topic], row.value, row.key, headers=row.headers, **where)
+        for (topic, partition), offset in ends.items():
+            key, value = self._reached.record(topic, partition, offset)
+            self._produce(progress.TOPIC, value, key, partition=0)
+        producer.commit_transaction(_PATIENCE_S)
+
+    def _produce(self, topic: str, value: bytes | None, key: bytes, **more: Any) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, **more)
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
+
+def _cluster_id(admin: AdminClient) -> str:
+    return str(admin.list_topics(timeout=_PATIENCE_S).cluster_id)
+
+
+def _place(message: Message) -> tuple[str, int, int]:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return topic, partition, offset
+
+
+def _upstream(message: Message) -> Upstream:
+    value = message.value()
+    headers: Any = message.headers() or []  # a list of pairs, as it comes
+    return Upstream(message.key() or b"", value, headers, message.timestamp()[1])

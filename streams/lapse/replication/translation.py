@@ -1,0 +1,82 @@
+"""From a record of the upstream's compacted topic to a record of the downstream's underlying topic (S10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
+from lapse.core.sow.origin import OPERATION, ORIGIN, ORIGIN_TIMESTAMP_MS
+from lapse.protocol.header import TIMESTAMP_MS
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+_OWN_PREFIX: Final = "lapse-"
+_BEHIND_MS: Final = 10_000
+"""An expiry that is read so much later may be all that compaction has left of the update before it."""
+
+
+class Upstream(NamedTuple):
+    """A record of the upstream's compacted topic.
+
+    Attributes:
+        key: the record's key.
+        payload: its latest payload; None = a tombstone.
+        headers: what the upstream says of it.
+        written_at_ms: when the upstream wrote it, ms since the epoch.
+    """
+
+    key: bytes
+    payload: bytes | None
+    headers: Headers
+    written_at_ms: int
+
+
+class Downstream(NamedTuple):
+    """A record for the downstream's underlying topic."""
+
+    key: bytes
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """How one deployment's state is told to another.
+
+    Attributes:
+        source: id of the deployment that is read.
+        target: id of the deployment that is written.
+    """
+
+    source: str
+    target: str
+
+    def translate(self, record: Upstream, now_ms: int) -> Downstream | None:
+        """Return what the downstream is told; None = nothing.
+
+        Nothing is told of what has been at the downstream before, so that nothing goes round in circles; and nothing of
+        an expiry, which the downstream sees by itself. Only where the upstream's topic may no longer have the update
+        that expired, the downstream is told that there was one: an older record there must not outlive it.
+
+        Args:
+            record: what the upstream says.
+            now_ms: now, ms since the epoch.
+        """
+        facts = dict(record.headers)
+        path = (facts.get(ORIGIN) or b"").decode("utf-8", "replace")
+        visited = path.split(",") if path else []
+        stamp = facts.get(TIMESTAMP_MS)
+        if self.target in visited or stamp is None:
+            return None
+        headers = [(ORIGIN, ",".join([*visited, self.source]).encode()), (ORIGIN_TIMESTAMP_MS, stamp)]
+        if record.payload is None:
+            operation = facts.get(OPERATION) or b"deleted"
+            if operation == b"expired" and now_ms - record.written_at_ms < _BEHIND_MS:
+                return None
+            return Downstream(record.key, None, [*headers, (OPERATION, operation)])
+        deadline = facts.get(EXPIRES_AT_MS)
+        headers.append((TTL_MS, b"0") if deadline is None else (EXPIRES_AT_MS, deadline))
+        headers += [(name, value or b"") for name, value in record.headers if not name.startswith(_OWN_PREFIX)]
+        return Downstream(record.key, record.payload, headers)

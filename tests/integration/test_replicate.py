@@ -1,0 +1,171 @@
+"""`lapse replicate` between two real deployments: two brokers, two workers, two processes for both directions (S10)."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import pytest
+
+from lapse.embedded import EmbeddedKafka
+from lapse_client import Connection, Publisher, SowClient
+from lapse_client.sow_record import SowRecord
+from support.log import Tail, until
+from support.worker import Worker
+
+
+class Replica:
+    """A `lapse replicate` process."""
+
+    def __init__(self, directory: Path, source: str, target: str, topic: str) -> None:
+        self.log = directory / "replicate.log"
+        self._command = ["replicate", "--from", source, "--to", target, "--topic", topic]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, "-m", "lapse", *self._command], stdout=log, stderr=log)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Side(NamedTuple):
+    """One deployment."""
+
+    servers: str
+    name: str
+    worker: Worker
+    out: Replica
+
+    def publish(self, key: str, payload: object, **options: object) -> None:
+        with Publisher(Connection(self.servers)) as publisher:
+            value = None if payload is None else orjson.dumps(payload)
+            publisher.publish(self.name, value, key, **options)
+
+    def records(self) -> dict[str, SowRecord]:
+        with SowClient(self.name, connection=Connection(self.servers)) as client:
+            return {(record.key or b"").decode(): record for record in client.query()}
+
+    def shown(self) -> dict[str, object]:
+        return {key: orjson.loads(record.value or b"null") for key, record in self.records().items()}
+
+    def written(self) -> int:
+        """Records on the underlying topic."""
+        tail = Tail(self.servers, self.name)
+        try:
+            return len(tail.drain())
+        finally:
+            tail.close()
+
+
+@pytest.fixture
+def sides(
+    kafka: str, own_kafka: EmbeddedKafka, unique: Callable[[str], str], tmp_path: Path
+) -> Iterator[tuple[Side, Side]]:
+    name = unique("prices")
+    with ExitStack() as running:
+        made = []
+        for number, servers in enumerate((kafka, own_kafka.bootstrap_servers)):
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            # The downstream's own default and ceiling must not touch what comes from upstream.
+            settings = 'expiration = "enabled"' if number == 0 else 'expiration = "1s"\nexpiration_model = "ceiling"'
+            settings += '\nremember_removed = "1h"'
+            worker = running.enter_context(Worker(directory, servers, unique("app"), f'[sow."{name}"]\n{settings}\n'))
+            target = (own_kafka.bootstrap_servers, kafka)[number]
+            replica = Replica(directory, servers, target, name)
+            running.callback(replica.end)
+            made.append(Side(servers, name, worker, replica))
+        yield made[0], made[1]
+
+
+@pytest.mark.feature("S10", "S4", "S3")
+@pytest.mark.slow
+def test_deadlines_are_kept_expiry_is_local_deletes_travel_and_a_separation_is_caught_up(
+    sides: tuple[Side, Side],
+) -> None:
+    above, below = sides
+    above.out.start()
+    above.publish("short", {"n": 1}, ttl_ms=8_000)
+    above.publish("long", {"n": 1}, ttl_ms=3_600_000)
+    above.publish("ever", {"n": 1}, ttl_ms=0)
+    above.publish("gone", {"n": 1}, ttl_ms=0)
+    until(lambda: len(below.records()) == 4, "four records below")
+
+    # To the millisecond, and neither default nor ceiling of the downstream count.
+    up, down = above.records(), below.records()
+    assert {key: record.expires_at_ms for key, record in down.items()} == {
+        key: record.expires_at_ms for key, record in up.items()
+    }
+    assert {key: record.timestamp_ms for key, record in down.items()} == {
+        key: record.timestamp_ms for key, record in up.items()
+    }
+    assert up["ever"].expires_at_ms is None
+
+    # A delete travels; the expiry does not: below it happens by itself, with the link cut.
+    above.publish("gone", None)
+    until(lambda: "gone" not in below.shown(), "the delete below")
+    above.publish("short", {"n": 2}, ttl_ms=4_000)  # restarts the lifespan, here and there
+    until(lambda: below.shown()["short"] == {"n": 2}, "the update below")
+    assert below.records()["short"].expires_at_ms == above.records()["short"].expires_at_ms
+    written = below.written()
+    above.out.end(signal.SIGKILL)
+    until(lambda: "short" not in below.shown(), "the expiry below")
+    assert below.written() == written
+    until(lambda: "short" not in above.shown(), "the expiry above")
+
+    # Apart: updates, a delete, and an update that crosses an expiry.
+    above.publish("long", {"n": 2}, ttl_ms=3_600_000)
+    above.publish("short", {"n": 3}, ttl_ms=600_000)
+    above.publish("ever", None)
+    above.publish("brief", {"n": 1}, ttl_ms=500)
+    time.sleep(1)
+    above.out.start()
+    until(lambda: below.shown() == {"long": {"n": 2}, "short": {"n": 3}}, "what happened meanwhile")
+    up, down = above.records(), below.records()
+    assert {key: record.expires_at_ms for key, record in down.items()} == {
+        key: record.expires_at_ms for key, record in up.items()
+    }
+    # Exactly where it had stopped: only what was new was written, `brief` with its update, or nothing of it.
+    assert below.written() - written in (3, 4)
+
+
+@pytest.mark.feature("S10")
+@pytest.mark.slow
+def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(sides: tuple[Side, Side]) -> None:
+    one, two = sides
+    one.out.start()
+    two.out.start()
+    one.publish("a", {"by": "one"}, ttl_ms=3_600_000)
+    two.publish("b", {"by": "two"}, ttl_ms=900)
+    two.publish("c", {"by": "two"}, expires_at_ms=int(time.time() * 1000) + 900)
+    until(lambda: one.shown().get("a") == two.shown().get("a") == {"by": "one"}, "a on both sides")
+    until(lambda: one.shown() == two.shown() == {"a": {"by": "one"}}, "b and c expired on both sides")
+    # Each was written once here and once there.
+    time.sleep(1)
+    assert one.written() == two.written() == 3
+
+    # Apart, both change the same record; the later one wins on both sides.
+    one.out.end(signal.SIGKILL)
+    two.out.end()
+    one.publish("a", {"by": "one", "n": 2}, ttl_ms=3_600_000)
+    time.sleep(0.05)
+    two.publish("a", {"by": "two", "n": 3}, ttl_ms=900)  # a ceiling of a second holds there
+    one.publish("d", {"by": "one"}, ttl_ms=3_600_000)
+    one.out.start()
+    two.out.start()
+    until(lambda: one.shown() == two.shown() == {"d": {"by": "one"}}, "the same end on both sides", 40)
+    time.sleep(1)
+    assert one.written() == two.written()

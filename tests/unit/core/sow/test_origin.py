@@ -1,0 +1,163 @@
+"""Replicated updates: their own deadlines, their origin's order, the same end on both sides (S10)."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from lapse.core.lifetime import NEVER
+from lapse.core.sow.output import Happening, Step
+from lapse.core.sow.record import deadline_of
+from unit.core.sow.make import Desk, T, shard_of
+
+
+def bring(desk: Desk, payload: object, stamp: int, at: int, path: str = "A", **headers: Any) -> Step:
+    return desk.put("k", payload, at, lapse_origin=path, lapse_origin_timestamp_ms=T + stamp, **headers)
+
+
+def deadline(desk: Desk) -> int:
+    (entry,) = desk.shard.state.entries.values()
+    return deadline_of(entry) - T
+
+
+@pytest.mark.feature("S10", "L7")
+def test_neither_default_nor_ceiling_touch_a_replicated_deadline() -> None:
+    for model in ("override", "ceiling"):
+        desk = Desk(shard_of(1_000, model))
+        bring(desk, {"n": 1}, 0, 50, lapse_expires_at_ms=T + 5_000)
+        assert deadline(desk) == 5_000
+        assert desk.select(4_999) == [{"n": 1}]
+        assert desk.select(5_000) == []
+        bring(desk, {"n": 2}, 6_000, 6_050, lapse_ttl_ms=0)
+        assert deadline(desk) == NEVER - T
+
+
+@pytest.mark.feature("S10", "C1")
+def test_an_update_that_crosses_an_expiry_is_a_new_record_with_the_deadline_of_its_origin() -> None:
+    desk = Desk(shard_of())
+    bring(desk, {"n": 1}, 0, 10, lapse_expires_at_ms=T + 100)
+    desk.advance(100)
+    bring(desk, {"n": 2}, 90, 120, lapse_expires_at_ms=T + 190)
+    assert desk.select(189) == [{"n": 2}]
+    late = bring(desk, {"n": 3}, 91, 300, lapse_expires_at_ms=T + 191)
+    assert [one.happening for one in late.departures] == [Happening.EXPIRED, Happening.EXPIRED]
+    assert desk.select(300) == []
+
+
+@pytest.mark.feature("S10")
+def test_a_repeat_changes_nothing_and_one_path_keeps_its_order() -> None:
+    desk = Desk(shard_of())
+    for payload in ({"n": 9}, {"n": 1}):  # in one millisecond; the payloads do not decide
+        bring(desk, payload, 5, 10)
+    assert desk.select(20) == [{"n": 1}]
+    bring(desk, {"n": 0}, 4, 30)
+    assert desk.select(40) == [{"n": 1}]
+
+
+@pytest.mark.feature("S10")
+@pytest.mark.parametrize(("mine", "theirs"), [(10, 20), (20, 10), (10, 10)])
+def test_both_sides_of_a_conflict_come_to_the_same_end(mine: int, theirs: int) -> None:
+    ends = []
+    for here, there, own, other in [("A", "B", mine, theirs), ("B", "A", theirs, mine)]:
+        desk = Desk(shard_of())
+        desk.put("k", {"by": here}, own)
+        bring(desk, {"by": there}, other, 50, path=there)
+        ends.append(desk.select(60))
+    assert ends[0] == ends[1]
+    assert ends[0] == [{"by": "A" if mine > theirs else "B"}]
+
+
+@pytest.mark.feature("S10")
+def test_what_is_published_here_wins_here_and_then_there_although_their_clock_is_ahead() -> None:
+    here, there = Desk(shard_of()), Desk(shard_of())
+    there.put("k", {"by": "there"}, 100)
+    bring(here, {"by": "there"}, 100, 60)
+    step = here.put("k", {"by": "here"}, 70)
+    (record,) = here.shard.state_records(step)
+    assert record.timestamp_ms == T + 101
+    bring(there, {"by": "here"}, record.timestamp_ms - T, 110)
+    assert here.select(200) == there.select(200) == [{"by": "here"}]
+
+
+@pytest.mark.feature("S10", "S3", "S4")
+def test_a_tombstone_says_how_the_record_left() -> None:
+    def left(step: Step) -> list[tuple[str, int, bytes]]:
+        return [
+            (one.removal.reason.value, one.removal.timestamp_ms - T, one.removal.path)
+            for one in desk.shard.state_records(step)
+            if one.removal is not None
+        ]
+
+    desk = Desk(shard_of(100))
+    desk.put("k", {}, 0)
+    assert left(desk.put("k", None, 0)) == [("deleted", 1, b"")]
+    desk.put("k", {}, 10)
+    assert left(desk.ask("sow_delete", 20, keys=(b"k",))) == [("deleted", 20, b"")]
+    desk.put("k", {}, 30)
+    assert left(desk.advance(130)) == [("expired", 30, b"")]
+    bring(desk, {}, 200, 210)
+    assert left(bring(desk, None, 205, 220, lapse_operation="deleted")) == [("deleted", 205, b"A")]
+
+
+@pytest.mark.feature("S10")
+def test_of_an_update_that_was_never_seen_only_its_end_is_told_and_it_takes_what_was_before() -> None:
+    for stamp, remains in [(4, True), (5, True), (6, False)]:
+        desk = Desk(shard_of())
+        bring(desk, {"n": 1}, 5, 10, lapse_ttl_ms=0)
+        desk.ask("subscribe", 11, subscription="s")
+        step = bring(desk, None, stamp, 20, lapse_operation="expired")
+        assert bool(desk.select(30)) is remains
+        assert [one.happening for one in step.departures] == [Happening.EXPIRED] * (not remains)
+    empty = Desk(shard_of())
+    assert not bring(empty, None, 5, 10, lapse_operation="expired").departures
+
+
+@pytest.mark.feature("S10", "L12")
+def test_half_an_origin_is_a_dead_letter() -> None:
+    desk = Desk(shard_of())
+    for headers in (
+        {"lapse_origin": "A"},
+        {"lapse_origin_timestamp_ms": 5},
+        {"lapse_origin": "A", "lapse_origin_timestamp_ms": "x"},
+    ):
+        assert len(desk.put("k", {}, 1, **headers).letters) == 1
+
+
+@pytest.mark.feature("S10")
+def test_any_order_of_three_deployments_updates_ends_the_same() -> None:
+    updates = [("A", 10), ("B", 20), ("C", 20)]
+    ends = set()
+    for order in itertools.permutations(updates):
+        desk = Desk(shard_of())
+        for at, (path, stamp) in enumerate(order):
+            bring(desk, {"by": path}, stamp, 100 + at, path=path)
+        ends.add(str(desk.select(200)))
+    assert ends == {"[{'by': 'C'}]"}
+
+
+@pytest.mark.feature("S10")
+def test_of_a_conflict_the_later_one_wins_although_it_has_expired_meanwhile() -> None:
+    here = Desk(shard_of(remembers_removed=True, grave_ms=3_600_000))
+    here.put("k", {"by": "here"}, 100, lapse_ttl_ms=50)
+    here.advance(150)
+    bring(here, {"by": "there"}, 90, 200)
+    assert here.select(201) == []
+    here.crash(210)
+    bring(here, {"by": "there"}, 90, 220)
+    assert here.select(221) == []
+    # What is published here is later in any case, and says so.
+    bring(here, {"by": "there"}, 400, 230, lapse_expires_at_ms=T + 240)
+    here.advance(240)
+    (record,) = here.shard.state_records(here.put("k", {"by": "here"}, 300))
+    assert (record.timestamp_ms, here.select(301)) == (T + 401, [{"by": "here"}])
+
+
+@pytest.mark.feature("S10", "S3")
+def test_a_delete_that_is_later_than_an_update_from_elsewhere_stays_done() -> None:
+    here = Desk(shard_of(remembers_removed=True))
+    here.put("k", {"n": 1}, 0)
+    here.put("k", None, 100)
+    bring(here, {"n": 2}, 90, 200)
+    assert here.select(201) == []
+    here.put("k", {"n": 3}, 210)
+    assert here.select(211) == [{"n": 3}]
