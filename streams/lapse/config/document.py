@@ -36,7 +36,7 @@ def load(path: Path) -> Config:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    config = loads(text, str(path))
+    config = loads(text, str(path), path.absolute().parent)
     _check_functions(config, text, path)
     return config
 
@@ -63,8 +63,13 @@ def _check_functions(config: Config, text: str, path: Path) -> None:
         raise ConfigError("\n".join(faults))
 
 
-def loads(text: str, name: str = "lapse.toml") -> Config:
-    """Read and check a configuration; `name` is what errors call it.
+def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        text: the configuration.
+        name: what errors call it.
+        beside: where the files are that it names; the current directory when left out.
 
     Raises:
         ConfigError: the text is no TOML, or says something that lapse does not understand.
@@ -74,7 +79,7 @@ def loads(text: str, name: str = "lapse.toml") -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: {error}") from error
     try:
-        return Config.model_validate(tree)
+        return Config.model_validate(tree, context={"beside": beside or Path()})
     except ValidationError as error:
         faults = [_describe(fault, text, name) for fault in error.errors()]
         raise ConfigError("\n".join(faults)) from error

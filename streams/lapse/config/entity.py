@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from lapse.config import expiry_function
 from lapse.config.duration import DurationMs, duration_ms
@@ -17,6 +27,7 @@ from lapse.core.queue.trait import TraitReader
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow import key as sow_key
 from lapse.protocol import topic as topic_names
+from lapse.protocol.avro_payload import AvroPayload
 
 
 def _expiration(value: object) -> object:
@@ -234,14 +245,17 @@ class SowConfig(EntityConfig):
         key: paths of the payload that make the key; the record's key when left out (S1).
         hash_index: paths of further fields that equality filters look up (S11).
         remember_removed: how long every removed key is remembered against older updates of other deployments, ms (S10).
-        value_format: how payloads are read where they have to be: `"json"` (S1, S2).
+        value_format: how payloads are read where they have to be: `"json"`, `"avro"` (bare or single-object encoding)
+            or `"avro-confluent"` (Confluent's wire format) (S1, S2).
+        value_schema: file of their Avro schema, beside `lapse.toml` unless its path is absolute.
     """
 
     topic: str | None = None
     key: tuple[str, ...] = ()
     hash_index: tuple[str, ...] = ()
     remember_removed: DurationMs | None = None
-    value_format: Literal["json"] = "json"
+    value_format: Literal["json", "avro", "avro-confluent"] = "json"
+    value_schema: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -250,6 +264,21 @@ class SowConfig(EntityConfig):
             return tree
         single = {name: [tree[name]] for name in ("key", "hash_index") if isinstance(tree.get(name), str)}
         return {**tree, **single}
+
+    @field_validator("value_schema")
+    @classmethod
+    def _readable(cls, file: str | None, info: ValidationInfo) -> str | None:
+        if file is None:
+            return None
+        path = Path((info.context or {}).get("beside", "."), file).absolute()
+        AvroPayload.of_file(path)
+        return str(path)
+
+    @model_validator(mode="after")
+    def _format_and_schema(self) -> Self:
+        if (self.value_format == "json") is (self.value_schema is not None):
+            raise ValueError('value_format = "avro" or "avro-confluent" and value_schema = "FILE.avsc" need each other')
+        return self
 
     @field_validator("key", "hash_index")
     @classmethod
@@ -265,6 +294,12 @@ class SowConfig(EntityConfig):
     def publish_target(self, name: str) -> str:
         """Where a publish to the SOW topic's name goes."""
         return self.underlying(name)[0]
+
+    def payload(self) -> AvroPayload | None:
+        """What reads and writes payloads; None = JSON (S1, S2)."""
+        if self.value_schema is None:
+            return None
+        return AvroPayload.of_file(Path(self.value_schema), self.value_format == "avro-confluent")
 
     def letter_reasons(self) -> frozenset[Reason]:
         """Reasons that cause a dead letter (C25)."""

@@ -50,6 +50,7 @@ class SowEntity(Entity):
 
     def _settings(self, partition: int) -> SowSettings:
         config = self.config
+        avro = config.payload()
         return SowSettings(
             name=self.name,
             expiration=config.expiration_settings(),
@@ -61,6 +62,12 @@ class SowEntity(Entity):
             grave_ms=max(_REMEMBERED_MS, config.remember_removed or 0),
             remembers_removed=config.remember_removed is not None,
             keeps_copies=config.on_expire is not None,
-            parse=orjson.loads,
-            serialize=orjson.dumps,
+            parse=orjson.loads if avro is None else avro.parse,
+            parse_delta=orjson.loads if avro is None else avro.parse_delta,
+            serialize=_as_json if avro is None else avro.serialize,
+            serialize_delta=orjson.dumps,
         )
+
+
+def _as_json(value: object, _: bytes) -> bytes:
+    return orjson.dumps(value)

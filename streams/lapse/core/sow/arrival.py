@@ -102,7 +102,7 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     at_ms = now_ms if timestamp_ms == lifetime.NO_TIMESTAMP else timestamp_ms
     enqueue_at_ms = stated.enqueue_at_ms
     return Update(
-        key_of(record, settings),
+        key_of(record, settings, delta),
         at_ms,
         timestamp_ms if source_of is None else source_of.timestamp_ms,
         enqueue_at_ms if enqueue_at_ms is not None and enqueue_at_ms > at_ms else None,
@@ -116,7 +116,7 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     )
 
 
-def key_of(record: Record, settings: SowSettings) -> bytes:
+def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
     """Return a record's key: fields of its payload if so configured, else the Kafka record key (S1).
 
     A delete has no payload: it names what it deletes by the Kafka record key in either case.
@@ -130,7 +130,7 @@ def key_of(record: Record, settings: SowSettings) -> bytes:
             raise Refused(Reason.UNDECODABLE, f"{what} its record key is null")
         return record.key
     try:
-        payload = settings.parse(record.value)
+        payload = settings.parse_delta(record.value) if delta else settings.parse(record.value)
     except (ValueError, RecursionError) as error:
         raise Refused(Reason.UNDECODABLE, f"its key is in its payload, which cannot be read: {error}") from error
     try:

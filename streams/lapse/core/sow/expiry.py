@@ -18,6 +18,7 @@ from lapse.core.sow.record import deadline_of
 
 _SHIFT: Final = 10
 _SLACK: Final = 65_536
+_STALE_KEPT: Final = 64
 
 
 class DeadlineIndex:
@@ -86,7 +87,7 @@ class DeadlineIndex:
 
         Args:
             until_ms: an instant, ms since the epoch.
-            limit: stop when so many are found; a millisecond is not split, so there may be more.
+            limit: at most so many.
 
         Returns:
             the keys, whose records are there and due; and whether the limit left some behind.
@@ -102,8 +103,15 @@ class DeadlineIndex:
                 return found, False
             if len(found) >= limit:
                 return found, True
-            instant_ms = heapq.heappop(self._fine_order)
-            keys = self._fine.pop(instant_ms)
+            instant_ms = self._fine_order[0]
+            keys = self._fine[instant_ms]
+            room = limit - len(found)
+            if len(keys) > room:
+                # Any number may share a millisecond, such as the end of a day: the rest comes with the next call.
+                self._fine[instant_ms], keys = keys[room:], keys[:room]
+            else:
+                heapq.heappop(self._fine_order)
+                del self._fine[instant_ms]
             self._filed -= len(keys)
             # A key may be filed twice under one millisecond: dict.fromkeys keeps the first.
             for key in dict.fromkeys(keys):
@@ -117,9 +125,12 @@ class DeadlineIndex:
         while self._fine_order:
             instant_ms = self._fine_order[0]
             keys = self._fine[instant_ms]
-            for key in keys:
+            for place, key in enumerate(keys):
                 entry = entries.get(key)
                 if entry is not None and deadline_of(entry) == instant_ms:
+                    if place > _STALE_KEPT:  # or the same ones would be passed over each time
+                        del keys[:place]
+                        self._filed -= place
                     return instant_ms
             heapq.heappop(self._fine_order)
             del self._fine[instant_ms]

@@ -140,7 +140,9 @@ class Life:
             elif self._buries:  # an older update may be on its way
                 self._bury(name, update.timestamp_ms, update.offset, update.source, update.at_ms, step)
             return
-        payload = self._merged(entry, update) if update.delta and entry is not None else update.payload
+        payload = update.payload
+        if update.delta:
+            payload = self._whole(payload) if entry is None else self._merged(entry, update)
         facts = Facts(
             update.deadline_ms, self._stamp(name, entry, update), state.sequence + 1, update.offset, update.source,
             len(update.headers),
@@ -216,15 +218,30 @@ class Life:
         topic, partition = self._state.sources[source]
         return timestamp_ms, partition, topic, offset
 
+    def _whole(self, payload: bytes) -> bytes:
+        """A delta as a record of its own, in the form that payloads have (C44)."""
+        settings = self._settings
+        if settings.parse_delta is settings.parse:
+            return payload
+        try:
+            settings.parse(payload)
+        except (ValueError, RecursionError):
+            try:
+                return settings.serialize(settings.parse_delta(payload), payload)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise Refused(Reason.UNDECODABLE, f"a delta that is no whole record: {error}") from error
+        return payload
+
     def _merged(self, entry: bytes, update: Update) -> bytes:
         assert update.payload is not None
-        parse = self._settings.parse
         try:
-            stored = parse(payload_of(entry))
+            stored = self._settings.parse(payload_of(entry))
         except (ValueError, RecursionError) as error:
             raise Refused(Reason.UNDECODABLE, f"a delta to a record whose payload cannot be read: {error}") from error
         try:
-            return self._settings.serialize(delta.merge(stored, parse(update.payload)))
+            return self._settings.serialize(
+                delta.merge(stored, self._settings.parse_delta(update.payload)), payload_of(entry)
+            )
         except (ValueError, TypeError, RecursionError) as error:
             raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {error}") from error
 
@@ -366,7 +383,7 @@ class Life:
         """The changed fields, written; None if only the full record can tell."""
         try:
             changed = delta.difference(before.payload, after.payload) if before is not None else None
-            return None if changed is None else self._settings.serialize(changed)
+            return None if changed is None else self._settings.serialize_delta(changed)
         except (ValueError, TypeError, RecursionError):
             return None
 

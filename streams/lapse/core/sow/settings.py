@@ -13,11 +13,12 @@ from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow.home import EVERYTHING, Home
 
 Parse = Callable[[bytes], object]
-Serialize = Callable[[object], bytes]
+Serialize = Callable[[object, bytes], bytes]
+SerializeDelta = Callable[[object], bytes]
 Compile = Callable[[str], Callable[[Any], Any]]
 
 
-def _serialize(value: object) -> bytes:
+def _serialize(value: object, like: bytes = b"") -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -39,7 +40,9 @@ class SowSettings:
         max_scan: records that a query looks at before it lets others go on.
         max_step_bytes: an arrival batch is cut where its changes exceed this.
         parse: reads a payload; raises ValueError if it cannot.
-        serialize: writes a payload.
+        parse_delta: the same for a delta.
+        serialize: writes a payload, in the form of another one.
+        serialize_delta: writes changed fields for a subscriber.
         keeps_copies: whether a step has a copy of each record that leaves (L15).
         compile_filter: makes a predicate of a filter's text; raises ValueError with the place of a fault.
         compile_value: makes a function of an expression's text; the same.
@@ -55,10 +58,12 @@ class SowSettings:
     grave_ms: int = 60_000
     remembers_removed: bool = False
     batch_size: int = 500
-    max_scan: int = 10_000
+    max_scan: int = 2_000
     max_step_bytes: int = 1 << 22
     parse: Parse = json.loads
+    parse_delta: Parse = json.loads
     serialize: Serialize = _serialize
+    serialize_delta: SerializeDelta = _serialize
     keeps_copies: bool = False
     compile_filter: Compile = compile_filter
     compile_value: Compile = compile_value

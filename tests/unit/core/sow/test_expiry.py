@@ -9,7 +9,7 @@ from lapse.core.sow import expiry
 from lapse.core.sow.expiry import DeadlineIndex
 from lapse.core.sow.output import Step
 from lapse.core.sow.record import Facts, pack
-from unit.core.sow.make import Arrived, T, shard_of
+from unit.core.sow.make import Arrived, Desk, T, shard_of
 
 
 def entry(deadline):
@@ -84,3 +84,32 @@ def test_many_records_of_one_millisecond_leave_in_steps():
         sizes.append(len(step.departures))
     assert sum(sizes) == 1000
     assert max(sizes) <= 300
+
+
+@pytest.mark.feature("L11")
+def test_records_that_share_a_millisecond_leave_in_parts() -> None:
+    desk = Desk(shard_of())
+    for number in range(25):
+        desk.put(f"k{number}", {}, 0, lapse_expires_at_ms=T + 100)
+    gone = []
+    more = True
+    while more:
+        step = Step()
+        more = desk.shard.advance(T + 100, step, limit=10)
+        gone.append(sum(value is None for value in step.changes.values()))
+    assert gone == [10, 10, 5]
+    assert desk.shard.next_due_ms() is None
+
+
+@pytest.mark.feature("L11")
+def test_deadlines_that_have_moved_are_passed_over_once() -> None:
+    desk = Desk(shard_of())
+    for number in range(500):
+        desk.put(f"k{number}", {}, 0, lapse_expires_at_ms=T + 100)
+    desk.advance(99)
+    for number in range(499):
+        desk.put(f"k{number}", {}, 99, lapse_ttl_ms=0)
+    assert desk.shard.next_due_ms() == T + 100
+    assert desk.shard.state.deadlines._filed < 100
+    desk.advance(100)
+    assert set(desk.compacted) == {b"k%d" % number for number in range(499)}

@@ -1,0 +1,90 @@
+"""Payloads in Avro, in each of their forms (S1, S2, X1)."""
+
+import contextlib
+import io
+from pathlib import Path
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.protocol.avro_payload import AvroPayload
+
+SCHEMA = {
+    "type": "record",
+    "name": "Price",
+    "fields": [
+        {"name": "symbol", "type": "string"},
+        {"name": "price", "type": ["null", "double"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "sizes", "type": {"type": "map", "values": "long"}},
+    ],
+}
+ROW = {"symbol": "IBM", "price": 1.5, "at": 1_700_000_000_001, "sizes": {"bid": 3}}
+ROWS = st.fixed_dictionaries(
+    {
+        "symbol": st.text(max_size=8),
+        "price": st.none() | st.floats(allow_nan=False),
+        "at": st.integers(-(1 << 63), (1 << 63) - 1),
+        "sizes": st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=3),
+    }
+)
+
+
+def bare(row: object) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(SCHEMA), row)
+    return out.getvalue()
+
+
+def forms(row: object) -> list[tuple[AvroPayload, bytes]]:
+    avro = AvroPayload(SCHEMA)
+    return [
+        (avro, bare(row)),
+        (avro, avro._mark + bare(row)),
+        (AvroPayload(SCHEMA, confluent=True), b"\x00\x00\x00\x00\x07" + bare(row)),
+    ]
+
+
+@given(ROWS)
+@pytest.mark.feature("S1", "X2")
+def test_every_form_is_read_and_written_as_it_was(row: dict[str, object]) -> None:
+    for avro, data in forms(row):
+        assert avro.parse(data) == row
+        assert avro.serialize(row, data) == data
+
+
+@given(st.binary(max_size=40))
+@pytest.mark.feature("X7")
+def test_whatever_comes_is_a_record_or_a_value_error(data: bytes) -> None:
+    for confluent in (False, True):
+        with contextlib.suppress(ValueError):
+            assert isinstance(AvroPayload(SCHEMA, confluent).parse(data), dict)
+
+
+@pytest.mark.feature("S2")
+def test_a_delta_is_json_or_a_whole_record() -> None:
+    for avro, data in forms(ROW):
+        assert avro.parse_delta(b'{"price": 2}') == {"price": 2}
+        assert avro.parse_delta(data) == ROW
+        for wrong in (b"{", b"\xff\xff\xff", b""):
+            with pytest.raises(ValueError, match="neither JSON nor Avro"):
+                avro.parse_delta(wrong)
+
+
+@pytest.mark.feature("S2", "X7")
+def test_what_does_not_fit_the_schema_is_refused() -> None:
+    avro = AvroPayload(SCHEMA)
+    for wrong in ({**ROW, "typo": 1}, {**ROW, "at": "soon"}, {"symbol": "IBM"}, {**ROW, "at": 1 << 64}, 5):
+        with pytest.raises(ValueError, match="does not fit"):
+            avro.serialize(wrong, b"")
+
+
+@pytest.mark.feature("X7")
+def test_a_faulty_schema_says_so(tmp_path: Path) -> None:
+    for schema in ({"type": "nothing"}, {"type": "record"}, "long", 5, {"type": "record", "name": "A", "fields": 3}):
+        with pytest.raises(ValueError, match="schema"):
+            AvroPayload(schema)
+    with pytest.raises(ValueError, match="No such file"):
+        AvroPayload.of_file(tmp_path / "none.avsc")
