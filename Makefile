@@ -43,7 +43,8 @@ bench: setup ## Measure throughput, latency and memory, side by side with peers
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
-	@$(BIN)/python -m benchmarks.chaos $(ARGS)
+	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} $(BIN)/python -m pytest -v --timeout 3600 tests/unit/core/queue/test_shard_machine.py \
+	  tests/integration/test_runtime_recovery.py tests/acceptance/test_queue_crashes.py $(ARGS)
 
 wheel: setup ## Build the wheel and the source distribution into dist/
 	@$(BIN)/uv build --quiet --python $(BIN)/python $(ARGS)
