@@ -21,15 +21,19 @@ class Worker:
         servers: the brokers.
         app_id: the worker's group.
         entities: the `[queue.…]` and `[sow.…]` tables, as TOML.
+        store: `memory` or `rocksdb`.
         environment: further environment variables.
     """
 
-    def __init__(self, directory: Path, servers: str, app_id: str, entities: str, **environment: str) -> None:
+    def __init__(
+        self, directory: Path, servers: str, app_id: str, entities: str, store: str = "memory", **environment: str
+    ) -> None:
         self.directory = directory
         self.config = directory / "lapse.toml"
         self.log = directory / "worker.log"
         self._environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": servers, **environment}
         self._head = f'[lapse]\napp_id = "{app_id}"\nbootstrap_servers = "{servers}"\nsession_timeout = "6s"\n'
+        self._head += f'store = "{store}"\n'
         self.process: subprocess.Popen[bytes] | None = None
         self.entity = ""
         """Name of the first entity."""

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import rocksdict
 from faust.stores.base import Store as FaustStore
@@ -265,6 +265,11 @@ class MemoryStore(JournalStore):
     """State in memory; at take-over the whole changelog partition is read (`lapse-memory://`)."""
 
 
+_COPY_HOLDS_MS: Final = 12 * 3_600_000
+"""How old a copy may be, ms. Kafka forgets tombstones a day after it compacted them (`delete.retention.ms`): what was
+removed while another worker had the shard would come back from an older copy."""
+
+
 class RocksDBStore(JournalStore):
     """A copy of the changelog on local disk as well; at take-over only its tail is read (`lapse-rocksdb://`)."""
 
@@ -281,9 +286,15 @@ class RocksDBStore(JournalStore):
         path = self._path(partition)
         path.parent.mkdir(parents=True, exist_ok=True)
         database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
+        meta = database.get(self._META)
+        if meta is not None and time.time() * 1000 - int.from_bytes(meta[16:24], "big") > _COPY_HOLDS_MS:
+            logger.info("%s: older than %d h; the changelog is read instead", path, _COPY_HOLDS_MS // 3_600_000)
+            database.close()
+            rocksdict.Rdict.destroy(str(path))
+            database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
+            meta = None
         self._databases[partition] = database
         changelog = Changelog()
-        meta = database.get(self._META)
         if meta is not None:
             changelog.next_offset = int.from_bytes(meta[:8], "big")
             changelog.epoch = int.from_bytes(meta[8:16], "big")
@@ -301,7 +312,8 @@ class RocksDBStore(JournalStore):
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        batch.put(self._META, next_offset.to_bytes(8, "big") + epoch.to_bytes(8, "big"))
+        meta = (next_offset, epoch, int(time.time() * 1000))
+        batch.put(self._META, b"".join(number.to_bytes(8, "big") for number in meta))
         self._databases[partition].write(batch)
 
     def _close(self, partition: int) -> None:
