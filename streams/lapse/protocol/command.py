@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from lapse.protocol import codec
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 Encoding = Literal["avro", "json"]
 
@@ -24,6 +28,9 @@ MOST_NAME_CHARACTERS: Final = 500
 
 MOST_BOOKMARKS: Final = 20_000
 """What a command changes is durable as a whole, so it has a largest size."""
+
+_SHOWN_CHARACTERS: Final = 60
+"""So much of a wrong value is shown to its sender."""
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Period = Annotated[int, Field(ge=1, lt=1 << 63)]
@@ -121,10 +128,19 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
     try:
         return Command.model_validate(record), encoding
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc']) or 'command'}: {fault['msg']}" for fault in error.errors()
-        )
-        raise CommandError(f"command refused: {faults}", encoding, record) from error
+        raise CommandError("; ".join(map(_fault, error.errors())), encoding, record) from error
+
+
+def _fault(fault: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in fault["loc"]) or "command"
+    if fault["type"] == "missing":
+        return f"field {where}: required"
+    if fault["type"] != "extra_forbidden":
+        # Not the value of a secret: this text is sent, and logged.
+        given = "" if where == "secret" else f", not {str(fault['input'])[:_SHOWN_CHARACTERS]!r}"
+        return f"field {where}: {fault['msg']}{given}"
+    meant = get_close_matches(where, Command.model_fields, 1)
+    return f"field {where}: unknown" + (f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them")
 
 
 def _text(value: object) -> str:

@@ -97,7 +97,8 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     for name, value in record.headers:
         if name == COMMAND:
             if value not in (b"delta", b"publish"):
-                raise Refused(Reason.UNDECODABLE, f"{COMMAND} = {value!r}: expected publish or delta")
+                given = (value or b"").decode("utf-8", "replace")
+                raise Refused(Reason.UNDECODABLE, f"{COMMAND} = {given!r}: expected publish or delta")
             delta = value == b"delta"
     at_ms = now_ms if timestamp_ms == lifetime.NO_TIMESTAMP else timestamp_ms
     enqueue_at_ms = stated.enqueue_at_ms
@@ -116,6 +117,11 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     )
 
 
+def fault(error: Exception) -> str:
+    """What is wrong with a payload, in words for its sender."""
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
 def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
     """Return a record's key: fields of its payload if so configured, else the Kafka record key (S1).
 
@@ -132,7 +138,7 @@ def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
     try:
         payload = settings.parse_delta(record.value) if delta else settings.parse(record.value)
     except (ValueError, RecursionError) as error:
-        raise Refused(Reason.UNDECODABLE, f"its key is in its payload, which cannot be read: {error}") from error
+        raise Refused(Reason.UNDECODABLE, f"its key is in its payload, which cannot be read: {fault(error)}") from error
     try:
         return key.of_payload(payload, settings.key)
     except key.NoKey as error:

@@ -334,10 +334,13 @@ class Commands:
                 raise CommandRefused(
                     f"bookmark {text!r}: expected topic:partition:offset or topic:partition:first-last"
                 )
+            first = int(match["first"])
+            last = int(match["last"] or first)
+            if last < first:
+                raise CommandRefused(f"bookmark {text!r}: the range ends before it begins")
             source = self._state.known_source(match["topic"], int(match["partition"]))
             if source is not None:
-                first = int(match["first"])
-                ranges.setdefault(source, []).append(range(first, int(match["last"] or first) + 1))
+                ranges.setdefault(source, []).append(range(first, last + 1))
         return ranges
 
     def _withdraw(self, ranges: dict[int, list[range]], at_ms: int, step: Step) -> int:

@@ -55,4 +55,5 @@ def _scalar(payload: object, names: tuple[str, ...]) -> str | int | float:
         return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
     if isinstance(value, (str, int)):
         return value
-    raise NoKey(f"the key field {shown} is of type {type(value).__name__}; a key is a string, a number or a boolean")
+    what = {dict: "an object", list: "an array"}.get(type(value), f"of type {type(value).__name__}")
+    raise NoKey(f"the key field {shown} is {what}; a key is a string, a number or a boolean")

@@ -9,7 +9,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason, in_order
 from lapse.core.record import Record
 from lapse.core.sow import delta, journal
-from lapse.core.sow.arrival import Refused, Update
+from lapse.core.sow.arrival import Refused, Update, fault
 from lapse.core.sow.grave import NO_SOURCE, Grave
 from lapse.core.sow.origin import path_of
 from lapse.core.sow.output import Departure, Happening, Kind, Letter, OutOfFocus, Place, Removal, Step
@@ -229,7 +229,7 @@ class Life:
             try:
                 return settings.serialize(settings.parse_delta(payload), payload)
             except (ValueError, TypeError, RecursionError) as error:
-                raise Refused(Reason.UNDECODABLE, f"a delta that is no whole record: {error}") from error
+                raise Refused(Reason.UNDECODABLE, f"a delta that is no whole record: {fault(error)}") from error
         return payload
 
     def _merged(self, entry: bytes, update: Update) -> bytes:
@@ -237,13 +237,15 @@ class Life:
         try:
             stored = self._settings.parse(payload_of(entry))
         except (ValueError, RecursionError) as error:
-            raise Refused(Reason.UNDECODABLE, f"a delta to a record whose payload cannot be read: {error}") from error
+            raise Refused(
+                Reason.UNDECODABLE, f"a delta to a record whose payload cannot be read: {fault(error)}"
+            ) from error
         try:
             return self._settings.serialize(
                 delta.merge(stored, self._settings.parse_delta(update.payload)), payload_of(entry)
             )
         except (ValueError, TypeError, RecursionError) as error:
-            raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {error}") from error
+            raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {fault(error)}") from error
 
     # --- removals --------------------------------------------------------------------------------------------
 

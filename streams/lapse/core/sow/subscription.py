@@ -96,6 +96,13 @@ def predicates(
     """Compile the filters that are there.
 
     Raises:
-        ValueError: a fault in one of them; the text shows the place.
+        ValueError: a fault in one of them; the text says in which, and shows the place.
     """
-    return tuple(compile_filter(text) for text in (subscription_filter, restriction) if text)
+    compiled = []
+    for what, text in (("filter", subscription_filter), ("entitlement filter", restriction)):
+        if text:
+            try:
+                compiled.append(compile_filter(text))
+            except ValueError as error:
+                raise ValueError(f"{what}: {error}") from error
+    return tuple(compiled)

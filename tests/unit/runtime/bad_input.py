@@ -1,0 +1,328 @@
+"""Bad input, and what its sender is told: the cases of test_bad_input.py and of docs/bad-input.md (X7).
+
+    python tests/unit/runtime/bad_input.py > docs/bad-input.md
+
+Each case goes into a shard's machine as it would come from Kafka, and the text is the one that comes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+if __name__ == "__main__":  # the modules of the tests are found from tests/
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.journal import restore
+from lapse.core.queue.settings import Leasing, QueueSettings
+from lapse.core.sow.settings import SowSettings
+from lapse.core.sow.shard import SowShard
+from lapse.runtime.machine import Effects
+from lapse.runtime.producer import Rows
+from lapse.runtime.queue_machine import QueueMachine
+from lapse.runtime.queue_output import QueueOutput
+from lapse.runtime.sow_machine import SowMachine
+from lapse.runtime.sow_output import SowOutput
+
+ARRIVAL_MS = 1_700_000_000_000
+"""When all of it arrives."""
+
+
+class _Payloads:
+    """The log behind a queue's messages."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Input] = {}
+
+    def keep(self, topic: str, partition: int, records: list[Input]) -> None:
+        self.records.update({record.offset: record for record in records})
+
+    async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Input | None]:
+        return [self.records.get(offset) for offset in offsets]
+
+
+@dataclass
+class Input:
+    """A record, of an underlying topic or the commands topic."""
+
+    offset: int = 0
+    key: bytes | None = b"k"
+    value: bytes | None = b'{"price": 1}'
+    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+    timestamp: int = ARRIVAL_MS
+
+
+@dataclass(frozen=True)
+class Case:
+    """One bad input.
+
+    Attributes:
+        shown: the input, for people.
+        given: the records, in order; the last one is bad.
+        commands: whether they are commands, after one good record.
+        settings: of the entity.
+    """
+
+    shown: str
+    given: tuple[Input, ...]
+    commands: bool = False
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+def _headers(*pairs: tuple[str, str | bytes], **settings: Any) -> Case:
+    given = [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+    shown = ", ".join(f"`{name}: {_text(value)}`" for name, value in pairs)
+    return Case(shown, (Input(headers=list(given)),), settings=tuple(settings.items()))
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.hex(" ") + " (hex)"
+
+
+def _command(body: str) -> Case:
+    return Case(f"`{body}`", (Input(value=body.encode()),), commands=True)
+
+
+def _asked(command: str, **fields: Any) -> Case:
+    return _command(orjson.dumps({"command": command, **fields}).decode())
+
+
+def _delta(stored: bytes, delta: bytes, shown: str = "") -> Case:
+    merge: list[tuple[str, bytes | None]] = [("lapse-command", b"delta")]
+    text = shown or f"`{delta.decode('utf-8', 'replace')}` onto `{stored.decode('utf-8', 'replace')}`"
+    return Case(text, (Input(value=stored), Input(1, value=delta, headers=merge)))
+
+
+def _record(shown: str, record: Input, **settings: Any) -> Case:
+    return Case(shown, (record,), settings=tuple(settings.items()))
+
+
+_DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
+_KEYED = {"key": (("symbol",),)}
+
+LIFETIMES = (
+    _headers(("lapse-ttl-ms", "soon")),
+    _headers(("lapse-ttl-ms", "-1")),
+    _headers(("lapse-ttl-ms", "")),
+    _headers(("lapse-ttl-ms", "1.5")),
+    _headers(("lapse-ttl-ms", "10000000000000000000")),
+    _headers(("lapse-ttl-ms", "9223372036854775807")),
+    _headers(("lapse-ttl-ms", b"\xff")),
+    _headers(("lapse-expires-at-ms", "tomorrow")),
+    _headers(("ce_expirytime", "2026-13-01T00:00:00Z")),
+    _headers(("ce_expirytime", "2026-01-01 00:00")),
+    _headers(("lapse-expire-time", b"\x00\x00\x01")),
+    _headers(("lapse-expire-time", b"\xff\xff\xff\xff")),
+    _headers(("lapse-ttl-ms", "1000"), ("lapse-expires-at-ms", "1700000000999")),
+    _headers(("lapse-ttl-ms", "1000"), ("lapse-ttl-ms", "2000")),
+    _headers(("lapse-enqueue-at-ms", "later")),
+    Case(
+        "`lapse-ttl-ms: 1000` on a record without a timestamp (−1)",
+        (Input(headers=[("lapse-ttl-ms", b"1000")], timestamp=-1),),
+    ),
+)
+"""Of a queue; a SOW topic says the same."""
+
+RECORDS = (
+    _record("no key", Input(key=None)),
+    _record('`{"price": 1}`, with `key = "/symbol"`', Input(), **_KEYED),
+    _record('`{"symbol": null}`, with `key = "/symbol"`', Input(value=b'{"symbol": null}'), **_KEYED),
+    _record('`{"symbol": {}}`, with `key = "/symbol"`', Input(value=b'{"symbol": {}}'), **_KEYED),
+    _record('`{"symbol": 1e999}`, with `key = "/symbol"`', Input(value=b'{"symbol": 1e999}'), **_KEYED),
+    _record('bytes that are no JSON, with `key = "/symbol"`', Input(value=b"\x00\x01"), **_KEYED),
+    _record("`lapse-command: upsert`", Input(headers=[("lapse-command", b"upsert")])),
+)
+
+DELTAS = (
+    _delta(b'{"o": {}}', b'{"o": []}'),
+    _delta(b'{"o": [1]}', b'{"o": {"a": 1}}'),
+    _delta(b"{}", b"[1]"),
+    _delta(b"[1]", b"{}"),
+    _delta(b"{}", b"{"),
+    _delta(b"\xff", b"{}", "`{}` onto a record that is no JSON"),
+    _delta(b"{}", _DEEP, "5,000 objects inside each other"),
+)
+
+FILTERS = (
+    _asked("sow", filter="/price >"),
+    _asked("sow", filter="/price = 'A"),
+    _asked("sow", filter="price = 1"),
+    _asked("sow", filter="/price LIKE '('"),
+    _asked("sow", filter="/price LIKE '(a+)+$'"),
+    _asked("sow", filter="EXPLODE(/price)"),
+    _asked("sow", filter="/price BETWEEN 1"),
+    _asked("sow", filter="__import__('os')"),
+    Case(
+        "20,000 brackets around `/price = 1`",
+        (Input(value=orjson.dumps({"command": "sow", "filter": "(" * 20_000 + "/price = 1" + ")" * 20_000})),),
+        commands=True,
+    ),
+)
+
+SOW_COMMANDS = (
+    _command("sow"),
+    _command("[]"),
+    _command(""),
+    _asked("explode"),
+    _asked("sow", tpo_n=1),
+    _asked("sow", top_n=-1),
+    _asked("sow", skip="many"),
+    _asked("sow", batch_size=0),
+    _asked("sow", order_by="/price DOWN"),
+    _asked("sow", order_by="/price >"),
+    _asked("sow", bookmarks=["prices:0:0"]),
+    _asked("sow_delete"),
+    _asked("sow_delete", keys=["k"], filter="TRUE"),
+    _asked("sow_delete", bookmarks=["prices:0"]),
+    _asked("sow_delete", bookmarks=["prices:0:9-3"]),
+    _asked("subscribe"),
+    _asked("subscribe", subscription="s", top_n=1),
+    _asked("subscribe", subscription="s", keys=["k"]),
+    _asked("heartbeat", subscription="nobody"),
+    _asked("subscribe", subscription="s", heartbeat_timeout_ms=0),
+)
+
+QUEUE_COMMANDS = (
+    _asked("explode"),
+    _asked("subscribe"),
+    _asked("subscribe", subscription="s", max_backlog=-1),
+    _asked("subscribe", subscription="s", payload="both"),
+    _asked("subscribe", subscription="s", filter="/price >"),
+    _asked("heartbeat", subscription="nobody"),
+    _asked("unsubscribe", subscription="nobody"),
+    _asked("acknowledge", subscription="s"),
+    _asked("acknowledge", subscription="s", bookmarks=["prices:0"]),
+    _asked("acknowledge", subscription="s", bookmarks=["prices:0:9-3"]),
+    _asked("acknowledge", subscription="s", bookmarks=["prices:0:99"]),
+    _asked("acknowledge", subscription="s", bookmarks=["elsewhere:0:0"]),
+    _asked("cancel", subscription="s", bookmarks=["prices:0:0"]),
+    _asked("cancel", subscription="s", bookmarks=["prices:0:0"], delay_ms=-1),
+    _asked("renew", subscription="s", bookmarks=["prices:0:0"], lease_ms=10_000_000),
+    _asked("renew", bookmarks=["prices:0:0"]),
+)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Cases of one kind: on which entity, and where its sender reads what is wrong."""
+
+    title: str
+    entity: str
+    lead: str
+    cases: tuple[Case, ...]
+
+
+CHAPTERS = (
+    Chapter(
+        "Lifetimes",
+        "queue",
+        "The message becomes a dead letter with the reason `invalid_lifetime` and this text, on queues and SOW topics "
+        "alike (L12).",
+        LIFETIMES,
+    ),
+    Chapter(
+        "Records of a SOW topic",
+        "sow",
+        "The record becomes a dead letter with the reason `undecodable` and this text (S1).",
+        RECORDS,
+    ),
+    Chapter("Deltas", "sow", "As above; the stored record stays as it was (S2).", DELTAS),
+    Chapter("Filters", "sow", "The answer has this text, with the spot; the same on queues (X1).", FILTERS),
+    Chapter("Commands to a SOW topic", "sow", "The answer has this text; the command did nothing.", SOW_COMMANDS),
+    Chapter(
+        "Commands to a queue",
+        "queue",
+        "The answer has this text, or this result for the bookmark (C16). The queue holds `prices:0:0`, and nobody has it."
+        "",
+        QUEUE_COMMANDS,
+    ),
+)
+
+
+def queue(**settings: Any) -> QueueMachine:
+    """A machine of a queue over one partition of the topic `prices`."""
+    chosen = QueueSettings(
+        name="prices", expiration=Expiration(True), leasing=Leasing.STRICT, dead_letter_topic="dlq.prices", **settings
+    )
+    machine = QueueMachine(
+        chosen,
+        restore([]),
+        1,
+        _Payloads(),
+        QueueOutput("prices", 0, 1, "dlq.prices", 1),
+        "prices",  # type: ignore[arg-type]
+    )
+    machine.take_over(ARRIVAL_MS)
+    return machine
+
+
+def sow(**settings: Any) -> SowMachine:
+    """A machine of the SOW topic `prices`."""
+    machine = SowMachine(SowShard(SowSettings(name="prices", **settings)), SowOutput("prices", 0, 1, "dlq.prices", 1))
+    machine.maintain()
+    machine.take_over(ARRIVAL_MS)
+    return machine
+
+
+def told(chapter: Chapter, case: Case) -> str:
+    """Give a case to a machine, and return what its sender is told."""
+    machine = (queue if chapter.entity == "queue" else sow)(**dict(case.settings))
+    if case.commands:
+        machine.arrive("prices", 0, [Input()])
+        asyncio.run(machine.finish())
+        for record in case.given:
+            machine.command(record)
+    else:
+        machine.arrive("prices", 0, list(case.given))
+    machine.advance(ARRIVAL_MS)
+    texts = list(_texts(asyncio.run(machine.finish())))
+    assert len(texts) == 1, f"{case.shown}: expected to be told once, was told {texts}"
+    return texts[0]
+
+
+def _texts(effects: Effects) -> Iterator[str]:
+    """What a letter's or answer's reader sees of it."""
+    for output in (*effects.before, *effects.after):
+        if isinstance(output, Rows):
+            continue
+        headers = dict(output.headers)
+        if output.topic == "dlq.prices":
+            yield f"{headers['__dlq.errors.message'].decode()}"
+        elif headers.get("lapse-kind") == b"answer":
+            answer = orjson.loads(output.value or b"")
+            yield answer["error"] or ", ".join(one["result"] for one in answer["settlements"])
+
+
+def page() -> str:
+    """The page of the documentation."""
+    parts = [_LEAD]
+    for chapter in CHAPTERS:
+        parts.append(f"\n## {chapter.title}\n\n{chapter.lead}\n\n| input | what is told |\n|---|---|\n")
+        parts.extend(f"| {_cell(case.shown)} | {_cell(told(chapter, case))} |\n" for case in chapter.cases)
+    return "".join(parts)
+
+
+_LEAD = """\
+# Bad input
+
+What is refused, and what its sender is told. This page is written by `tests/unit/runtime/bad_input.py`, from what a
+shard really says, and a test compares the two. Mistakes in `lapse.toml` are in [configuration.md](configuration.md).
+Whatever comes in, the shard goes on with the next record; nothing is dropped without a word (X7).
+"""
+
+
+def _cell(text: str) -> str:
+    text = text.replace("|", "\\|").replace("<", "&lt;")
+    # A fault's picture of the spot has several lines, and a table's cell has one.
+    return f"<pre>{text}</pre>".replace("\n", "&#10;") if "\n" in text else text
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
