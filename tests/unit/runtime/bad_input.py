@@ -239,8 +239,8 @@ CHAPTERS = (
     Chapter(
         "Commands to a queue",
         "queue",
-        "The answer has this text, or this result for the bookmark (C16). The queue holds `prices:0:0`, and nobody has it."
-        "",
+        "The answer has this text, or this result for the bookmark (C16). The queue holds `prices:0:0`, and nobody has "
+        "it.",
         QUEUE_COMMANDS,
     ),
 )

@@ -55,5 +55,6 @@ def _scalar(payload: object, names: tuple[str, ...]) -> str | int | float:
         return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
     if isinstance(value, (str, int)):
         return value
-    what = {dict: "an object", list: "an array"}.get(type(value), f"of type {type(value).__name__}")
+    kinds = {"dict": "an object", "list": "an array"}
+    what = kinds.get(type(value).__name__, f"of type {type(value).__name__}")
     raise NoKey(f"the key field {shown} is {what}; a key is a string, a number or a boolean")
