@@ -20,6 +20,7 @@ class WorkerConfig(BaseModel):
         bootstrap_servers: the brokers; `KAFKA_BOOTSTRAP_SERVERS` comes first.
         replication_factor: of topics that lapse creates.
         store: where shards keep what the changelog holds: `"memory"` or `"rocksdb"`.
+        standby: whether a worker follows the changelogs of shards at other workers, so that it takes them over sooner.
         data_dir: directory of the RocksDB store, one per worker.
         max_clock_skew: offset between the worker's clock and the broker's that causes a warning, ms (L13).
         session_timeout: silence after which a worker is taken for dead, ms.
@@ -33,6 +34,7 @@ class WorkerConfig(BaseModel):
     bootstrap_servers: str = "127.0.0.1:9092"
     replication_factor: int = Field(default=1, ge=1, le=32)
     store: Literal["memory", "rocksdb"] = "memory"
+    standby: bool = False
     data_dir: str = ".lapse"
     max_clock_skew: DurationMs = 1_000
     session_timeout: DurationMs = 6_000

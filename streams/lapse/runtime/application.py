@@ -120,7 +120,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     )
     # Faust has no setting for the transport's class; the URL names the driver only.
     app._transport = BatchTransport(app.conf.broker_consumer, app)
-    app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s)
+    app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, worker.standby)
     app.entities = {}
     for name, queue in config.queue.items():
         letters = topology.existing.get(queue.dead_letter_topic(name), 1)

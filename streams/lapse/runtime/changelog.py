@@ -93,10 +93,13 @@ class ChangelogReader:
     Args:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
+
+    Attributes:
+        settings: aiokafka's, for a consumer that reads changelogs.
     """
 
     def __init__(self, bootstrap_servers: str, security: dict[str, Any]) -> None:
-        self._settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
@@ -111,7 +114,7 @@ class ChangelogReader:
         """Read on from `into.next_offset` to the end; returns what was taken in, in order."""
         taken: list[tuple[bytes, bytes | None]] = []
         tp = TopicPartition(topic, partition)
-        consumer = AIOKafkaConsumer(**self._settings)
+        consumer = AIOKafkaConsumer(**self.settings)
         await consumer.start()
         try:
             consumer.assign([tp])

@@ -43,10 +43,13 @@ class Services:
         aside_reader: the same for what runs beside the shards, so that it does not move their reading positions.
         clock: the broker's clock.
         watch: notices a frozen process.
+        stands_by: whether the changelogs of shards at other workers are followed.
         worker_name: who claims epochs, for people.
     """
 
-    def __init__(self, brokers: str, security: dict[str, Any], max_skew_ms: int, session_s: float) -> None:
+    def __init__(
+        self, brokers: str, security: dict[str, Any], max_skew_ms: int, session_s: float, stands_by: bool = False
+    ) -> None:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
         self.journal_producer = BatchProducer(brokers, security)
         self.output_producer = BatchProducer(brokers, security)
@@ -55,6 +58,7 @@ class Services:
         self.aside_reader = LogReader(brokers, security)
         self.clock = BrokerClock(max_skew_ms)
         self.watch = Watch(session_s)
+        self.stands_by = stands_by
         self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
 
     async def start(self) -> None:
@@ -136,6 +140,11 @@ class Entity(ABC):
     def worker_name(self) -> str:
         """Who claims epochs."""
         return self.services.worker_name
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether the changelogs of shards at other workers are followed."""
+        return self.services.stands_by
 
     async def changelog_end(self, partition: int) -> int:
         """Where the changelog partition ends now."""

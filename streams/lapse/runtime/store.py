@@ -20,6 +20,7 @@ from faust.types import TP, EventT
 
 from lapse.runtime.changelog import Changelog, ChangelogReader, claim_key, epoch_header
 from lapse.runtime.producer import BatchProducer, BatchTooLarge
+from lapse.runtime.standby import Standby
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,14 @@ class ShardOwner(Protocol):
     @property
     def worker_name(self) -> str:
         """Who claims epochs, for people."""
+
+    @property
+    def partitions(self) -> int:
+        """How many shards there are."""
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether the changelogs of shards at other workers are followed."""
 
     async def changelog_end(self, partition: int) -> int:
         """Where the changelog partition ends now."""
@@ -72,6 +81,7 @@ class JournalStore(FaustStore[Any, Any]):
         self._next_offsets: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._owned: set[int] = set()
+        self._standby: Standby | None = None
         self.last_timestamp_ms: int | None = None
         """The broker's timestamp of the last record written; None where the topic has the writer's timestamps."""
 
@@ -134,6 +144,21 @@ class JournalStore(FaustStore[Any, Any]):
         for partition in sorted(mine - self._owned):
             await self._take_over(partition)
             self._owned.add(partition)
+        self._stand_by()
+
+    def _stand_by(self) -> None:
+        """Follow the shards of others from now on, if so configured."""
+        if not self.owner.stands_by:
+            return
+        if self._standby is None:
+            settings = self.owner.changelog_reader.settings
+            self._standby = Standby(settings, self.changelog_topic, self._open, self._keep, self._close)
+        self._standby.follow(set(range(self.owner.partitions)) - self._owned)
+
+    async def on_stop(self) -> None:
+        """Follow nothing any more."""
+        if self._standby is not None:
+            await self._standby.stop()
 
     async def _reigns(self, partition: int) -> bool:
         """Whether nobody has claimed a higher epoch since this store last wrote."""
@@ -156,7 +181,8 @@ class JournalStore(FaustStore[Any, Any]):
     async def _take_over(self, partition: int) -> None:
         began = time.monotonic()
         owner = self.owner
-        changelog = self._open(partition)
+        followed = None if self._standby is None else self._standby.hand_over(partition)
+        changelog = self._open(partition) if followed is None else followed
         kept = changelog.next_offset
         reader, topic = owner.changelog_reader, self.changelog_topic
         self._keep(partition, await reader.read(topic, partition, changelog), changelog)
@@ -323,6 +349,7 @@ class RocksDBStore(JournalStore):
 
     async def on_stop(self) -> None:
         """Close the databases."""
+        await super().on_stop()
         for partition in list(self._databases):
             self._close(partition)
 

@@ -1,0 +1,51 @@
+"""A worker that stands by takes shards over with what it has read already (Q16, L11)."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lapse_client import Connection, Publisher, SowClient
+from support.log import until
+from support.worker import Worker
+
+RECORDS = 5_000
+
+
+@pytest.mark.feature("Q16", "S9", "L11")
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_a_shard_is_taken_over_from_where_the_standby_was(
+    kafka: str, unique: Callable[[str], str], tmp_path: Path, store: str
+) -> None:
+    name, app = unique("prices"), unique("app")
+    entities = f'standby = true\n[sow."{name}"]\npartitions = 2\nexpiration = "enabled"\n'
+    workers = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        workers.append(Worker(tmp_path / str(number), kafka, app, entities, store))
+    connection = Connection(kafka)
+    first, second = workers
+    with first, SowClient(name, connection=connection) as client, Publisher(connection) as publisher:
+
+        def count() -> int:
+            return sum(1 for _ in client.query())
+
+        for number in range(RECORDS):
+            publisher.submit(name, b'{"n": %d}' % number, key=b"k%d" % number)
+        publisher.flush()
+        until(lambda: count() == RECORDS, "all records")
+        with second:
+            until(lambda: "standing by" in second.text(), "the standby")
+            publisher.publish(name, b"{}", key=b"late")  # read by one of them and followed by the other
+            publisher.publish(name, None, key=b"k0")
+            until(lambda: count() == RECORDS, "the last updates")
+            first.kill()
+            until(lambda: second.text().count("restored") == 2, "the take-over", 30)
+            found = re.findall(r"restored (\d+) keys \(changelog read from (\d+) to (\d+)\)", second.text())
+            keys, begun, end = map(int, found[-1])
+            assert keys > RECORDS // 3
+            assert 0 < begun < end, "only what the standby had not read yet"
+            assert end - begun < RECORDS // 3
+            until(lambda: count() == RECORDS, "all records, at the other worker")
+            assert sum(1 for _ in client.query(keys=("k0", "late"))) == 1
