@@ -1,4 +1,4 @@
-"""Standing by: a worker follows the changelogs of shards that others own, to take them over without reading them (Q16)."""
+"""Standing by: a worker follows the changelogs of others, and takes their shards over without reading them (Q16)."""
 
 from __future__ import annotations
 
