@@ -33,6 +33,10 @@ MOST_AT_ONCE: Final = 5_000
 """Records taken from librdkafka in one go."""
 
 _ANSWER: Final = b"answer"
+_EPOCH: Final = b"epoch"
+
+_INQUIRIES: Final = frozenset({"depth", "sow"})
+"""Commands that change nothing, so that they can be sent again where a take-over may have swallowed the answer."""
 
 Fields = dict[str, bytes]
 """A record's headers by name; of a repeated name the first, which is the shard's."""
@@ -51,6 +55,9 @@ class Listener(Protocol[T]):
 
     def refused(self, shard: Shard, answer: Answer) -> None:
         """A shard refused something that nobody waits for."""
+
+    def taken_over(self, shard: Shard) -> None:
+        """Another worker has the shard now: what was asked before may never be answered."""
 
     def tick(self) -> float:
         """Do what is due, and return after how many seconds at most to be called again."""
@@ -83,6 +90,7 @@ class Channel(Generic[T]):
         self._connection = connection
         self._listener = listener
         self._waiting: dict[bytes, Future[Answer]] = {}
+        self._inquiries: dict[str, tuple[Shard, Command]] = {}
         self._stopping = threading.Event()
         self._paused = False
         self._thread = threading.Thread(target=self._run, name=f"lapse {entities[0][0]}", daemon=True)
@@ -125,16 +133,8 @@ class Channel(Generic[T]):
         if self._stopping.is_set():
             future.set_exception(Closed(f"the client of {shard.entity}"))
             return future
-        ident = command.id or uuid4().hex
-        stamped = command.model_copy(
-            update={
-                "id": ident,
-                "client": command.client or self._connection.client,
-                "user": self._connection.user,
-                "secret": self._connection.secret,
-            }
-        )
-        token = ident.encode()
+        stamped = self._stamped(command)
+        token = stamped.id.encode()
         if command.answer == "all":
             self._waiting[token] = future
             future.add_done_callback(lambda _: self._waiting.pop(token, None))
@@ -157,8 +157,13 @@ class Channel(Generic[T]):
             CommandFailed: a shard refused.
             LapseError: a command could not be sent, or the channel failed.
         """
+        asked = [(shard, command.model_copy(update={"id": command.id or uuid4().hex})) for shard, command in asked]
+        inquiries = {command.id: (shard, command) for shard, command in asked if command.command in _INQUIRIES}
+        self._inquiries.update(inquiries)
         futures = [self.send(shard, command) for shard, command in asked]
         wait_for(futures, timeout_s)
+        for ident in inquiries:
+            self._inquiries.pop(ident, None)
         late = [shard.partition for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
         for future in futures:
             future.cancel()
@@ -170,6 +175,16 @@ class Channel(Generic[T]):
             if answer.status != "ok":
                 raise CommandFailed(shard.entity, answer)
         return found
+
+    def _stamped(self, command: Command) -> Command:
+        return command.model_copy(
+            update={
+                "id": command.id or uuid4().hex,
+                "client": command.client or self._connection.client,
+                "user": self._connection.user,
+                "secret": self._connection.secret,
+            }
+        )
 
     def _end(self, name: str, partition: int) -> TopicPartition:
         """The end as it is now: unlike librdkafka's OFFSET_END it cannot move past an answer to what we send next."""
@@ -244,7 +259,11 @@ class Channel(Generic[T]):
             epoch = fields.get(header.EPOCH)
             if epoch != shard.epoch_text and not shard.enters(epoch):
                 continue
-            if fields.get(header.KIND) == _ANSWER:
+            kind = fields.get(header.KIND)
+            if kind == _EPOCH:
+                self._ask_again(shard)
+                self._listener.taken_over(shard)
+            elif kind == _ANSWER:
                 if kept:  # an answer may not overtake the deliveries before it
                     self._listener.received(kept)
                     kept = []
@@ -268,6 +287,13 @@ class Channel(Generic[T]):
             self._listener.refused(shard, answer)
         elif future.set_running_or_notify_cancel():
             future.set_result(answer)
+
+    def _ask_again(self, shard: Shard) -> None:
+        """Repeat what is still unanswered, with the same ids: the first answer counts."""
+        for ident, (asked, command) in list(self._inquiries.items()):
+            future = self._waiting.get(ident.encode())
+            if asked is shard and future is not None and not future.done():
+                self._produce(shard, commands.encode(self._stamped(command)), _ignored)
 
     def _faulty(self, message: Message) -> None:
         error = message.error()
@@ -300,6 +326,10 @@ _HOPELESS: Final = frozenset(
 def _fail(future: Future[Answer], error: BaseException) -> None:
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(error)
+
+
+def _ignored(error: KafkaError | None, message: Message) -> None:
+    """The one who waits gets a timeout."""
 
 
 def forgotten(answer: Answer) -> bool:

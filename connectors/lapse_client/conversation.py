@@ -59,6 +59,9 @@ class Conversation:
     def refused(self, shard: Shard, answer: Answer) -> None:
         """Nothing is sent without waiting for the answer (from `Channel`)."""
 
+    def taken_over(self, shard: Shard) -> None:
+        """Nothing: inquiries are repeated by the channel (from `Channel`)."""
+
     def tick(self) -> float:
         """Nothing is ever due (from `Channel`)."""
         return _TICK_S

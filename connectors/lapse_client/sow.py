@@ -167,6 +167,11 @@ class SowClient:
     def refused(self, shard: Shard, answer: Answer) -> None:
         """Nothing is sent without waiting for the answer (from `Channel`)."""
 
+    def taken_over(self, shard: Shard) -> None:
+        """Ask the shard again (from `Channel`)."""
+        for query in list(self._queries):
+            query.taken_over(shard)
+
     def tick(self) -> float:
         """Nothing is ever due (from `Channel`)."""
         return _TICK_S

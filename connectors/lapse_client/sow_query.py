@@ -1,4 +1,7 @@
-"""One query of a SOW topic: a command to every shard, and their results as one (S5)."""
+"""One query of a SOW topic: a command to every shard, and their results as one (S5).
+
+A shard that is taken over forgets what it was asked: it is asked again, and what it has told already is left out.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,13 @@ class SowQuery:
         self._command = command
         self._timeout_s = timeout_s
         self._order = Order.parse(command.order_by) if command.order_by is not None else None
-        self._ids = {f"{uuid4().hex}-{shard.index}": shard for shard in channel.shards}
+        self._ids: dict[str, Shard] = {}
+        self._told: list[set[bytes | None]] = [set() for _ in channel.shards]
         self._results: list[deque[SowRecord]] = [deque() for _ in channel.shards]
         self._running = set(range(len(channel.shards)))
         self._futures: list[Future[Answer]] = []
+        self._most: int | None = None
+        self._over = False
 
     def records(self) -> Iterator[SowRecord]:
         """Ask, and yield the results as they come; in order if an order is asked for.
@@ -56,9 +62,10 @@ class SowQuery:
             merged = self._stream() if self._order is None else self._merged(self._order)
             yield from islice(merged, skip, None if top_n is None else skip + top_n)
         finally:
+            self._over = True
             for future in self._futures:
                 future.cancel()
-            self._channel.ours.difference_update(map(str.encode, self._ids))
+            self._channel.ours.difference_update([ident.encode() for ident in list(self._ids)])
 
     def received(self, records: list[SowRecord]) -> None:
         """Take in what answers this query (by the channel's thread)."""
@@ -70,16 +77,31 @@ class SowQuery:
         if arrived:
             self.arrivals.put(arrived)
 
-    def _ask(self, most: int | None) -> None:
-        self._channel.ours.update(map(str.encode, self._ids))
-        for ident, shard in self._ids.items():
-            command = self._command.model_copy(update={"id": ident, "top_n": most, "skip": None})
-            future = self._channel.send(shard, command)
-            self._futures.append(future)
-            future.add_done_callback(lambda done, shard=shard: self._refused(shard, done))  # type: ignore[misc]
+    def taken_over(self, shard: Shard) -> None:
+        """Ask a shard again that another worker has now (by the channel's thread)."""
+        if self._over or shard.index not in self._running:
+            return
+        for ident in [ident for ident, asked in self._ids.items() if asked is shard]:
+            del self._ids[ident]
+            self._channel.ours.discard(ident.encode())
+        self._send(shard)
 
-    def _refused(self, shard: Shard, future: Future[Answer]) -> None:
-        if future.cancelled():
+    def _ask(self, most: int | None) -> None:
+        self._most = most
+        for shard in self._channel.shards:
+            self._send(shard)
+
+    def _send(self, shard: Shard) -> None:
+        ident = f"{uuid4().hex}-{shard.index}"
+        self._ids[ident] = shard
+        self._channel.ours.add(ident.encode())
+        command = self._command.model_copy(update={"id": ident, "top_n": self._most, "skip": None})
+        future = self._channel.send(shard, command)
+        self._futures.append(future)
+        future.add_done_callback(lambda done: self._answered(ident, shard, done))
+
+    def _answered(self, ident: str, shard: Shard, future: Future[Answer]) -> None:
+        if future.cancelled() or ident not in self._ids:
             return
         error = future.exception()
         if error is None and future.result().status != "ok":
@@ -121,5 +143,6 @@ class SowQuery:
         for index, record in taken:
             if record is None:
                 self._running.discard(index)
-            else:
+            elif record.key not in self._told[index]:
+                self._told[index].add(record.key)
                 self._results[index].append(record)

@@ -161,6 +161,9 @@ class SowSubscription:
         self.arrivals.put([SowRecord(kind="resubscribed", partition=shard.partition)])
         self._subscribe(shard)
 
+    def taken_over(self, shard: Shard) -> None:
+        """Nothing: the shard knows its subscriptions, and a query that was cut short begins again there (from `Channel`)."""
+
     def tick(self) -> float:
         """Send heartbeats (from `Channel`)."""
         now_ms = elapsed_ms()

@@ -254,6 +254,9 @@ class Subscription:
                 if self._on_refused is not None:
                     self._on_refused(result)
 
+    def taken_over(self, shard: Shard) -> None:
+        """Nothing: the shard knows its subscriptions (from `Channel`)."""
+
     def tick(self) -> float:
         """Send what is due: acknowledgments, credits, heartbeats (from `Channel`)."""
         now_ms = elapsed_ms()
