@@ -162,7 +162,7 @@ class SowSubscription:
         self._subscribe(shard)
 
     def taken_over(self, shard: Shard) -> None:
-        """Nothing: the shard knows its subscriptions, and a query that was cut short begins again there (from `Channel`)."""
+        """Nothing: the shard knows its subscriptions, and begins their queries again by itself (from `Channel`)."""
 
     def tick(self) -> float:
         """Send heartbeats (from `Channel`)."""
