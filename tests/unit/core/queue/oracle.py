@@ -35,6 +35,7 @@ class Published:
         enqueue_at_ms: stated schedule.
         broken: the headers cannot be read.
         redriven_for: the queue that a redriven record is for; empty = not redriven.
+        message_id: its `lapse-message-id`; empty = none.
         body: what its value says.
     """
 
@@ -46,6 +47,7 @@ class Published:
     enqueue_at_ms: int | None = None
     broken: bool = False
     redriven_for: str = ""
+    message_id: bytes = b""
     key: bytes | None = None
     value: bytes | None = b""
     body: dict = field(default_factory=dict)
@@ -84,6 +86,7 @@ class Subscriber:
     last_seen_ms: int
     asked: int = 0
     filter: str = ""
+    by_reference: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,16 @@ class Sent:
     cancels: int
     until_ms: int
     barrier: bool = False
+    by_reference: bool = False
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event about one message, and whose doing it was."""
+
+    kind: str
+    bookmark: Bookmark
+    subscription: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,9 @@ class Oracle:
         self.deliveries: list[Sent] = []
         self.removals: list[Gone] = []
         self.remembered: set[Bookmark] = set()
+        self.events: list[Told] = []
+        self.seen: dict[tuple[str, int, bytes], int] = {}
+        self.released: list[tuple[Bookmark, list[str]]] = []
 
     # Small questions
 
@@ -178,6 +194,9 @@ class Oracle:
             if record.redriven_for not in ("", self.settings.name):
                 continue
             bookmark = (topic, partition, record.offset)
+            if self.repeats(topic, partition, record):
+                self.events.append(Told("repeated", bookmark))
+                continue
             try:
                 if record.broken:
                     raise ValueError
@@ -189,12 +208,24 @@ class Oracle:
             self.read_traits(message)
             if self.late(message, record.timestamp):
                 self._gone(message, record.timestamp, "time_limit")
-            elif record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
+                continue
+            if record.message_id and self.settings.dedup_window_ms:
+                self.seen[topic, partition, record.message_id] = record.timestamp
+            if record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
                 message.state, message.at_ms = "scheduled", record.enqueue_at_ms
                 self.messages[bookmark] = message
             else:
                 self.messages[bookmark] = message
                 self.order.append(bookmark)
+
+    def repeats(self, topic: str, partition: int, record: Published) -> bool:
+        """Whether the record's id entered within the window before it (X6, C43)."""
+        seen_ms = self.seen.get((topic, partition, record.message_id))
+        return (
+            bool(record.message_id)
+            and seen_ms is not None
+            and (record.timestamp - seen_ms < self.settings.dedup_window_ms)
+        )
 
     def read_traits(self, message: Message) -> None:
         """Priority, barrier and group, as far as the queue asks for them now (Q11, Q12, Q20, C31, C32)."""
@@ -212,7 +243,15 @@ class Oracle:
 
     # Subscriptions
 
-    def subscribe(self, subscription: str, max_backlog: int, timeout_ms: int, now_ms: int, text: str = "") -> None:
+    def subscribe(
+        self,
+        subscription: str,
+        max_backlog: int,
+        timeout_ms: int,
+        now_ms: int,
+        text: str = "",
+        by_reference: bool = False,
+    ) -> None:
         asked = max_backlog
         if self.settings.max_backlog is not None:
             max_backlog = min(max_backlog, self.settings.max_backlog)
@@ -221,7 +260,7 @@ class Oracle:
             known = self.subscribers[subscription] = Subscriber(subscription, self.next_number, 0, 0, 0)
             self.next_number += 1
         known.max_backlog, known.timeout_ms, known.last_seen_ms = max_backlog, timeout_ms, now_ms
-        known.asked, known.filter = asked, text
+        known.asked, known.filter, known.by_reference = asked, text, by_reference
 
     def heard(self, subscription: str, now_ms: int) -> bool:
         known = self.subscribers.get(subscription)
@@ -234,6 +273,7 @@ class Oracle:
             return False
         for message in self.in_state("leased"):
             if message.holder == subscription:
+                self.events.append(Told("lease_returned", message.bookmark))
                 self.give_back(message, now_ms)
         for message in self.in_state("sent"):
             if message.holder == subscription:
@@ -250,6 +290,7 @@ class Oracle:
         for message in self.in_state("leased", "delayed"):
             if message.until_ms <= now_ms:
                 if message.state == "leased":
+                    self.events.append(Told("lease_returned", message.bookmark))
                     self.give_back(message, now_ms)
                 else:
                     message.state = "available"
@@ -320,11 +361,16 @@ class Oracle:
             message.holder = subscriber.id
             message.deliveries += 1
             message.until_ms = 0 if once else now_ms + settings.lease_ms
+            if once:
+                self.events.append(Told("delivered_at_most_once", message.bookmark, subscriber.id))
             self.send(subscriber, message, message.until_ms)
 
     def send(self, subscriber: Subscriber, message: Message, until_ms: int, barrier: bool = False) -> None:
         counts = (message.deliveries, message.cancels)
-        self.deliveries.append(Sent(subscriber.id, message.bookmark, message.deadline_ms, *counts, until_ms, barrier))
+        by_reference = subscriber.by_reference and not barrier
+        self.deliveries.append(
+            Sent(subscriber.id, message.bookmark, message.deadline_ms, *counts, until_ms, barrier, by_reference)
+        )
 
     def before_the_barrier(self) -> list[Message]:
         """Messages that are there, in order, up to the first barrier."""
@@ -342,9 +388,11 @@ class Oracle:
         barrier = there[0]
         if barrier.state != "available" or self.late(barrier, now_ms):
             return False
-        for subscriber in self.subscribers.values():
-            if FILTERS[subscriber.filter](barrier.body):
-                self.send(subscriber, barrier, 0, barrier=True)
+        receivers = [one for one in self.subscribers.values() if FILTERS[one.filter](barrier.body)]
+        for subscriber in receivers:
+            self.send(subscriber, barrier, 0, barrier=True)
+        self.events.append(Told("barrier_released", barrier.bookmark))
+        self.released.append((barrier.bookmark, [one.id for one in receivers]))
         barrier.state = "gone"
         return True
 
@@ -428,14 +476,18 @@ class Oracle:
                 continue
             if bookmark not in self.messages:
                 self.remembered.add(bookmark)
+                self.events.append(Told("acknowledged", bookmark, subscription))
                 continue
             message = self.messages[bookmark]
             if message.state == "scheduled":
                 self._gone(message, now_ms, "withdrawn")
                 message.state = "never was"
             elif message.state == "sent" or verb == "acknowledge":
+                if message.state != "sent":
+                    self.events.append(Told("acknowledged", bookmark, subscription))
                 message.state, message.holder = "gone", ""
             elif verb == "renew":
+                self.events.append(Told("renewed", bookmark, subscription))
                 asked_ms = self.settings.lease_ms if lease_ms is None else min(lease_ms, self.settings.max_lease_ms)
                 message.until_ms = now_ms + asked_ms
             elif verb == "expire":
@@ -443,6 +495,7 @@ class Oracle:
                 self._gone(message, now_ms, "forced_expire", *late)
             else:
                 message.cancels += 1
+                self.events.append(Told("cancelled", bookmark, subscription))
                 self.give_back(message, now_ms, delay_ms)
         return answers
 
@@ -451,6 +504,22 @@ class Oracle:
         message.state = "delayed" if delay_ms else "available"
         message.until_ms = now_ms + delay_ms
         self._leave_or_stay(message, now_ms)
+
+    def shown(self, text: str) -> list[tuple]:
+        """What a peek shows, row by row (Q15)."""
+        later = [] if text else sorted(self.scheduled(), key=lambda m: (m.at_ms, m.bookmark))
+        rows = []
+        for m in [*(self.messages[b] for b in self.selected(text)), *later]:
+            state, until_ms = (None, m.at_ms) if m.state == "scheduled" else (m.state, m.until_ms)
+            if state == "available":
+                until_ms = None
+            rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, m.holder, until_ms))
+        return rows
+
+    def depth(self) -> dict[str, int]:
+        """How many messages are in each state (Q15, C12)."""
+        counts = {state: len(self.in_state(state)) for state in ("available", "leased", "delayed")}
+        return {**counts, "scheduled": len(self.scheduled()), "depth": sum(counts.values())}
 
     def selected(self, text: str) -> list[Bookmark]:
         return [m.bookmark for m in self.in_state("leased", *WAITING) if FILTERS[text](m.body)]

@@ -20,6 +20,7 @@ from unit.core.queue.oracle import FILTERS
 from unit.core.queue.world import World, small
 
 NAMES = st.sampled_from(["inky", "blinky", "clyde"])
+EARLIEST_MS = 600
 TOPICS = st.sampled_from(["orders", "direct"])
 WAITS = st.sampled_from([0, 1, 49, 50, 51, 99, 100, 101, 150, 400])
 LIFETIMES = st.sampled_from([None, None, 0, 1, 50, 100, 150, 2**63 - 2])
@@ -85,6 +86,7 @@ def queues(draw) -> QueueSettings:
         max_deliveries=draw(st.sampled_from([0, 0, 1, 2, 3])),
         max_cancels=draw(st.sampled_from([0, 0, 1, 2])),
         dead_letter_topic=draw(st.sampled_from(["dlq.orders", ""])),
+        dedup_window_ms=draw(st.sampled_from([0, 100, 100])),
     )
 
 
@@ -102,14 +104,16 @@ class ShardMachine(RuleBasedStateMachine):
         size=st.sampled_from([3, 5, 8]),
         ring=st.sampled_from([2, 4, 16]),
         patience=st.sampled_from([1, 1, 3, 12]),
+        at_once=st.sampled_from([1, 3, 1_000]),
         ready=st.booleans(),
     )
-    def begin(self, queue: QueueSettings, size: int, ring: int, patience: int, ready: bool) -> None:
+    def begin(self, queue: QueueSettings, size: int, ring: int, patience: int, at_once: int, ready: bool) -> None:
         self._small.__exit__(None, None, None)
-        self._small = small(size, ring)
+        self._small = small(size, ring, at_once)
         self._small.__enter__()
         self.world = World(queue)
         self.patience = patience
+        self.on_their_way: list[tuple[str, str, Claim]] = []
         if ready:
             for name, max_backlog in (("inky", 2), ("blinky", 4)):
                 self.world.subscribe(name, max_backlog)
@@ -126,22 +130,24 @@ class ShardMachine(RuleBasedStateMachine):
         expires_in_ms=INSTANTS,
         enqueue_in_ms=INSTANTS,
         odd=st.sampled_from(["", "", "", "", "", "broken", "other queue", "this queue", "no timestamp", "ahead"]),
+        ids=st.sampled_from(["", "", "a", "b", "ab"]),
         read=st.booleans(),
         bodies=st.lists(BODIES, min_size=1, max_size=4),
     )
-    def publish(self, topic, count, gap, ttl_ms, expires_in_ms, enqueue_in_ms, odd, read, bodies) -> None:
+    def publish(self, topic, count, gap, ttl_ms, expires_in_ms, enqueue_in_ms, odd, ids, read, bodies) -> None:
         now_ms = self.world.now_ms
         if ttl_ms is not None:
             expires_in_ms = None
         for number in range(count):
             said = {
                 "body": bodies[number % len(bodies)],
+                "message_id": ids[number % len(ids)].encode() if ids else b"",
                 "ttl_ms": None if ttl_ms is None or number % 3 == 2 else ttl_ms,
                 "expires_at_ms": None if expires_in_ms is None else now_ms + expires_in_ms + number % 2,
                 "enqueue_at_ms": None if enqueue_in_ms is None or number % 4 == 3 else now_ms + enqueue_in_ms,
             }
             if odd == "no timestamp":
-                said["timestamp"] = -1
+                said["timestamp"], said["message_id"] = -1, b""
             elif odd == "ahead":
                 said["timestamp"] = now_ms + 60
             elif odd == "broken" and number % 2:
@@ -161,9 +167,10 @@ class ShardMachine(RuleBasedStateMachine):
         max_backlog=st.sampled_from([0, 1, 2, 4, 10]),
         timeout_ms=st.sampled_from([120, 100_000, 100_000]),
         text=TEXTS,
+        by_reference=st.booleans(),
     )
-    def subscribe(self, name, max_backlog, timeout_ms, text) -> None:
-        self.world.subscribe(name, max_backlog, timeout_ms, text)
+    def subscribe(self, name, max_backlog, timeout_ms, text, by_reference) -> None:
+        self.world.subscribe(name, max_backlog, timeout_ms, text, by_reference)
 
     @rule(name=NAMES)
     def unsubscribe(self, name) -> None:
@@ -207,6 +214,28 @@ class ShardMachine(RuleBasedStateMachine):
             claim = Claim(topic, partition, offset, offset, message.deliveries - stale)
             self.world.settle(verb, message.holder, claim, lease_ms=lease_ms if verb == "renew" else None)
 
+    @rule(verb=VERBS, which=st.integers(0, 30))
+    def begin_to_settle(self, verb, which) -> None:
+        """A client writes a settlement, with what it knows then; when the shard reads it is another matter."""
+        held = self.world.oracle.in_state("leased", "sent")
+        if held:
+            message = held[which % len(held)]
+            topic, partition, offset = message.bookmark
+            claim = Claim(topic, partition, offset, offset, message.deliveries)
+            self.on_their_way.append((verb, message.holder, claim))
+
+    @precondition(lambda self: self.on_their_way)
+    @rule(which=st.integers(0, 30), again=st.booleans())
+    def settle_late(self, which, again) -> None:
+        """Settlements come in any order, late, perhaps twice, and when another may have the lease."""
+        at = which % len(self.on_their_way)
+        self.world.settle(*(self.on_their_way[at] if again else self.on_their_way.pop(at)))
+
+    @rule(by_ms=WAITS)
+    def set_clock_back(self, by_ms) -> None:
+        """Another broker leads the partition, and its clock is behind."""
+        self.world.now_ms = max(EARLIEST_MS, self.world.now_ms - by_ms)
+
     @rule(topic=TOPICS)
     def acknowledge_all(self, topic) -> None:
         records = self.world.topics[topic, 0]
@@ -247,11 +276,15 @@ class ShardMachine(RuleBasedStateMachine):
         limits=st.none() | st.tuples(st.integers(0, 3), st.integers(0, 2)),
         backlog=st.sampled_from(["same", "same", None, 1, 3]),
         traits=st.none() | TRAITS,
+        others=st.none() | queues(),
         commit=st.booleans(),
         compact=st.booleans(),
     )
-    def crash(self, torn, stall, expiration, limits, backlog, traits, commit, compact) -> None:
+    def crash(self, torn, stall, expiration, limits, backlog, traits, others, commit, compact) -> None:
         queue = self.world.settings
+        if others is not None:
+            # The window stays, or is switched off and on: what a smaller one forgot, a larger one cannot know.
+            queue = replace(others, dedup_window_ms=min(others.dedup_window_ms, 100))
         if expiration is not None:
             queue = replace(queue, expiration=expiration)
         if limits is not None:
