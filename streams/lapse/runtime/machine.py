@@ -37,10 +37,14 @@ class Machine(Protocol):
     Attributes:
         figures: what the shard has done.
         rule: what is called with each message that leaves; None = nothing is (L15).
+        step_records: how many messages make a step, at most.
+        most_at_once: after so many others have their turn.
     """
 
     figures: ShardFigures
     rule: ExpiryRule | None
+    step_records: int
+    most_at_once: int
 
     @property
     def waits_for_ends(self) -> bool:
@@ -49,6 +53,10 @@ class Machine(Protocol):
     @property
     def one_order(self) -> bool:
         """Whether messages of all partitions have to arrive in the order of their timestamps (Q17, C33)."""
+
+    @property
+    def takes_ahead(self) -> bool:
+        """Whether `arrive` may come while the effects of the step before are being written."""
 
     def room(self) -> int:
         """How many more messages it takes now (Q13)."""

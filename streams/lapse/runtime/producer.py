@@ -7,20 +7,15 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import RecordMetadata
 
-MAX_BATCH_BYTES: Final = 4 << 20
-"""Largest RecordBatch that lapse writes; topics that it creates accept twice that."""
+from lapse.runtime.record_batch import MAX_BATCH_BYTES, Headers, RecordBatch, Row
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
 
 _FULL_BYTES: Final = MAX_FOREIGN_BATCH_BYTES - (64 << 10)
 """A batch beyond this takes no more, so that only a large record ever turns out to be too much for it."""
-
-Headers = list[tuple[str, bytes]]
-Row = tuple[bytes | None, bytes | None, Headers]
 
 
 class BatchTooLarge(ValueError):
@@ -101,10 +96,9 @@ class BatchProducer:
         Raises:
             BatchTooLarge: they do not fit.
         """
-        batch = self.producer.create_batch()
-        for key, value in records:
-            if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
-                raise BatchTooLarge(f"{topic}, partition {partition}: more than {MAX_BATCH_BYTES} bytes in one step")
+        batch = RecordBatch()
+        if not batch.add_items(records, headers):
+            raise BatchTooLarge(f"{topic}, partition {partition}: more than {MAX_BATCH_BYTES} bytes in one step")
         sent: asyncio.Future[RecordMetadata] = await self.producer.send_batch(batch, topic, partition=partition)
         return sent
 
@@ -132,29 +126,22 @@ class BatchProducer:
         waiting: list[asyncio.Future[RecordMetadata]] = []
         done = 0
         while done < len(rows):
-            batch, done = self._filled(rows, done, len(rows))
+            batch, done = filled(rows, done, len(rows))
             waiting.append(await self.producer.send_batch(batch, topic, partition=partition))
         return waiting
-
-    def _filled(self, rows: list[Row], first: int, stop: int) -> tuple[BatchBuilder, int]:
-        """A batch of rows from `first` on, and the row behind its last.
-
-        The first record of a batch may have any size; what is too much for the topic, the broker says.
-        """
-        batch = self.producer.create_batch()
-        append, size = batch.append, batch.size
-        for at in range(first, stop):
-            key, value, headers = rows[at]
-            if append(timestamp=None, key=key, value=value, headers=headers) is None:
-                return batch, at
-            # Looked at behind the record: to measure it beforehand costs as much as to append it.
-            taken = size()
-            if taken > MAX_FOREIGN_BATCH_BYTES and at > first:
-                return self._filled(rows, first, at)
-            if taken > _FULL_BYTES:
-                return batch, at + 1
-        return batch, stop
 
     async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:
         """Send one record and wait until it is safe; the result has the broker's timestamp."""
         return await self.producer.send_and_wait(topic, value, key=key, partition=partition)
+
+
+def filled(rows: list[Row], first: int, stop: int) -> tuple[RecordBatch, int]:
+    """Return a batch of rows from `first` on, and the row behind its last.
+
+    The first record of a batch may have any size; what is too much for the topic, the broker says.
+    """
+    batch = RecordBatch()
+    done = batch.add_rows(rows, first, stop, _FULL_BYTES)
+    if batch.size() > MAX_FOREIGN_BATCH_BYTES and done > first + 1:
+        return filled(rows, first, done - 1)
+    return batch, done

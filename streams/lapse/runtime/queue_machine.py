@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from faust.types import TP
@@ -31,6 +31,8 @@ from lapse.runtime.store import Items
 
 logger = logging.getLogger(__name__)
 
+_STEP_RECORDS: Final = 10_000
+
 _CHANGE_BYTES = 64
 """What a change takes in the journal, its places left out."""
 
@@ -53,6 +55,9 @@ class QueueMachine:
     waits_for_ends = False
     """What an underlying topic still holds cannot change what is due: a message's deadline is its own (C1)."""
 
+    takes_ahead = False
+    """`maintain` writes segments as they stand before a step's messages."""
+
     def __init__(
         self,
         settings: QueueSettings,
@@ -69,6 +74,7 @@ class QueueMachine:
         self._forwarding = forwarding
         self.rule = rule
         self.figures = ShardFigures()
+        self.step_records = self.most_at_once = _STEP_RECORDS
         self._ahead: Items = []
         self.shard = QueueShard(settings, restored.state)
         self._journal = QueueJournal(restored.state, epoch, restored)

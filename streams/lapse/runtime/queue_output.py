@@ -12,7 +12,8 @@ from lapse.core.queue.step import Delivery, Happening, Messages, Removal
 from lapse.protocol import dead_letter, event, header, reference, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event, EventKind
-from lapse.runtime.producer import Output, Row, Rows
+from lapse.runtime.producer import Output, Rows
+from lapse.runtime.record_batch import Row
 
 _OWN_PREFIX = "lapse-"
 

@@ -20,11 +20,11 @@ from faust.types import TP
 from lapse.core.lifetime import NEVER
 from lapse.runtime.changelog import progress_key
 from lapse.runtime.clock import BrokerClock
-from lapse.runtime.machine import Machine
+from lapse.runtime.machine import Effects, Machine
 from lapse.runtime.one_order import OneOrder
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer
-from lapse.runtime.store import JournalStore
+from lapse.runtime.store import Items, JournalStore
 from lapse.runtime.watch import Watch, end_process
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 TICK_KEY: Final = b"\x00tick"
 _TICK_SPACING_S: Final = 0.005
 _MEASURE_EVERY_S: Final = 1.0
-_STEP_RECORDS: Final = 10_000
 _STEP_BYTES: Final = 1 << 18
 """A step that is so large takes no further commands: all its changes have to fit into one RecordBatch."""
 
@@ -132,11 +131,12 @@ class Runner:
         self._task: asyncio.Task[None] | None = None
         self._journaled_at = 0.0
         self._more = False
+        self._taken_ahead = 0
 
     async def start(self) -> None:
         """Make the reign's beginning durable, and run."""
         began = self.machine.take_over(self._clock.now_ms())
-        await self._store.commit(self.partition, self.epoch, began, [self._progress()])
+        await self._store.commit(self.partition, self.epoch, began, [self._progress(self._processed)])
         self._journaled_at = time.monotonic()
         for tp, offset in self._received.items():
             self._reader.received(self, tp, offset)
@@ -234,7 +234,8 @@ class Runner:
         machine, figures = self.machine, self.machine.figures
         began = time.monotonic()
         ahead = machine.maintain()
-        taken = self._take_messages()
+        taken, self._taken_ahead = self._taken_ahead, 0
+        taken += await self._take_in(machine.step_records - taken)
         if not machine.waits_for_ends or await self._open_gate():
             taken += self._take_commands(taken)
         self._relieve(taken)
@@ -245,6 +246,28 @@ class Runner:
         if self._processed[self._commands] >= self._catch_up:
             self._more = machine.deliver(self._clock.now_ms())
         effects = await machine.finish()
+        await self._write(effects, ahead, self._processed.copy())
+        left = any(
+            batches
+            for tp, batches in self._inbox.items()
+            if (self._gate is None if tp == self._commands else machine.room() and (taken or not self._merge_until))
+        )
+        self._more = self._more or left or bool(self._taken_ahead) or machine.next_due_ms() <= self._reached_ms
+        figures.step_duration.add(time.monotonic() - began)
+        self._arm()
+
+    async def _write(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
+        """Write the effects in their order; a machine that can takes in what comes meanwhile, for the next step."""
+        if not self.machine.takes_ahead:
+            await self._effect(effects, ahead, processed)
+            return
+        writing = asyncio.create_task(self._effect(effects, ahead, processed))
+        await asyncio.sleep(0)
+        self._taken_ahead = await self._take_in(self.machine.step_records, until=writing)
+        await writing
+
+    async def _effect(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
+        figures = self.machine.figures
         if effects.before:
             self._watch.check()
             if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
@@ -255,7 +278,7 @@ class Runner:
         if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
             self._watch.check()
             sent = time.monotonic()
-            await self._store.commit(self.partition, self.epoch, ahead, [*effects.journal, self._progress()])
+            await self._store.commit(self.partition, self.epoch, ahead, [*effects.journal, self._progress(processed)])
             self._journaled_at = time.monotonic()
             figures.journaled(ahead)
             figures.journaled(effects.journal)
@@ -267,26 +290,38 @@ class Runner:
             self._sent.extend(await self._producer.send(effects.after))
             while effects.must_arrive and self._sent:
                 await self._sent.popleft()
-        self._reader.finished(self, self._processed)
-        left = any(
-            batches
-            for tp, batches in self._inbox.items()
-            if (self._gate is None if tp == self._commands else machine.room() and (taken or not self._merge_until))
-        )
-        self._more = self._more or left or machine.next_due_ms() <= self._reached_ms
-        figures.step_duration.add(time.monotonic() - began)
-        self._arm()
+        self._reader.finished(self, processed)
 
-    def _take_messages(self) -> int:
+    async def _take_in(self, most: int, until: asyncio.Future[None] | None = None) -> int:
+        """Hand messages to the machine; returns how many.
+
+        Args:
+            most: about so many.
+            until: take no more once this is done, or the shard is to pause.
+        """
+        taken = 0
+        while taken < most:
+            if until is not None and (until.done() or not self._may_run.is_set()):
+                break
+            at_once = min(self.machine.most_at_once, most - taken)
+            some = self._take_messages(at_once)
+            taken += some
+            if some < at_once:
+                break
+            if taken < most or until is not None:
+                await asyncio.sleep(0)  # others have their turn, too
+        return taken
+
+    def _take_messages(self, most: int) -> int:
         """Hand messages to the machine, before the commands that may be about them; returns how many."""
         if self.machine.one_order:
-            return self._take_merged()
+            return self._take_merged(most)
         taken = 0
         for tp, batches in self._inbox.items():
             if tp == self._commands:
                 continue
-            while batches and taken < _STEP_RECORDS:
-                room = self.machine.room()
+            while batches and taken < most:
+                room = min(self.machine.room(), most - taken)
                 if not room:
                     break
                 records = batches.popleft()
@@ -298,7 +333,7 @@ class Runner:
                 self._processed[tp] = records[-1].offset + 1
         return taken
 
-    def _take_merged(self) -> int:
+    def _take_merged(self, most: int) -> int:
         """Hand messages of all partitions over in one order: timestamp, then topic, partition, offset (C33).
 
         At take-over a partition that is not read to where it ended then holds the later ones of the others back.
@@ -311,7 +346,7 @@ class Runner:
             else:
                 held.append(tp)
         taken = 0
-        for tp, records in self._one_order.take(inbox, held, min(_STEP_RECORDS, self.machine.room())):
+        for tp, records in self._one_order.take(inbox, held, min(most, self.machine.room())):
             self.machine.arrive(tp.topic, tp.partition, records)
             self._processed[tp] = records[-1].offset + 1
             taken += len(records)
@@ -322,7 +357,7 @@ class Runner:
         commands = self._inbox[self._commands]
         gated = self.machine.waits_for_ends
         taken = 0
-        while commands and before + taken < 2 * _STEP_RECORDS:
+        while commands and before + taken < 2 * self.machine.step_records:
             if gated and commands[0][-1].offset >= self._open_until:
                 break
             records = commands.popleft()
@@ -354,8 +389,8 @@ class Runner:
         while self._sent and (self._sent[0].done() or len(self._sent) > 64):
             await self._sent.popleft()
 
-    def _progress(self) -> tuple[bytes, bytes]:
-        offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in self._processed.items()}
+    def _progress(self, processed: Mapping[TP, int]) -> tuple[bytes, bytes]:
+        offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
         return progress_key(self.epoch), orjson.dumps(offsets)
 
     # Time

@@ -27,7 +27,10 @@ logger = logging.getLogger(__name__)
 _JOURNAL_BYTES: Final = 1 << 20
 """Changes beyond this go ahead of the step's last RecordBatch."""
 
-_ADVANCE_RECORDS: Final = 10_000
+_STEP_RECORDS: Final = 2_500
+_MOST_AT_ONCE: Final = 500
+_ADVANCE_RECORDS: Final = 2_500
+"""Small enough that whoever waits for its turn, or for a step's end, waits for milliseconds."""
 
 
 class SowMachine:
@@ -46,10 +49,15 @@ class SowMachine:
     waits_for_ends = True
     """An update that the log still holds may give a record a new deadline: timers wait for it (C1)."""
 
+    takes_ahead = True
+    """What a step holds is its own: `finish` hands it over, and begins another."""
+
     def __init__(self, shard: SowShard, output: SowOutput, rule: ExpiryRule | None = None) -> None:
         self.shard = shard
         self.rule = rule
         self.figures = ShardFigures()
+        self.step_records = _STEP_RECORDS
+        self.most_at_once = _MOST_AT_ONCE
         self.one_order = shard.settings.home.shared
         """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
         self._output = output
@@ -141,7 +149,7 @@ class SowMachine:
         effects.before += self._output.letters(step.letters)
         effects.before += self._output.events(step.departures)
         if step.changes:
-            effects.before.append(self._output.state(self.shard.state_records(step)))
+            effects.before.append(self._output.state(self.shard.state_records(step), self.shard.state.sources))
         if step.messages:
             effects.before.append(self._output.messages(step.messages))
         effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)

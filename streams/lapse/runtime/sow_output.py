@@ -7,14 +7,16 @@ from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.sow.origin import ORIGIN, path_of
-from lapse.core.sow.output import Departure, Happening, Kind, Letter, Message, OutOfFocus, Place, Reply, StateRecord
+from lapse.core.sow.output import Departure, Happening, Kind, Letter, Message, OutOfFocus, Place, Removal, Reply
+from lapse.core.sow.record import HEAD, HEAD_BYTES, unpack_headers
 from lapse.protocol import answer as answers
 from lapse.protocol import dead_letter, event, header, topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
 from lapse.protocol.command import Encoding
 from lapse.protocol.event import Event
-from lapse.runtime.producer import Output, Row, Rows
+from lapse.runtime.producer import Output, Rows
+from lapse.runtime.record_batch import Row
 
 _OWN_PREFIX: Final = "lapse-"
 _NAMED_ONE_BY_ONE: Final = 20
@@ -22,6 +24,10 @@ _NAMED_ONE_BY_ONE: Final = 20
 
 _RANGES_PER_EVENT: Final = 1_000
 _REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
+
+_BLOCKS: Final = 4_096
+_BLOCK_BYTES: Final = 512
+"""What is passed on is remembered of so many header blocks, of those that are not larger."""
 
 _Headers = list[tuple[str, bytes]]
 
@@ -49,22 +55,49 @@ class SowOutput:
         self._state = topic.sow(name)
         self._events = topic.events(name)
         self._deliveries = topic.deliveries(name)
+        self._blocks: dict[bytes, _Headers] = {}
 
-    def state(self, records: Iterable[StateRecord]) -> Rows:
-        """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10)."""
+    def state(
+        self, records: Iterable[tuple[bytes, bytes | None, Removal | None]], sources: Sequence[tuple[str, int]]
+    ) -> Rows:
+        """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10).
+
+        Args:
+            records: key, packed record (None = it left) and how it left, as `SowShard.state_records` has them.
+            sources: topic and partition of every source, by its number.
+        """
         rows: list[Row] = []
-        for record in records:
-            if record.payload is None:
-                rows.append((record.key, None, _removal(record)))
-            else:
-                assert record.place is not None, "only tombstones have none"
-                headers = _facts(record.deadline_ms, record.timestamp_ms, record.place)
-                if record.headers:
-                    headers += _passed_on(record.headers)
-                    if path := path_of(record.headers):
-                        headers.append((ORIGIN, path))
-                rows.append((record.key, record.payload, headers))
+        places = [f"{name}:{partition}:".encode() for name, partition in sources]
+        unpack = HEAD.unpack_from
+        for key, entry, removal in records:
+            if entry is None:
+                rows.append((key, None, _removal(removal)))
+                continue
+            deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
+            headers: _Headers = [
+                (header.BOOKMARK, b"%b%d" % (places[source], offset)),
+                (header.TIMESTAMP_MS, b"%d" % timestamp_ms),
+            ]
+            if deadline_ms != NEVER:
+                headers.append((EXPIRES_AT_MS, b"%d" % deadline_ms))
+            if size:
+                headers += self._passed_on_by_state(entry[HEAD_BYTES : HEAD_BYTES + size])
+            rows.append((key, entry[HEAD_BYTES + size :], headers))
         return Rows(self._state, self._partition, rows)
+
+    def _passed_on_by_state(self, block: bytes) -> _Headers:
+        """What the compacted topic passes on of a header block, and where the record was replicated from."""
+        known = self._blocks.get(block)
+        if known is None:
+            headers = unpack_headers(block)
+            known = _passed_on(headers)
+            if path := path_of(headers):
+                known.append((ORIGIN, path))
+            if len(block) <= _BLOCK_BYTES:
+                if len(self._blocks) >= _BLOCKS:
+                    self._blocks.clear()
+                self._blocks[block] = known
+        return known
 
     def messages(self, messages: Iterable[Message]) -> Rows:
         """Records for subscribers and askers (S5 to S7)."""
@@ -168,8 +201,7 @@ def _facts(deadline_ms: int, timestamp_ms: int, place: Place) -> _Headers:
     return facts
 
 
-def _removal(record: StateRecord) -> _Headers:
-    removal = record.removal
+def _removal(removal: Removal | None) -> _Headers:
     if removal is None:
         return []
     headers: _Headers = [

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.protocol import topic as names
 from lapse.runtime import security
-from lapse.runtime.producer import MAX_BATCH_BYTES
+from lapse.runtime.record_batch import MAX_BATCH_BYTES
 
 _PATIENCE_S: Final = 15.0
 _DELETES_KEPT: Final = {"delete.retention.ms": str(7 * 86_400_000)}

@@ -1,24 +1,17 @@
 """Rows become RecordBatches: in order, none left out, none larger than it may be unless one record is."""
 
-from aiokafka.producer.message_accumulator import BatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.runtime.producer import MAX_BATCH_BYTES, MAX_FOREIGN_BATCH_BYTES, BatchProducer, Row
-
-
-class Builders:
-    def create_batch(self) -> BatchBuilder:
-        return BatchBuilder(MAX_BATCH_BYTES, 0)
+from lapse.runtime.producer import MAX_FOREIGN_BATCH_BYTES, filled
+from lapse.runtime.record_batch import MAX_BATCH_BYTES, Row
 
 
 def batches(rows: list[Row]) -> list[tuple[int, int]]:
     """Records and bytes of each batch."""
-    producer = BatchProducer("nowhere", {})
-    producer._producer = Builders()
     found, done = [], 0
     while done < len(rows):
-        batch, stop = producer._filled(rows, done, len(rows))
+        batch, stop = filled(rows, done, len(rows))
         assert stop > done
         assert batch.record_count() == stop - done
         found.append((stop - done, batch.size()))

@@ -155,7 +155,7 @@ class Life:
             state.change(step, journal.GRAVE + update.key, None)
         state.change(step, name, fresh)
         if state.subscribers:
-            self._tell(name, entry, fresh, step)
+            self.tell(name, entry, fresh, step)
 
     def _is_late(self, name: bytes, entry: bytes | None, update: Update, scheduled: bool) -> bool:
         """Whether what is known of the key is later than this update.
@@ -362,7 +362,7 @@ class Life:
 
     # --- who is told -----------------------------------------------------------------------------------------
 
-    def _tell(self, name: bytes, entry: bytes | None, fresh: bytes, step: Step) -> None:
+    def tell(self, name: bytes, entry: bytes | None, fresh: bytes, step: Step) -> None:
         """Tell subscribers of an update (S6, S7)."""
         state = self._state
         before = None if entry is None else state.view(name, entry)

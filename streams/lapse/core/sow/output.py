@@ -165,28 +165,6 @@ class Removal(NamedTuple):
     path: bytes = b""
 
 
-class StateRecord(NamedTuple):
-    """A record for the compacted topic with the current state (S8).
-
-    Attributes:
-        key: the record's key.
-        payload: its latest payload; None = a tombstone.
-        headers: the record's own headers.
-        place: bookmark of its last update; None of a tombstone.
-        timestamp_ms: as of when it counts, ms since the epoch.
-        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
-        removal: of a tombstone, how the record left; None if that is not known.
-    """
-
-    key: bytes
-    payload: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    place: Place | None = None
-    timestamp_ms: int = -1
-    deadline_ms: int = NEVER
-    removal: Removal | None = None
-
-
 class Step:
     """Changes and outputs, collected while a batch, a command or a timer is handled.
 

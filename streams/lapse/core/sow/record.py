@@ -15,9 +15,6 @@ Headers = Sequence[tuple[str, bytes | None]]
 HEAD: Final = struct.Struct(">qqqqII")
 HEAD_BYTES: Final = HEAD.size
 
-ENDS: Final = struct.Struct(">II")
-"""Source and length of the header block: the last 8 bytes of the head, from byte 32 on."""
-
 _LENGTHS: Final = struct.Struct(">Ii")
 _DEADLINE: Final = struct.Struct(">q")
 

@@ -15,12 +15,17 @@ from lapse.core.record import Record
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, is_redriven_elsewhere, read
 from lapse.core.sow.command import Command, Commands
+from lapse.core.sow.journal import RECORD
 from lapse.core.sow.life import Life
-from lapse.core.sow.output import Place, StateRecord, Step
+from lapse.core.sow.origin import ORIGIN
+from lapse.core.sow.output import Removal, Step
 from lapse.core.sow.query import Query
-from lapse.core.sow.record import ENDS, HEAD, HEAD_BYTES, deadline_of, headers_of
+from lapse.core.sow.record import HEAD, HEAD_BYTES
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
+from lapse.core.sow.statement import Statements
+
+_ORIGIN: Final = ORIGIN.encode()
 
 _GRAVES_LOOKED_BEYOND: Final = 16
 """So many graves that are not due yet do not hide those behind them."""
@@ -37,12 +42,13 @@ class SowShard:
         state: what the shard remembers; read only.
     """
 
-    __slots__ = ("_commands", "_life", "settings", "state")
+    __slots__ = ("_commands", "_life", "_statements", "settings", "state")
 
     def __init__(self, settings: SowSettings) -> None:
         self.settings = settings
         self.state = SowState(settings)
         self._life = Life(self.state)
+        self._statements = Statements(settings.expiration)
         self._commands = Commands(self.state, self._life)
 
     # --- in --------------------------------------------------------------------------------------------------
@@ -57,44 +63,56 @@ class SowShard:
         state = self.state
         settings = self.settings
         source = state.source(topic, partition, step)
-        default_ms = settings.expiration.default_ms
         acted_on = settings.expiration.enabled
         plain = not settings.key and not settings.home.shared
         max_bytes = settings.max_step_bytes
-        # Beyond it, timestamp and default lifetime exceed 64 bits: not plain.
-        last_ms = NEVER - 1 - (default_ms or 0)
-        entries = state.entries
+        statements = self._statements
+        entries, graves, subscribers = state.entries, state.graves, state.subscribers
+        scheduled = state.schedule.by_key
         pack = HEAD.pack
-        unpack_ends = ENDS.unpack_from
+        unpack = HEAD.unpack_from
         for taken, record in enumerate(records, 1):
             value = record.value
             key = record.key
             timestamp_ms = record.timestamp
             if timestamp_ms > state.now_ms:
                 state.now_ms = timestamp_ms
-            if (
-                plain
-                and value is not None
-                and key is not None
-                and 0 <= timestamp_ms <= last_ms
-                and not record.headers
-                and not state.subscribers
-                and not state.schedule
-                and not state.graves
-            ):
-                # The plain way, for speed: the same as `Life.take` does where nobody is to be told of anything.
-                name = journal.RECORD + key
-                old = entries.get(name)
-                # Its source and the length of its headers, which may tell that it was replicated.
-                if old is None or (
-                    (not acted_on or deadline_of(old) > timestamp_ms) and unpack_ends(old, 32) == (source, 0)
-                ):
-                    deadline_ms = NEVER if default_ms is None else timestamp_ms + default_ms
-                    head = pack(deadline_ms, timestamp_ms, state.sequence + 1, record.offset, source, 0)
-                    state.change(step, name, head + value)
-                    if step.bytes >= max_bytes:
-                        return taken
-                    continue
+            if plain and value is not None and key is not None and timestamp_ms >= 0:
+                # The plain way, for speed: the same as `Life.take` does to an update that nothing stands against.
+                headers = record.headers
+                statement = statements.of(headers) if headers else statements.none
+                if statement is not None:
+                    block, deadline_ms, relative_ms = statement
+                    if relative_ms >= 0 and timestamp_ms + relative_ms < deadline_ms:
+                        deadline_ms = timestamp_ms + relative_ms
+                    name = RECORD + key
+                    old = entries.get(name)
+                    if old is None:
+                        simple = True
+                    else:
+                        old_deadline_ms, _, _, _, old_source, size = unpack(old)
+                        simple = (
+                            (old_deadline_ms > timestamp_ms or not acted_on)
+                            and old_source == source
+                            and (not size or old.find(_ORIGIN, HEAD_BYTES, HEAD_BYTES + size) < 0)
+                        )
+                    if (
+                        simple
+                        and (deadline_ms > timestamp_ms or not acted_on)
+                        # Beyond 64 bits, which is a fault, unless it never was meant to expire.
+                        and timestamp_ms + relative_ms < NEVER
+                        and name not in graves
+                        and key not in scheduled
+                    ):
+                        sequence = state.sequence + 1
+                        head = pack(deadline_ms, timestamp_ms, sequence, record.offset, source, len(block))
+                        fresh = head + block + value if block else head + value
+                        state.put(name, fresh, deadline_ms, sequence, step)
+                        if subscribers:
+                            self._life.tell(name, old, fresh, step)
+                        if step.bytes >= max_bytes:
+                            return taken
+                        continue
             self._take(topic, partition, source, record, step)
             if step.bytes >= max_bytes:
                 return taken
@@ -228,24 +246,12 @@ class SowShard:
 
     # --- out -------------------------------------------------------------------------------------------------
 
-    def state_records(self, step: Step) -> Iterator[StateRecord]:
-        """Yield what the compacted topic gets of a step: one record per key, the last (S8)."""
-        for name, entry in step.changes.items():
-            if name[:1] == journal.RECORD:
-                yield (
-                    StateRecord(name[1:], None, removal=step.removals.get(name))
-                    if entry is None
-                    else self._state_record(name, entry)
-                )
+    def state_records(self, step: Step) -> Iterator[tuple[bytes, bytes | None, Removal | None]]:
+        """Yield what the compacted topic gets of a step, once per key and in its last state (S8).
 
-    def _state_record(self, name: bytes, entry: bytes) -> StateRecord:
-        deadline_ms, timestamp_ms, _, offset, source, headers_bytes = HEAD.unpack_from(entry)
-        topic, partition = self.state.sources[source]
-        return StateRecord(
-            name[1:],
-            entry[HEAD_BYTES + headers_bytes :],
-            tuple(headers_of(entry)) if headers_bytes else (),
-            Place(topic, partition, offset),
-            timestamp_ms,
-            deadline_ms,
-        )
+        Key and packed record; of one that left None, and how it left as far as that is known.
+        """
+        removals = step.removals
+        for name, entry in step.changes.items():
+            if name.startswith(RECORD):
+                yield name[1:], entry, removals.get(name) if entry is None else None

@@ -39,6 +39,7 @@ class SowState:
     """
 
     __slots__ = (
+        "_acts_on_deadlines",
         "_source_numbers",
         "deadlines",
         "entries",
@@ -54,6 +55,7 @@ class SowState:
 
     def __init__(self, settings: SowSettings) -> None:
         self.settings = settings
+        self._acts_on_deadlines = settings.expiration.enabled
         self.entries: dict[bytes, bytes] = {}
         self.deadlines = DeadlineIndex(self.entries)
         self.graves: dict[bytes, Grave] = {}
@@ -70,6 +72,12 @@ class SowState:
         step.changes[name] = value
         step.bytes += len(name) + _RECORD_BYTES if value is None else len(name) + len(value) + _RECORD_BYTES
         self.apply(name, value)
+
+    def put(self, name: bytes, entry: bytes, deadline_ms: int, sequence: int, step: Step) -> None:
+        """The same as `change` with a packed record whose deadline and sequence are at hand."""
+        step.changes[name] = entry
+        step.bytes += len(name) + len(entry) + _RECORD_BYTES
+        self._enter(name, entry, deadline_ms, sequence)
 
     def apply(self, name: bytes, value: bytes | None) -> None:
         """Apply one change: a journal key, and its value or None for a tombstone."""
@@ -121,18 +129,23 @@ class SowState:
                 self.hash_index.put(name, self.view(name, entry).payload)
 
     def _apply_record(self, name: bytes, entry: bytes | None) -> None:
+        if entry is not None:
+            deadline_ms, _, sequence, _, _, _ = HEAD.unpack_from(entry)
+            self._enter(name, entry, deadline_ms, sequence)
+            return
         if self.hash_index:
             self.hash_index.discard(name)
-            if entry is not None:
-                self.hash_index.put(name, self.view(name, entry).payload)
-        if entry is None:
-            self.entries.pop(name, None)
-            return
+        self.entries.pop(name, None)
+
+    def _enter(self, name: bytes, entry: bytes, deadline_ms: int, sequence: int) -> None:
+        if self.hash_index:
+            self.hash_index.discard(name)
+            self.hash_index.put(name, self.view(name, entry).payload)
         self.entries[name] = entry
-        facts = HEAD.unpack_from(entry)
-        self.sequence = max(self.sequence, facts[2])
-        if facts[0] != NEVER and self.settings.expiration.enabled:
-            self.deadlines.add(name, facts[0])
+        if sequence > self.sequence:
+            self.sequence = sequence
+        if deadline_ms != NEVER and self._acts_on_deadlines:
+            self.deadlines.add(name, deadline_ms)
 
     def _apply_subscription(self, subscription_id: str, value: bytes | None) -> None:
         if value is None:

@@ -81,15 +81,18 @@ class Schedule:
     Args:
         acts_on_deadlines: whether a deadline before its instant takes a version out.
         sources: topic and partition of every source, by its number.
+
+    Attributes:
+        by_key: the versions' journal keys by the record's key; read only.
     """
 
-    __slots__ = ("_acts_on_deadlines", "_by_key", "_due", "_sources", "_versions")
+    __slots__ = ("_acts_on_deadlines", "_due", "_sources", "_versions", "by_key")
 
     def __init__(self, acts_on_deadlines: bool, sources: Sequence[tuple[str, int]]) -> None:
         self._acts_on_deadlines = acts_on_deadlines
         self._sources = sources
         self._versions: dict[bytes, Version] = {}
-        self._by_key: dict[bytes, set[bytes]] = {}
+        self.by_key: dict[bytes, set[bytes]] = {}
         self._due: list[tuple[int, str, int, int, bytes]] = []
 
     def __len__(self) -> int:
@@ -101,17 +104,17 @@ class Schedule:
     def put(self, journal_key: bytes, version: Version) -> None:
         """Add a version under its journal key."""
         self._versions[journal_key] = version
-        self._by_key.setdefault(version.key, set()).add(journal_key)
+        self.by_key.setdefault(version.key, set()).add(journal_key)
         heapq.heappush(self._due, (*self._turn(version), journal_key))
 
     def discard(self, journal_key: bytes) -> None:
         """Take a version out, if it is there."""
         version = self._versions.pop(journal_key, None)
         if version is not None:
-            siblings = self._by_key[version.key]
+            siblings = self.by_key[version.key]
             siblings.discard(journal_key)
             if not siblings:
-                del self._by_key[version.key]
+                del self.by_key[version.key]
 
     def get(self, journal_key: bytes) -> Version | None:
         """Return a version, or None."""
@@ -128,7 +131,7 @@ class Schedule:
 
     def next_due_of(self, key: bytes) -> tuple[int, bytes] | None:
         """Return the same for the versions of one key."""
-        siblings = self._by_key.get(key)
+        siblings = self.by_key.get(key)
         if not siblings:
             return None
         turns = ((*self._turn(self._versions[name]), name) for name in siblings)

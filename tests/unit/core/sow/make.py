@@ -10,6 +10,7 @@ from typing import Any
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.sow.output import Message, Step
 from lapse.core.sow.query import Query
+from lapse.core.sow.record import payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.protocol.command import Command
@@ -112,11 +113,11 @@ class Desk:
                 self.journal.pop(name, None)
             else:
                 self.journal[name] = value
-        for record in self.shard.state_records(step):
-            if record.payload is None:
-                self.compacted.pop(record.key, None)
+        for key, entry, _ in self.shard.state_records(step):
+            if entry is None:
+                self.compacted.pop(key, None)
             else:
-                self.compacted[record.key] = record.payload
+                self.compacted[key] = payload_of(entry)
         return step
 
     def crash(self, at: int, settings: SowSettings | None = None) -> Step:

@@ -6,7 +6,7 @@ import pytest
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
-from lapse.core.sow.output import Happening, Step
+from lapse.core.sow.output import Happening, OutOfFocus, Removal, Step
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from unit.core.sow.make import Arrived, Desk, T, shard_of
 
@@ -410,10 +410,11 @@ def test_one_step_tells_the_compacted_topic_the_last_of_each_key_with_deadline_a
         Arrived(10, T, b"b", None),
     ]
     desk.shard.arrive("t", 3, rows, step)
-    first, second = desk.shard.state_records(step)
-    assert (first.key, first.payload, first.headers) == (b"a", b"2", (("trace", b"x"),))
-    assert (first.place, first.timestamp_ms, first.deadline_ms) == (("t", 3, 8), T + 1, T + 101)
-    assert (second.key, second.payload, second.place) == (b"b", None, None)
+    (key, entry, left), second = desk.shard.state_records(step)
+    first = desk.shard.state.view(b"ra", entry)
+    assert (key, first.raw, first.headers, left) == (b"a", b"2", {"trace": b"x"}, None)
+    assert (first.place, first.timestamp_ms, first.facts.deadline_ms) == (("t", 3, 8), T + 1, T + 101)
+    assert second == (b"b", None, Removal(OutOfFocus.DELETED, T + 1))
 
 
 def test_a_batch_is_cut_where_its_changes_exceed_the_limit_and_goes_on_from_there():
@@ -427,15 +428,6 @@ def test_a_batch_is_cut_where_its_changes_exceed_the_limit_and_goes_on_from_ther
         assert step.bytes < 1200
     assert 7 < steps < 15
     assert len(desk.shard.state.entries) == 50
-
-
-def test_the_plain_way_and_the_other_store_the_same():
-    plain, other = shard_of(50), shard_of(50)
-    other.state.graves[b"rnobody"] = None  # whatever is in the way of the plain way
-    rows = [Arrived(offset, T + offset, b"k%d" % (offset % 3), b"%d" % offset) for offset in range(200)]
-    for shard in (plain, other):
-        shard.arrive("t", 0, rows, Step())
-    assert plain.state.entries == other.state.entries
 
 
 def test_headers_survive_with_their_order_repeats_and_nulls():
