@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Step as QueueStep
 from lapse.core.reason import Reason
+from lapse.core.sow.output import Departure, Expiries, Happening, Message
 from lapse.core.sow.output import Step as SowStep
 
 LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -115,19 +116,26 @@ class ShardFigures:
 
     def sow_step(self, step: SowStep) -> None:
         """Count a SOW topic's step."""
-        fates = Counter((one.happening.value, one.reasons) for one in step.departures)
+        late: list[int] = []
+        told = [one for one in step.departures if isinstance(one, Departure)]
+        for expiries in step.departures:
+            if isinstance(expiries, Expiries):
+                self.counts[Happening.EXPIRED] += len(expiries.records)
+                self.removals[Reason.TIME_LIMIT] += len(expiries.records)
+                late += [expiries.at_ms - deadline_ms for _, _, _, deadline_ms in expiries.records]
+        fates = Counter((one.happening.value, one.reasons) for one in told)
         for (happening, reasons), size in fates.items():
             self.counts[happening] += size
             for reason in reasons:
                 self.removals[reason] += size
-        late = [
+        late += [
             one.at_ms - one.deadline_ms
-            for one in step.departures
+            for one in told
             if one.deadline_ms != NEVER and one.reasons == (Reason.TIME_LIMIT,)
         ]
         if late:
             self.lateness.add_all(np.array(late, np.float64) / 1000)
-        self.counts["told"] += len(step.messages)
+        self.counts["told"] += sum(1 if isinstance(one, Message) else len(one.records) for one in step.messages)
         self.dead_letters += len(step.letters)
         self.letters_waiting = len(step.letters)
 

@@ -147,11 +147,11 @@ class SowMachine:
         step, self._step = self._step, Step()
         effects = Effects()
         effects.before += self._output.letters(step.letters)
-        effects.before += self._output.events(step.departures)
+        effects.before += self._output.events(step.departures, self.shard.state.sources)
         if step.changes:
             effects.before.append(self._output.state(self.shard.state_records(step), self.shard.state.sources))
         if step.messages:
-            effects.before.append(self._output.messages(step.messages))
+            effects.before.append(self._output.messages(step.messages, self.shard.state.sources))
         effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)
         if self.rule is not None:
             self._ahead += self.rule.copied(step.copies)

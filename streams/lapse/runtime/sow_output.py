@@ -6,8 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
+from lapse.core.reason import Reason
 from lapse.core.sow.origin import ORIGIN, path_of
-from lapse.core.sow.output import Departure, Happening, Kind, Letter, Message, OutOfFocus, Place, Removal, Reply
+from lapse.core.sow.output import (
+    Departure,
+    Expelled,
+    Expiries,
+    Happening,
+    Kind,
+    Letter,
+    Message,
+    OutOfFocus,
+    Place,
+    Removal,
+    Reply,
+)
 from lapse.core.sow.record import HEAD, HEAD_BYTES, unpack_headers
 from lapse.protocol import answer as answers
 from lapse.protocol import dead_letter, event, header, topic
@@ -24,6 +37,7 @@ _NAMED_ONE_BY_ONE: Final = 20
 
 _RANGES_PER_EVENT: Final = 1_000
 _REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
+_OPERATIONS: Final = {reason: (header.OPERATION, reason.encode()) for reason in OutOfFocus}
 
 _BLOCKS: Final = 4_096
 _BLOCK_BYTES: Final = 512
@@ -55,7 +69,7 @@ class SowOutput:
         self._state = topic.sow(name)
         self._events = topic.events(name)
         self._deliveries = topic.deliveries(name)
-        self._blocks: dict[bytes, _Headers] = {}
+        self._blocks: dict[bytes, tuple[_Headers, bytes]] = {}
 
     def state(
         self, records: Iterable[tuple[bytes, bytes | None, Removal | None]], sources: Sequence[tuple[str, int]]
@@ -67,7 +81,7 @@ class SowOutput:
             sources: topic and partition of every source, by its number.
         """
         rows: list[Row] = []
-        places = [f"{name}:{partition}:".encode() for name, partition in sources]
+        places = _places(sources)
         unpack = HEAD.unpack_from
         for key, entry, removal in records:
             if entry is None:
@@ -81,28 +95,32 @@ class SowOutput:
             if deadline_ms != NEVER:
                 headers.append((EXPIRES_AT_MS, b"%d" % deadline_ms))
             if size:
-                headers += self._passed_on_by_state(entry[HEAD_BYTES : HEAD_BYTES + size])
+                passed_on, path = self._said(entry[HEAD_BYTES : HEAD_BYTES + size])
+                headers += passed_on
+                if path:
+                    headers.append((ORIGIN, path))
             rows.append((key, entry[HEAD_BYTES + size :], headers))
         return Rows(self._state, self._partition, rows)
 
-    def _passed_on_by_state(self, block: bytes) -> _Headers:
-        """What the compacted topic passes on of a header block, and where the record was replicated from."""
-        known = self._blocks.get(block)
-        if known is None:
+    def _said(self, block: bytes) -> tuple[_Headers, bytes]:
+        """What is passed on of a header block, and the path along which the record was replicated."""
+        said = self._blocks.get(block)
+        if said is None:
             headers = unpack_headers(block)
-            known = _passed_on(headers)
-            if path := path_of(headers):
-                known.append((ORIGIN, path))
+            said = _passed_on(headers), path_of(headers)
             if len(block) <= _BLOCK_BYTES:
                 if len(self._blocks) >= _BLOCKS:
                     self._blocks.clear()
-                self._blocks[block] = known
-        return known
+                self._blocks[block] = said
+        return said
 
-    def messages(self, messages: Iterable[Message]) -> Rows:
+    def messages(self, messages: Iterable[Message | Expelled], sources: Sequence[tuple[str, int]]) -> Rows:
         """Records for subscribers and askers (S5 to S7)."""
         rows: list[Row] = []
         for message in messages:
+            if isinstance(message, Expelled):
+                rows += self._expelled(message, sources)
+                continue
             headers: _Headers = [
                 (header.KIND, message.kind.encode()),
                 (header.SUBSCRIPTION, message.subscription.encode()),
@@ -121,6 +139,31 @@ class SowOutput:
             rows.append((message.key, message.payload or b"", headers))
         return Rows(self._deliveries, self._partition, rows)
 
+    def _expelled(self, some: Expelled, sources: Sequence[tuple[str, int]]) -> Iterator[Row]:
+        """What `messages` writes of an `oof`, for many records that have expired."""
+        kind = header.KIND, Kind.OUT_OF_FOCUS.encode()
+        subscription = header.SUBSCRIPTION, some.subscription.encode()
+        epoch = header.EPOCH, self._epoch_bytes
+        operation = header.OPERATION, OutOfFocus.EXPIRED.encode()
+        reasons = header.REASONS, _REASONS[OutOfFocus.EXPIRED]
+        places = _places(sources)
+        unpack = HEAD.unpack_from
+        for key, entry in some.records:
+            deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
+            headers: _Headers = [
+                kind,
+                subscription,
+                epoch,
+                (header.BOOKMARK, b"%b%d" % (places[source], offset)),
+                (header.TIMESTAMP_MS, b"%d" % timestamp_ms),
+                (EXPIRES_AT_MS, b"%d" % deadline_ms),
+                operation,
+                reasons,
+            ]
+            if size:
+                headers += self._said(entry[HEAD_BYTES : HEAD_BYTES + size])[0]
+            yield key, entry[HEAD_BYTES + size :], headers
+
     def letters(self, letters: Iterable[Letter]) -> list[Output]:
         """The dead letters, in the order of removal (D2, C27)."""
         outputs: list[Output] = []
@@ -138,19 +181,40 @@ class SowOutput:
             outputs.append(Output(self._letters, partition, letter.key, letter.value, headers))
         return outputs
 
-    def events(self, departures: Sequence[Departure]) -> list[Output]:
+    def events(self, departures: Sequence[Departure | Expiries], sources: Sequence[tuple[str, int]]) -> list[Output]:
         """Events; many records that share a fate are told by ranges of bookmarks (S4, D4)."""
         shared: dict[tuple[object, ...], list[Departure]] = {}
-        for one in departures:
-            fate = (one.happening, one.at_ms, one.reasons, one.subscription, one.detail, one.place is None)
-            shared.setdefault(fate, []).append(one)
         outputs: list[Output] = []
+        for one in departures:
+            if isinstance(one, Expiries):
+                if len(one.records) > _NAMED_ONE_BY_ONE:
+                    outputs += self._expiries(one, sources)
+                    continue
+                several = _told_of(one, sources)
+            else:
+                several = [one]
+            for told in several:
+                fate = (told.happening, told.at_ms, told.reasons, told.subscription, told.detail, told.place is None)
+                shared.setdefault(fate, []).append(told)
         for some in shared.values():
             if len(some) <= _NAMED_ONE_BY_ONE:
                 outputs += [self._event(one, _one(one), named=True) for one in some]
             else:
-                outputs += [self._event(some[0], part, named=False) for part in _parts(some)]
+                joined = ranges((Bookmark(*one.place), None) for one in some if one.place is not None)
+                outputs += [self._event(some[0], part, named=False) for part in _parts(joined)]
         return outputs
+
+    def _expiries(self, some: Expiries, sources: Sequence[tuple[str, int]]) -> Iterator[Output]:
+        offsets: dict[int, list[int]] = {}
+        for _, source, offset, _ in some.records:
+            offsets.setdefault(source, []).append(offset)
+        joined = [
+            BookmarkRange(*sources[source], first, last)
+            for source, found in offsets.items()
+            for first, last in _runs(found)
+        ]
+        for part in _parts(joined):
+            yield self._event(_expired(some.at_ms), part, named=False)
 
     def answer(self, reply: Reply, encoding: Encoding) -> Output:
         """The answer to a command, encoded as the command was (X2)."""
@@ -204,11 +268,14 @@ def _facts(deadline_ms: int, timestamp_ms: int, place: Place) -> _Headers:
 def _removal(removal: Removal | None) -> _Headers:
     if removal is None:
         return []
-    headers: _Headers = [
-        (header.OPERATION, removal.reason.encode()),
-        (header.TIMESTAMP_MS, b"%d" % removal.timestamp_ms),
-    ]
-    return [*headers, (ORIGIN, removal.path)] if removal.path else headers
+    reason, timestamp_ms, path = removal
+    headers: _Headers = [_OPERATIONS[reason], (header.TIMESTAMP_MS, b"%d" % timestamp_ms)]
+    return [*headers, (ORIGIN, path)] if path else headers
+
+
+def _places(sources: Sequence[tuple[str, int]]) -> list[bytes]:
+    """Of each source what its bookmarks begin with."""
+    return [f"{name}:{partition}:".encode() for name, partition in sources]
 
 
 def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
@@ -224,7 +291,29 @@ def _one(departure: Departure) -> tuple[BookmarkRange, ...]:
     return (BookmarkRange(name, partition, offset, offset),)
 
 
-def _parts(some: Sequence[Departure]) -> Iterator[tuple[BookmarkRange, ...]]:
-    joined = ranges((Bookmark(*one.place), None) for one in some if one.place is not None)
+def _expired(at_ms: int, place: Place | None = None, key: bytes | None = None, deadline_ms: int = NEVER) -> Departure:
+    return Departure(Happening.EXPIRED, at_ms, place, key, deadline_ms, (Reason.TIME_LIMIT,))
+
+
+def _told_of(some: Expiries, sources: Sequence[tuple[str, int]]) -> list[Departure]:
+    return [
+        _expired(some.at_ms, Place(*sources[source], offset), key, deadline_ms)
+        for key, source, offset, deadline_ms in some.records
+    ]
+
+
+def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of consecutive offsets."""
+    offsets.sort()
+    first = last = offsets[0]
+    for offset in offsets:
+        if offset > last + 1:
+            yield first, last
+            first = offset
+        last = offset
+    yield first, last
+
+
+def _parts(joined: Sequence[BookmarkRange]) -> Iterator[tuple[BookmarkRange, ...]]:
     for first in range(0, len(joined), _RANGES_PER_EVENT):
         yield tuple(joined[first : first + _RANGES_PER_EVENT])

@@ -1,8 +1,10 @@
 """The deadline index: which records are due, in the order of their deadlines, without a look at the others (L10, L11).
 
 Two wheels. The coarse one files keys by the second (1,024 ms) of their deadline; when a second is reached, its keys
-move to the fine wheel, which files them by the millisecond. Entries are never taken out early: a key whose deadline has
-moved since is recognised when its turn comes. When most of the index is out of date it is built anew.
+move to the fine wheel, which files them by the millisecond, so many at a time. A key whose deadline moves to a later
+instant stays where it is filed, and is filed anew when its turn comes; so what is updated again and again costs
+nothing. Of a record that is filed, some entry is never later than its deadline. When most of the index is out of date,
+because records were deleted, it is built anew.
 
 Cost per record: 8 bytes in a list; O(1) to file, O(log distinct instants) to find.
 """
@@ -19,6 +21,8 @@ from lapse.core.sow.record import deadline_of
 _SHIFT: Final = 10
 _SLACK: Final = 65_536
 _STALE_KEPT: Final = 64
+_MOVED_AT_ONCE: Final = 4_000
+"""Keys that move to the fine wheel in one call: any number may share a second."""
 
 
 class DeadlineIndex:
@@ -28,7 +32,7 @@ class DeadlineIndex:
         entries: the shard's packed records; the truth that the index points into.
     """
 
-    __slots__ = ("_coarse", "_coarse_order", "_entries", "_filed", "_fine", "_fine_order", "_open")
+    __slots__ = ("_coarse", "_coarse_order", "_entries", "_filed", "_fine", "_fine_order", "_moving", "_open")
 
     def __init__(self, entries: Mapping[bytes, bytes]) -> None:
         self._entries = entries
@@ -40,13 +44,25 @@ class DeadlineIndex:
         self._fine: dict[int, list[bytes]] = {}
         self._fine_order: list[int] = []
         self._open = -(1 << 63)
-        """The last second whose keys are on the fine wheel."""
+        """The last second whose keys are on the fine wheel, or on their way there."""
+        self._moving: list[bytes] = []
         self._filed = 0
 
-    def add(self, key: bytes, deadline_ms: int) -> None:
-        """File a key under its deadline, ms since the epoch; one that never expires is not filed."""
-        if deadline_ms == NEVER:
+    def add(self, key: bytes, deadline_ms: int, before_ms: int = NEVER) -> None:
+        """File a key under its deadline, unless an earlier entry will do.
+
+        Args:
+            key: the record's.
+            deadline_ms: its deadline, ms since the epoch; one that never expires is not filed.
+            before_ms: what its deadline was; `NEVER` of a record that was not there.
+        """
+        if deadline_ms == NEVER or before_ms <= deadline_ms:
             return
+        self._file(key, deadline_ms)
+        if self._filed > 2 * len(self._entries) + _SLACK:
+            self.rebuild()
+
+    def _file(self, key: bytes, deadline_ms: int) -> None:
         second = deadline_ms >> _SHIFT
         if second <= self._open:
             self._add_fine(key, deadline_ms)
@@ -58,8 +74,6 @@ class DeadlineIndex:
             else:
                 keys.append(key)
         self._filed += 1
-        if self._filed > 2 * len(self._entries) + _SLACK:
-            self.rebuild()
 
     def rebuild(self) -> None:
         """Build the index anew from the records; also how a restored shard gets one."""
@@ -77,6 +91,9 @@ class DeadlineIndex:
     def next_due_ms(self) -> int | None:
         """Return when to look next, ms since the epoch: at the earliest deadline, or at most a second before it."""
         fine_ms = self._next_fine_ms()
+        if self._moving:
+            moving_ms = self._open << _SHIFT
+            return moving_ms if fine_ms is None else min(fine_ms, moving_ms)
         if not self._coarse_order:
             return fine_ms
         coarse_ms = self._coarse_order[0] << _SHIFT
@@ -90,15 +107,20 @@ class DeadlineIndex:
             limit: at most so many.
 
         Returns:
-            the keys, whose records are there and due; and whether the limit left some behind.
+            the keys, whose records are there and due; and whether some may be left.
         """
         entries = self._entries
         found: list[bytes] = []
+        moved = False
         while True:
-            while self._coarse_order and self._coarse_order[0] << _SHIFT <= until_ms:
-                if self._fine_order and self._fine_order[0] < self._coarse_order[0] << _SHIFT:
-                    break
-                self._open_second()
+            if self._moving or self._reached_second(until_ms):
+                if moved:
+                    return found, True
+                moved = True
+                self._move()
+                if self._moving:
+                    return found, True
+                continue
             if not self._fine_order or self._fine_order[0] > until_ms:
                 return found, False
             if len(found) >= limit:
@@ -116,8 +138,12 @@ class DeadlineIndex:
             # A key may be filed twice under one millisecond: dict.fromkeys keeps the first.
             for key in dict.fromkeys(keys):
                 entry = entries.get(key)
-                if entry is not None and deadline_of(entry) == instant_ms:
-                    found.append(key)
+                if entry is not None:
+                    deadline_ms = deadline_of(entry)
+                    if deadline_ms == instant_ms:
+                        found.append(key)
+                    elif instant_ms < deadline_ms != NEVER:
+                        self._file(key, deadline_ms)
 
     def _next_fine_ms(self) -> int | None:
         """The earliest millisecond that has a record; those that have none any more are dropped."""
@@ -129,27 +155,46 @@ class DeadlineIndex:
                 entry = entries.get(key)
                 if entry is not None and deadline_of(entry) == instant_ms:
                     if place > _STALE_KEPT:  # or the same ones would be passed over each time
-                        del keys[:place]
-                        self._filed -= place
+                        self._fine[instant_ms] = keys[place:]
+                        self._file_anew(keys[:place], instant_ms)
                     return instant_ms
             heapq.heappop(self._fine_order)
             del self._fine[instant_ms]
-            self._filed -= len(keys)
+            self._file_anew(keys, instant_ms)
         return None
 
-    def _open_second(self) -> None:
-        second = heapq.heappop(self._coarse_order)
-        self._open = max(self._open, second)
-        entries = self._entries
-        keys = self._coarse.pop(second)
+    def _file_anew(self, keys: list[bytes], instant_ms: int) -> None:
+        """File those whose deadline has moved to a later instant; the others are filed elsewhere, or gone."""
         self._filed -= len(keys)
         for key in keys:
+            entry = self._entries.get(key)
+            if entry is not None and instant_ms < (deadline_ms := deadline_of(entry)) != NEVER:
+                self._file(key, deadline_ms)
+
+    def _reached_second(self, until_ms: int) -> bool:
+        """Whether the next second's keys are wanted on the fine wheel; then they are on their way."""
+        if not self._coarse_order or self._coarse_order[0] << _SHIFT > until_ms:
+            return False
+        if self._fine_order and self._fine_order[0] < self._coarse_order[0] << _SHIFT:
+            return False
+        second = heapq.heappop(self._coarse_order)
+        self._open = max(self._open, second)
+        self._moving = self._coarse.pop(second)
+        self._moving.reverse()
+        return True
+
+    def _move(self) -> None:
+        """Move some of the second's keys to the fine wheel."""
+        entries = self._entries
+        begins_ms = self._open << _SHIFT
+        some = self._moving[-_MOVED_AT_ONCE:]
+        del self._moving[-_MOVED_AT_ONCE:]
+        some.reverse()
+        self._filed -= len(some)
+        for key in some:
             entry = entries.get(key)
-            if entry is not None:
-                deadline_ms = deadline_of(entry)
-                if deadline_ms >> _SHIFT == second:
-                    self._add_fine(key, deadline_ms)
-                    self._filed += 1
+            if entry is not None and begins_ms <= (deadline_ms := deadline_of(entry)) != NEVER:
+                self._file(key, deadline_ms)
 
     def _add_fine(self, key: bytes, deadline_ms: int) -> None:
         keys = self._fine.get(deadline_ms)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from lapse.core.sow.record import HEAD_BYTES
+
 ORIGIN: Final = "lapse-origin"
 """The deployments that an update has passed through, the first one first; so that it never comes back to one."""
 
@@ -21,6 +23,7 @@ ORIGIN_TIMESTAMP_MS: Final = "lapse-origin-timestamp-ms"
 OPERATION: Final = "lapse-operation"
 """On a null value: `deleted`, or `expired` = an update that this deployment may not have seen has come and gone."""
 
+_ORIGIN: Final = ORIGIN.encode()
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}\Z")
 
 
@@ -65,3 +68,8 @@ def path_of(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
         if name == ORIGIN and value:
             return value
     return b""
+
+
+def is_replicated(entry: bytes, headers_bytes: int) -> bool:
+    """Whether a packed record may have been replicated; false of most without a look at its headers one by one."""
+    return headers_bytes > 0 and entry.find(_ORIGIN, HEAD_BYTES, HEAD_BYTES + headers_bytes) >= 0

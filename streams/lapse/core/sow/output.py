@@ -58,6 +58,18 @@ class Departure(NamedTuple):
     detail: str = ""
 
 
+class Expiries(NamedTuple):
+    """Events of many records that nothing but time has removed, at one instant.
+
+    Attributes:
+        at_ms: the instant at which they count, ms since the epoch.
+        records: of each its key, number of its source, offset, and deadline in ms since the epoch.
+    """
+
+    at_ms: int
+    records: list[tuple[bytes, int, int, int]]
+
+
 class Letter(NamedTuple):
     """A dead letter: the record's bytes, and the facts of its death.
 
@@ -131,6 +143,18 @@ class Message(NamedTuple):
     reason: OutOfFocus | None = None
 
 
+class Expelled(NamedTuple):
+    """Messages of kind `oof` to one subscriber, about many records that have expired (S7).
+
+    Attributes:
+        subscription: for which subscription.
+        records: key and packed record of each, as the subscriber last saw it.
+    """
+
+    subscription: str
+    records: list[tuple[bytes, bytes]]
+
+
 class Reply(NamedTuple):
     """The answer to one command (X2).
 
@@ -171,7 +195,7 @@ class Step:
     Attributes:
         changes: journal records, the latest per key; None = a tombstone. Already applied to the shard.
         removals: how the records left that the changes remove, by their journal keys (S10).
-        departures: events.
+        departures: events, in order.
         letters: dead letters, in the order of removal.
         copies: everything that left for L14's reasons, in that order; only where the settings ask for it (L15).
         messages: for subscribers, in order.
@@ -185,10 +209,10 @@ class Step:
     def __init__(self) -> None:
         self.changes: dict[bytes, bytes | None] = {}
         self.removals: dict[bytes, Removal] = {}
-        self.departures: list[Departure] = []
+        self.departures: list[Departure | Expiries] = []
         self.letters: list[Letter] = []
         self.copies: list[Letter] = []
-        self.messages: list[Message] = []
+        self.messages: list[Message | Expelled] = []
         self.replies: list[Reply] = []
         self.queries: list[Query] = []
         self.bytes = 0

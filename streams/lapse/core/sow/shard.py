@@ -17,15 +17,13 @@ from lapse.core.sow.arrival import MEANT, Refused, is_redriven_elsewhere, read
 from lapse.core.sow.command import Command, Commands
 from lapse.core.sow.journal import RECORD
 from lapse.core.sow.life import Life
-from lapse.core.sow.origin import ORIGIN
+from lapse.core.sow.origin import is_replicated
 from lapse.core.sow.output import Removal, Step
 from lapse.core.sow.query import Query
-from lapse.core.sow.record import HEAD, HEAD_BYTES
+from lapse.core.sow.record import HEAD
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
 from lapse.core.sow.statement import Statements
-
-_ORIGIN: Final = ORIGIN.encode()
 
 _GRAVES_LOOKED_BEYOND: Final = 16
 """So many graves that are not due yet do not hide those behind them."""
@@ -88,13 +86,13 @@ class SowShard:
                     name = RECORD + key
                     old = entries.get(name)
                     if old is None:
-                        simple = True
+                        simple, old_deadline_ms = True, NEVER
                     else:
                         old_deadline_ms, _, _, _, old_source, size = unpack(old)
                         simple = (
                             (old_deadline_ms > timestamp_ms or not acted_on)
                             and old_source == source
-                            and (not size or old.find(_ORIGIN, HEAD_BYTES, HEAD_BYTES + size) < 0)
+                            and not (size and is_replicated(old, size))
                         )
                     if (
                         simple
@@ -107,7 +105,7 @@ class SowShard:
                         sequence = state.sequence + 1
                         head = pack(deadline_ms, timestamp_ms, sequence, record.offset, source, len(block))
                         fresh = head + block + value if block else head + value
-                        state.put(name, fresh, deadline_ms, sequence, step)
+                        state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, step)
                         if subscribers:
                             self._life.tell(name, old, fresh, step)
                         if step.bytes >= max_bytes:
@@ -169,8 +167,7 @@ class SowShard:
             version_ms = NEVER if version is None else version[0]
             if self.settings.expiration.enabled:
                 names, more = state.deadlines.due(min(now_ms, version_ms), limit)
-                for name in names:
-                    self._life.expire(name, state.entries[name], now_ms, step)
+                self._life.expire_all(names, now_ms, step)
                 limit -= len(names)
                 if more:
                     return True

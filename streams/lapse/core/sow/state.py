@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from lapse.core.lifetime import NEVER
@@ -73,11 +73,31 @@ class SowState:
         step.bytes += len(name) + _RECORD_BYTES if value is None else len(name) + len(value) + _RECORD_BYTES
         self.apply(name, value)
 
-    def put(self, name: bytes, entry: bytes, deadline_ms: int, sequence: int, step: Step) -> None:
-        """The same as `change` with a packed record whose deadline and sequence are at hand."""
+    def put(self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, step: Step) -> None:
+        """The same as `change` with a packed record of which is known what else would have to be unpacked.
+
+        Args:
+            name: its journal key.
+            entry: the record.
+            deadline_ms: its deadline, ms since the epoch.
+            before_ms: the deadline of the record that it replaces; `NEVER` if there is none.
+            sequence: its number.
+            step: gets the change.
+        """
         step.changes[name] = entry
         step.bytes += len(name) + len(entry) + _RECORD_BYTES
-        self._enter(name, entry, deadline_ms, sequence)
+        self._enter(name, entry, deadline_ms, before_ms, sequence)
+
+    def drop_all(self, names: Sequence[bytes], step: Step) -> None:
+        """The same as `change` to None for each of many records that are there."""
+        step.changes.update(dict.fromkeys(names))
+        step.bytes += sum(map(len, names)) + len(names) * _RECORD_BYTES
+        if self.hash_index:
+            for name in names:
+                self.hash_index.discard(name)
+        entries = self.entries
+        for name in names:
+            del entries[name]
 
     def apply(self, name: bytes, value: bytes | None) -> None:
         """Apply one change: a journal key, and its value or None for a tombstone."""
@@ -131,13 +151,14 @@ class SowState:
     def _apply_record(self, name: bytes, entry: bytes | None) -> None:
         if entry is not None:
             deadline_ms, _, sequence, _, _, _ = HEAD.unpack_from(entry)
-            self._enter(name, entry, deadline_ms, sequence)
+            before = self.entries.get(name)
+            self._enter(name, entry, deadline_ms, NEVER if before is None else deadline_of(before), sequence)
             return
         if self.hash_index:
             self.hash_index.discard(name)
         self.entries.pop(name, None)
 
-    def _enter(self, name: bytes, entry: bytes, deadline_ms: int, sequence: int) -> None:
+    def _enter(self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int) -> None:
         if self.hash_index:
             self.hash_index.discard(name)
             self.hash_index.put(name, self.view(name, entry).payload)
@@ -145,7 +166,7 @@ class SowState:
         if sequence > self.sequence:
             self.sequence = sequence
         if deadline_ms != NEVER and self._acts_on_deadlines:
-            self.deadlines.add(name, deadline_ms)
+            self.deadlines.add(name, deadline_ms, before_ms)
 
     def _apply_subscription(self, subscription_id: str, value: bytes | None) -> None:
         if value is None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lapse.core.lifetime import Expiration, ExpirationModel
-from lapse.core.sow.output import Message, Step
+from lapse.core.reason import Reason
+from lapse.core.sow.output import Departure, Expelled, Expiries, Happening, Kind, Message, OutOfFocus, Step
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.settings import SowSettings
@@ -34,6 +35,24 @@ def expiration(default_ms: int | None = None, model: str = "override", *, enable
 
 def shard_of(default_ms: int | None = None, model: str = "override", *, enabled: bool = True, **more: Any) -> SowShard:
     return SowShard(SowSettings(name="orders", expiration=expiration(default_ms, model, enabled=enabled), **more))
+
+
+def departures_of(some: Departure | Expiries, shard: SowShard) -> list[Departure]:
+    if isinstance(some, Departure):
+        return [some]
+    return [
+        Departure(
+            Happening.EXPIRED, some.at_ms, shard.state.place(source, offset), key, deadline_ms, (Reason.TIME_LIMIT,)
+        )
+        for key, source, offset, deadline_ms in some.records
+    ]
+
+
+def messages_of(some: Message | Expelled, shard: SowShard) -> list[Message]:
+    if isinstance(some, Message):
+        return [some]
+    views = [shard.state.view(b"r" + key, entry) for key, entry in some.records]
+    return [view.message(Kind.OUT_OF_FOCUS, some.subscription, reason=OutOfFocus.EXPIRED) for view in views]
 
 
 class Desk:
@@ -108,6 +127,9 @@ class Desk:
         return self.keep(step)
 
     def keep(self, step: Step) -> Step:
+        """Journal a step; what it tells of many records at once is told of each."""
+        step.departures[:] = [one for some in step.departures for one in departures_of(some, self.shard)]
+        step.messages[:] = [one for some in step.messages for one in messages_of(some, self.shard)]
         for name, value in step.changes.items():
             if value is None:
                 self.journal.pop(name, None)
