@@ -69,11 +69,38 @@ def test_apply_creates_what_is_missing_and_doing_it_again_changes_nothing(deploy
     assert set(json.loads(done.stdout)["created"]) == set(expected)
     again = here.lapse("apply", "--json")
     assert again.returncode == 0
-    assert json.loads(again.stdout) == {"created": [], "differences": []}
+    assert json.loads(again.stdout) == {"created": [], "changed": [], "differences": []}
     assert "Nothing to do" in here.lapse("apply").stdout
     assert json.loads(here.lapse("check", "--json").stdout)["fits"] is True
     assert "fits" in here.lapse("check").stdout
     assert topics_of(here) == expected
+
+
+@pytest.mark.feature("C27")
+def test_apply_sizes_what_holds_payloads_above_its_sources_and_raises_a_letter_topic_that_is_too_low(
+    deploy: Deploy,
+) -> None:
+    """A worker starts all the same: its letters wait, should they be too large."""
+    queues = {"q": {"dead_letter": "graves{}"}, "small": {"dead_letter": "graves{}"}}
+    here = deploy(queues)
+    here.configure(queues, {"prices": {}})
+    letters, needed = here.name("graves"), 10_000_000 + (64 << 10)
+    create(here, here.name("q"), **{"max.message.bytes": "10000000"})
+    create(here, here.name("small"), **{"max.message.bytes": "1000"})
+    create(here, letters, **{"max.message.bytes": "1000000"})
+    done = here.lapse("apply", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["changed"] == [letters]
+
+    def limit_of(topic: str) -> int:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        return int(admin(here).describe_configs([resource])[resource].result(15)["max.message.bytes"].value)
+
+    assert limit_of(letters) == needed
+    assert limit_of(f"lapse.{here.name('q')}.deliveries") == needed
+    assert limit_of(f"lapse.{here.name('small')}.deliveries") == 8 << 20
+    assert limit_of(f"lapse.sow.{here.name('prices')}") == 8 << 20
+    assert json.loads(here.lapse("check", "--json").stdout)["fits"] is True
 
 
 @pytest.mark.feature("L1")

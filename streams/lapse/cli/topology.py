@@ -29,7 +29,7 @@ def _look(path: Path) -> tuple[Config, Cluster, Topology]:
 def _show(differences: list[Difference]) -> None:
     table = Table("topic", "what", "mended by")
     for one in differences:
-        table.add_row(one.topic, one.what, "creating it" if one.create else "[red]you[/red]")
+        table.add_row(one.topic, one.what, one.mended or "[red]you[/red]")
     Console().print(table)
 
 
@@ -39,7 +39,12 @@ def _as_dict(one: Difference) -> dict[str, object]:
         "topic": one.topic,
         "what": one.what,
         "create": None if created is None else {"partitions": created.partitions, "config": created.config},
+        "alter": dict(one.alter),
     }
+
+
+def _told(created: list[str], changed: list[str], differences: list[Difference]) -> bytes:
+    return orjson.dumps({"created": created, "changed": changed, "differences": [_as_dict(one) for one in differences]})
 
 
 @click.command()
@@ -47,14 +52,15 @@ def _as_dict(one: Difference) -> dict[str, object]:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_JSON
 def apply(config: Path, yes: bool, as_json: bool) -> None:
-    """Create the topics that lapse.toml needs.
+    """Create the topics that lapse.toml needs, and raise limits of lapse's own that are too low for its messages.
 
     Shows the difference first, and asks. Doing it again changes nothing.
     """
     _, cluster, topology = _look(config)
     differences = topology.differences()
     missing = [one.create for one in differences if one.create is not None]
-    stuck = [one for one in differences if one.create is None]
+    low = [one for one in differences if one.alter]
+    stuck = [one for one in differences if not one.mended]
     if not as_json:
         if not differences:
             click.echo("Nothing to do: the cluster fits.")
@@ -62,19 +68,21 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
             _show(differences)
     if stuck:
         if as_json:
-            click.echo(orjson.dumps({"created": [], "differences": [_as_dict(one) for one in differences]}))
-        raise click.ClickException(f"{len(stuck)} of these cannot be mended by creating topics; nothing was changed")
-    if missing and not yes and not as_json:
-        click.confirm(f"Create {len(missing)} topics?", abort=True)
+            click.echo(_told([], [], differences))
+        raise click.ClickException(f"{len(stuck)} of these cannot be mended by lapse; nothing was changed")
+    if (missing or low) and not yes and not as_json:
+        click.confirm(f"Create {len(missing)} topics, change {len(low)}?", abort=True)
     try:
         cluster.create(missing)
+        cluster.alter(low)
     except TopologyError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         created = [topic.name for topic in missing]
-        click.echo(orjson.dumps({"created": created, "differences": [_as_dict(one) for one in differences]}))
-    elif missing:
-        click.echo(f"Created {len(missing)} topics.")
+        changed = [one.topic for one in low]
+        click.echo(_told(created, changed, differences))
+    elif missing or low:
+        click.echo(f"Created {len(missing)} topics, changed {len(low)}.")
 
 
 @click.command()

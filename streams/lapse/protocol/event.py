@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from lapse.protocol import codec
 from lapse.protocol.bookmark import BookmarkRange
@@ -19,6 +19,7 @@ class EventKind(StrEnum):
     EXPIRED = "expired"  # left for L14's reasons, without a letter (D1)
     BARRIER_RELEASED = "barrier_released"
     REPEATED = "repeated"  # dropped on arrival: its message id was seen within the window (X6)
+    DYING = "dying"  # removed, but its dead letter is refused and tried again (C27)
     CANCELLED = "cancelled"
     LEASE_RETURNED = "lease_returned"
     RENEWED = "renewed"
@@ -30,6 +31,8 @@ class EventKind(StrEnum):
     RESUMED = "resumed"
     RECOVERED = "recovered"
 
+
+_MAX_DETAIL_CHARACTERS: Final = 1_000
 
 TERMINAL = frozenset(
     {
@@ -65,8 +68,8 @@ class Event:
 
 
 def encode(event: Event) -> bytes:
-    """Write an event in Avro single-object encoding."""
-    return codec.encode("event", asdict(event))
+    """Write an event in Avro single-object encoding; a detail that is very long is cut."""
+    return codec.encode("event", {**asdict(event), "detail": event.detail[:_MAX_DETAIL_CHARACTERS]})
 
 
 def decode(data: bytes) -> Event:

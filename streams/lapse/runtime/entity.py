@@ -20,6 +20,7 @@ from lapse.runtime.changelog import Changelog, ChangelogReader
 from lapse.runtime.clock import BrokerClock
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.feeder import Feeder
+from lapse.runtime.letter_writer import LetterWriter
 from lapse.runtime.machine import Machine
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer, Output
@@ -38,6 +39,7 @@ class Services:
         connection: aiokafka's settings: brokers and security.
         journal_producer: writes changelogs.
         output_producer: writes everything else.
+        letters: writes dead letters, through the same.
         changelog_reader: reads changelogs at take-over.
         log_reader: reads payloads back.
         aside_reader: the same for what runs beside the shards, so that it does not move their reading positions.
@@ -53,6 +55,7 @@ class Services:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
         self.journal_producer = BatchProducer(brokers, security)
         self.output_producer = BatchProducer(brokers, security)
+        self.letters = LetterWriter(self.output_producer)
         self.changelog_reader = ChangelogReader(brokers, security)
         self.log_reader = LogReader(brokers, security)
         self.aside_reader = LogReader(brokers, security)
@@ -176,6 +179,7 @@ class Entity(ABC):
             ),
             store=self._store(),
             producer=self.services.output_producer,
+            letters=self.services.letters,
             reader=self._consumer() if feeder is None else feeder,
             log=self.services.log_reader,
             clock=self.services.clock,

@@ -112,7 +112,6 @@ class ShardFigures:
                 else:
                     self.lateness.add_all((removal.at_ms - deadlines_ms[removal.messages.deliveries == 0]) / 1000)
         self.dead_letters += letters
-        self.letters_waiting = letters
 
     def sow_step(self, step: SowStep) -> None:
         """Count a SOW topic's step."""
@@ -123,21 +122,20 @@ class ShardFigures:
                 self.counts[Happening.EXPIRED] += len(expiries.records)
                 self.removals[Reason.TIME_LIMIT] += len(expiries.records)
                 late += [expiries.at_ms - deadline_ms for _, _, _, deadline_ms in expiries.records]
-        fates = Counter((one.happening.value, one.reasons) for one in told)
+        fates = Counter((one.happening, one.reasons) for one in told)
         for (happening, reasons), size in fates.items():
-            self.counts[happening] += size
-            for reason in reasons:
+            self.counts[happening.value] += size
+            self.dead_letters += size if happening is Happening.DEAD_LETTERED else 0
+            for reason in () if happening is Happening.DYING else reasons:
                 self.removals[reason] += size
         late += [
             one.at_ms - one.deadline_ms
             for one in told
-            if one.deadline_ms != NEVER and one.reasons == (Reason.TIME_LIMIT,)
+            if one.deadline_ms != NEVER and one.reasons == (Reason.TIME_LIMIT,) and one.happening is not Happening.DYING
         ]
         if late:
             self.lateness.add_all(np.array(late, np.float64) / 1000)
         self.counts["told"] += sum(1 if isinstance(one, Message) else len(one.records) for one in step.messages)
-        self.dead_letters += len(step.letters)
-        self.letters_waiting = len(step.letters)
 
     def journaled(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Count what was written to the journal."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
+from lapse.runtime.letter_retry import LetterRetry, Write
 from lapse.runtime.producer import Output, Rows
 from lapse.runtime.store import Items
 
@@ -17,7 +18,7 @@ class Effects:
     """What a step does to the world, in the order in which it must happen (design: order of effects).
 
     Attributes:
-        before: dead letters and events; safe before the journal is written.
+        before: events, and whatever else has to be safe before the journal is written; letters are already.
         journal: the step's changes; empty = nothing has to be durable.
         after: deliveries and answers; sent once the journal is safe.
         must_arrive: whether they have to be safe before the next step (C35).
@@ -39,12 +40,14 @@ class Machine(Protocol):
         rule: what is called with each message that leaves; None = nothing is (L15).
         step_records: how many messages make a step, at most.
         most_at_once: after so many others have their turn.
+        retry: the letters that the broker refused (C27).
     """
 
     figures: ShardFigures
     rule: ExpiryRule | None
     step_records: int
     most_at_once: int
+    retry: LetterRetry[Any]
 
     @property
     def waits_for_ends(self) -> bool:
@@ -92,8 +95,8 @@ class Machine(Protocol):
     async def oldest_ms(self) -> int | None:
         """Arrival of the oldest message or record that is held, ms since the epoch; None if that has no meaning."""
 
-    async def finish(self) -> Effects:
-        """End the step."""
+    async def finish(self, write_letters: Write) -> Effects:
+        """End the step: its letters are written, and what is refused stays in the state."""
 
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
         """The value of a table key; None if there is none, or it has expired."""

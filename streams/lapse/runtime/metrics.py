@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 5.0
 _SHARD: Final = ("entity", "shard")
-_STATES: Final = ("available", "leased", "delayed", "scheduled")
+_STATES: Final = ("available", "leased", "delayed", "scheduled", "dying")
 _COUNTED: Final = {
     "delivered": ("lapse_deliveries", "Messages handed to subscriptions."),
     "delivered_at_most_once": ("lapse_deliveries_at_most_once", "Messages that left as they were delivered (Q6)."),
@@ -85,7 +85,9 @@ class Figures(Collector):
         oldest = GaugeMetricFamily("lapse_queue_oldest_age_seconds", "Age of the first message.", labels=_SHARD)
         subscriptions = GaugeMetricFamily("lapse_subscriptions", "Open subscriptions.", labels=_SHARD)
         records = GaugeMetricFamily("lapse_sow_records", "Records of a SOW topic.", labels=_SHARD)
-        waiting = GaugeMetricFamily("lapse_letters_waiting", "Dead letters on their way to the broker.", labels=_SHARD)
+        waiting = GaugeMetricFamily(
+            "lapse_letters_waiting", "Dead letters on their way, and refused ones.", labels=_SHARD
+        )
         now_ms = self._clock.now_ms()
         for shard, machine, oldest_ms in rows:
             gauges = machine.gauges()
@@ -97,7 +99,7 @@ class Figures(Collector):
             else:
                 oldest.add_metric(shard, 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000)
             subscriptions.add_metric(shard, gauges["subscriptions"])
-            waiting.add_metric(shard, machine.figures.letters_waiting)
+            waiting.add_metric(shard, machine.figures.letters_waiting + gauges["dying"])
         skew = GaugeMetricFamily("lapse_clock_offset_seconds", "The broker's clock less this machine's (L13).")
         skew.add_metric([], self._clock.skew_ms / 1000)
         yield from (messages, oldest, subscriptions, records, waiting, skew)

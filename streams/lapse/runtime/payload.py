@@ -142,13 +142,17 @@ class PayloadWindow:
             for offset in offsets:
                 window.get(offset)
 
-    async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
-        """Timestamp of one record, ms since the epoch; None where Kafka no longer has it. Moves nothing else."""
+    async def one(self, topic: str, partition: int, offset: int) -> Record | None:
+        """One record; None where Kafka no longer has it. Moves nothing else."""
         window = self._windows.get((topic, partition))
         record = None if window is None else window.get(offset, used=False)
         if record is None:
-            found = await self._aside.read(topic, partition, offset, offset)
-            record = found[0] if found and found[0].offset == offset else None
+            record = await self._aside.one(topic, partition, offset)
+        return record
+
+    async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
+        """Timestamp of one record, ms since the epoch; None where Kafka no longer has it. Moves nothing else."""
+        record = await self.one(topic, partition, offset)
         return None if record is None else int(record.timestamp)
 
     async def get(self, topic: str, partition: int, offsets: Sequence[int], used: bool = True) -> list[Record | None]:
@@ -241,6 +245,11 @@ class LogReader:
                             f"{topic}:{partition}: reading back from offset {first} made no progress "
                             f"for {_PATIENCE_S:.0f} s"
                         )
+
+    async def one(self, topic: str, partition: int, offset: int) -> Record | None:
+        """Read one record; None where Kafka no longer has it."""
+        found = await self.read(topic, partition, offset, offset)
+        return found[0] if found and found[0].offset == offset else None
 
     async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
         """Where partitions end now, committed records only; or where they stood at an instant, ms since the epoch."""

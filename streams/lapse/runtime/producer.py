@@ -6,16 +6,58 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.structs import RecordMetadata
+from aiokafka import AIOKafkaProducer, errors
+from aiokafka.producer.message_accumulator import MessageBatch
+from aiokafka.producer.sender import Sender
+from aiokafka.structs import RecordMetadata, TopicPartition
 
 from lapse.runtime.record_batch import MAX_BATCH_BYTES, Headers, RecordBatch, Row
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
 
-_FULL_BYTES: Final = MAX_FOREIGN_BATCH_BYTES - (64 << 10)
-"""A batch beyond this takes no more, so that only a large record ever turns out to be too much for it."""
+_SPARED_BYTES: Final = 64 << 10
+"""A batch with less room takes no more, so that only a large record ever turns out to be too much for it."""
+
+
+class InvalidRecordError(errors.BrokerResponseError):
+    """The broker has looked into a record and refuses it, such as one without a key for a compacted topic."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "the topic does not take such a record, as a compacted one takes none without a key"
+
+
+errors.kafka_errors.setdefault(InvalidRecordError.errno, InvalidRecordError)  # aiokafka does not know this one
+
+REFUSALS: Final = (
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+    errors.InvalidTimestampError,
+    errors.InvalidTopicError,
+    errors.PolicyViolationError,
+    errors.TopicAuthorizationFailedError,
+    errors.UnknownTopicOrPartitionError,
+    InvalidRecordError,
+)
+"""What the broker answers before it appends anything: the batch is not there, and others may pass."""
+
+
+class _Sender(Sender):
+    """Gives the sequence numbers of a refused batch back, as Kafka's own client does.
+
+    The broker has never seen them; aiokafka would go on behind them, and every later batch for that partition would be
+    out of sequence.
+    """
+
+    async def _send_produce_req(self, node_id: int, batches: dict[TopicPartition, MessageBatch]) -> None:
+        await super()._send_produce_req(node_id, batches)
+        # No other batch of these partitions was sent meanwhile, and none can be before this returns.
+        for tp, batch in batches.items():
+            future = batch.future
+            known = future.done() and not future.cancelled()
+            if known and isinstance(future.exception(), REFUSALS) and self._txn_manager is not None:
+                self._txn_manager.increment_sequence_number(tp, -batch.record_count)
 
 
 class BatchTooLarge(ValueError):
@@ -70,6 +112,7 @@ class BatchProducer:
             linger_ms=0,
             **self._security,
         )
+        self._producer._sender.__class__ = _Sender
         await self._producer.start()
 
     async def stop(self) -> None:
@@ -130,18 +173,27 @@ class BatchProducer:
             waiting.append(await self.producer.send_batch(batch, topic, partition=partition))
         return waiting
 
+    def give_up(self, topic: str, partition: int, why: errors.KafkaError) -> None:
+        """Fail what still waits to be sent to a partition: its topic is gone, and should it come back, is another."""
+        accumulator = self.producer._message_accumulator
+        for batch in accumulator._batches.pop(TopicPartition(topic, partition), ()):
+            accumulator._pending_batches.add(batch)  # where it is looked for when its future is done
+            batch.failure(why)
+
     async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:
         """Send one record and wait until it is safe; the result has the broker's timestamp."""
         return await self.producer.send_and_wait(topic, value, key=key, partition=partition)
 
 
-def filled(rows: list[Row], first: int, stop: int) -> tuple[RecordBatch, int]:
+def filled(
+    rows: list[Row], first: int, stop: int, most_bytes: int = MAX_FOREIGN_BATCH_BYTES
+) -> tuple[RecordBatch, int]:
     """Return a batch of rows from `first` on, and the row behind its last.
 
     The first record of a batch may have any size; what is too much for the topic, the broker says.
     """
     batch = RecordBatch()
-    done = batch.add_rows(rows, first, stop, _FULL_BYTES)
-    if batch.size() > MAX_FOREIGN_BATCH_BYTES and done > first + 1:
-        return filled(rows, first, done - 1)
+    done = batch.add_rows(rows, first, stop, most_bytes - min(_SPARED_BYTES, most_bytes // 8))
+    if batch.size() > most_bytes and done > first + 1:
+        return filled(rows, first, done - 1, most_bytes)
     return batch, done

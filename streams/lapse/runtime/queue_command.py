@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lapse.core.expression import ExpressionError
-from lapse.core.queue.segment import State
 from lapse.core.queue.settlement import Claim, Outcome, Result, Verb
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
@@ -194,7 +193,7 @@ class QueueCommands:
         messages = [
             QueuedMessage(
                 bookmark=f"{one.topic}:{one.partition}:{one.offset}",
-                state=_STATE_NAMES[one.state] if one.state is not None else "scheduled",
+                state=one.stands,
                 expires_at_ms=one.deadline_ms,
                 delivery_count=one.deliveries,
                 cancel_count=one.cancels,
@@ -211,9 +210,6 @@ _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "so
 
 def _size(outcomes: Sequence[Outcome]) -> int:
     return sum(outcome.last - outcome.first + 1 for outcome in outcomes)
-
-
-_STATE_NAMES = {State.AVAILABLE: "available", State.LEASED: "leased", State.DELAYED: "delayed"}
 
 
 def _settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:

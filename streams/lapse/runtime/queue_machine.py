@@ -14,7 +14,7 @@ from lapse.core.expression import ExpressionError
 from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Step
+from lapse.core.queue.step import Removal, Step
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol.answer import Answer
@@ -22,6 +22,7 @@ from lapse.protocol.command import Command, Encoding
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.forwarding import FORWARDER, Forwarding
+from lapse.runtime.letter_retry import LetterRetry, Write
 from lapse.runtime.machine import Effects
 from lapse.runtime.payload import PayloadWindow
 from lapse.runtime.producer import Output
@@ -82,6 +83,9 @@ class QueueMachine:
         self._output = output
         self._commands = QueueCommands(self.shard, publish_target)
         self._step = Step()
+        self.retry: LetterRetry[tuple[int, int]] = LetterRetry(
+            f"{settings.name}, partition {settings.partition}", self._dying_letter, restored.state.dying
+        )
         self._answers: list[Output] = []
         self._waiting: deque[tuple[Command, Encoding, int]] = deque()
         self._released = restored.released
@@ -243,8 +247,8 @@ class QueueMachine:
             self._ahead += self.rule.forgotten()
         return self._ahead
 
-    async def finish(self) -> Effects:
-        """End the step: read the payloads it needs, and write what it tells."""
+    async def finish(self, write_letters: Write) -> Effects:
+        """End the step: read the payloads it needs, write its letters, and say what else is to be written."""
         await self._carry_out_waiting()
         if self.shard.unjudged:
             await self._judge(self.shard.unjudged)
@@ -270,14 +274,9 @@ class QueueMachine:
             lost = [offset for offset, record in zip(offsets, records, strict=True) if record is None]
             if lost:
                 self.shard.truncated(messages.topic, messages.partition, lost, self._now_ms, step)
-        for removal in step.removals:
-            if removal.letter or self.rule is not None:
-                messages = removal.messages
-                found = await self._payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
-                if removal.letter:
-                    effects.before += self._output.letters(removal, found)
-                if self.rule is not None:
-                    self._ahead += self.rule.removed(removal, found)
+        await self._write_letters(step, write_letters)
+        for source, offset in self.retry.safe():
+            self.shard.bury(source, offset, step)
         effects.before += self._output.events(step.happenings, step.removals)
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
@@ -285,6 +284,44 @@ class QueueMachine:
         self._answers = []
         self.figures.queue_step(step)
         return effects
+
+    async def _write_letters(self, step: Step, write_letters: Write) -> None:
+        """Write the letters of a step; messages whose letters are refused stay, and wait for it (C27, D3)."""
+        letters: list[Output] = []
+        of_letters: list[tuple[Removal, int]] = []
+        for removal in step.removals:
+            if removal.letter or self.rule is not None:
+                messages = removal.messages
+                found = await self._payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
+                if removal.letter:
+                    letters += self._output.letters(removal, found)
+                    of_letters += [(removal, at) for at in range(len(messages))]
+                if self.rule is not None:
+                    self._ahead += self.rule.removed(removal, found)
+        if not letters:
+            return
+        self.figures.letters_waiting = len(letters)
+        refused = await write_letters(letters)
+        self.figures.letters_waiting = 0
+        kept: dict[int, tuple[Removal, dict[int, str]]] = {}
+        for at, refusal in refused.items():
+            removal, index = of_letters[at]
+            kept.setdefault(id(removal), (removal, {}))[1][index] = refusal.why
+        for removal, why in kept.values():
+            self.retry.add(self.shard.keep_dying(removal, why, step))
+        if refused:
+            name, why_first = self.shard.settings.name, next(iter(refused.values())).why
+            logger.warning("%s: %d dead letters refused, to be tried again: %s", name, len(refused), why_first)
+
+    async def _dying_letter(self, name: tuple[int, int]) -> Output | None:
+        """The letter of a dying message, to be tried again."""
+        dying = self.shard.state.dying.get(name)
+        if dying is None or not self.shard.settings.dead_letter_topic:
+            return None
+        source = self.shard.state.sources[name[0]]
+        record = await self._payloads.one(source.topic, source.partition, name[1])
+        (letter,) = self._output.letters(dying.removal(source.topic, source.partition, name[1]), [record])
+        return letter
 
     def gauges(self) -> dict[str, int]:
         """Messages by state, and subscriptions (Q15)."""
@@ -308,5 +345,4 @@ class QueueMachine:
         """Every message: bookmark, and its state as JSON."""
         for one in self.shard.peek(0, 1 << 62):
             if one.deadline_ms is None or one.deadline_ms > now_ms or not self.shard.settings.expiration.enabled:
-                state = "scheduled" if one.state is None else one.state.name.lower()
-                yield f"{one.topic}:{one.partition}:{one.offset}".encode(), orjson.dumps({"state": state})
+                yield f"{one.topic}:{one.partition}:{one.offset}".encode(), orjson.dumps({"state": one.stands})

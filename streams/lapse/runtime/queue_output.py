@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from lapse.runtime.producer import Output, Rows
 from lapse.runtime.record_batch import Row
 
 _OWN_PREFIX = "lapse-"
+_RANGES_PER_EVENT: Final = 1_000
+"""So many ranges stand in one event, so that any topic takes it."""
 
 
 def _ranges(some: Iterable[Messages]) -> tuple[BookmarkRange, ...]:
@@ -76,7 +79,6 @@ class QueueOutput:
                 at_ms=at_ms,
                 partition=self._partition,
                 epoch=self._epoch,
-                messages=_ranges(some),
                 reasons=tuple(reasons),
                 subscription=subscription,
                 expires_at_ms=_deadline(single, 0) if single is not None and len(single) == 1 else None,
@@ -85,7 +87,10 @@ class QueueOutput:
                 dead_letter_topic=self._letters if kind == EventKind.DEAD_LETTERED else "",
                 detail=detail,
             )
-            outputs.append(Output(self._events, self._partition, None, event.encode(told), []))
+            ranges = _ranges(some)
+            for first in range(0, max(1, len(ranges)), _RANGES_PER_EVENT):
+                part = replace(told, messages=ranges[first : first + _RANGES_PER_EVENT])
+                outputs.append(Output(self._events, self._partition, None, event.encode(part), []))
         return outputs
 
     def letters(self, removal: Removal, records: Sequence[Any | None]) -> list[Output]:

@@ -20,10 +20,11 @@ from faust.types import TP
 from lapse.core.lifetime import NEVER
 from lapse.runtime.changelog import progress_key
 from lapse.runtime.clock import BrokerClock
+from lapse.runtime.letter_writer import LetterWriter, Refusal
 from lapse.runtime.machine import Effects, Machine
 from lapse.runtime.one_order import OneOrder
 from lapse.runtime.payload import LogReader
-from lapse.runtime.producer import BatchProducer
+from lapse.runtime.producer import BatchProducer, Output
 from lapse.runtime.store import Items, JournalStore
 from lapse.runtime.watch import Watch, end_process
 
@@ -71,6 +72,7 @@ class Runner:
         machine: the shard's state machine.
         store: keeps the journal.
         producer: writes the outputs.
+        letters: writes the dead letters.
         reader: the consumer that feeds this runner.
         log: says where the logs end.
         clock: the broker's clock.
@@ -90,6 +92,7 @@ class Runner:
         machine: Machine,
         store: JournalStore,
         producer: BatchProducer,
+        letters: LetterWriter,
         reader: Reader,
         log: LogReader,
         clock: BrokerClock,
@@ -105,6 +108,7 @@ class Runner:
         self.machine = machine
         self._store = store
         self._producer = producer
+        self._letters = letters
         self._reader = reader
         self._log = log
         self._clock = clock
@@ -144,6 +148,7 @@ class Runner:
         self._news.set()  # what expired while nothing ran is due now
         if self.machine.rule is not None:
             self.machine.rule.start(self._news.set)
+        self.machine.retry.start(self._write_again, self._news.set)
         self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
 
     async def pause(self) -> None:
@@ -162,6 +167,7 @@ class Runner:
             self._timer.cancel()
         if self.machine.rule is not None:
             self.machine.rule.stop()
+        self.machine.retry.stop()
         for task in [*self._tasks, *([self._task] if self._task else [])]:
             task.cancel()
         self._reader.forget(self)
@@ -245,7 +251,7 @@ class Runner:
         self._more = False
         if self._processed[self._commands] >= self._catch_up:
             self._more = machine.deliver(self._clock.now_ms())
-        effects = await machine.finish()
+        effects = await machine.finish(self._write_letters)
         await self._write(effects, ahead, self._processed.copy())
         left = any(
             batches
@@ -269,12 +275,9 @@ class Runner:
     async def _effect(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
         figures = self.machine.figures
         if effects.before:
-            self._watch.check()
-            if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
-                await self._store.confirm(self.partition)
+            await self._confirm()
             for future in await self._producer.send(effects.before):
                 await future
-        figures.letters_waiting = 0
         if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
             self._watch.check()
             sent = time.monotonic()
@@ -291,6 +294,21 @@ class Runner:
             while effects.must_arrive and self._sent:
                 await self._sent.popleft()
         self._reader.finished(self, processed)
+
+    async def _confirm(self) -> None:
+        """Before something is written that cannot be undone: does the shard still belong to this process?"""
+        self._watch.check()
+        if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
+            await self._store.confirm(self.partition)
+
+    async def _write_letters(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+        await self._confirm()
+        return await self._letters.write(letters)
+
+    async def _write_again(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+        # Beside the steps. A letter too many does no harm: it has the same id (D3).
+        self._watch.check()
+        return await self._letters.write(letters)
 
     async def _take_in(self, most: int, until: asyncio.Future[None] | None = None) -> int:
         """Hand messages to the machine; returns how many.

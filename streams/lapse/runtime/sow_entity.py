@@ -46,7 +46,7 @@ class SowEntity(Entity):
         shard = SowShard(self._settings(partition))
         shard.restore(changelog.items())
         output = SowOutput(self.name, partition, epoch, letters, self._dead_letter_partitions)
-        return SowMachine(shard, output, self.rule(epoch, changelog))
+        return SowMachine(shard, output, self.services.aside_reader.one, self.rule(epoch, changelog))
 
     def _settings(self, partition: int) -> SowSettings:
         config = self.config

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.sow import journal
-from lapse.core.sow.output import Reply, Step, encode_changes
+from lapse.core.sow import dying, journal
+from lapse.core.sow.output import Letter, Reply, Step, encode_changes
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.shard import SowShard
@@ -17,6 +17,7 @@ from lapse.protocol import command as commands
 from lapse.protocol.command import Encoding
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
+from lapse.runtime.letter_retry import LetterRetry, Write
 from lapse.runtime.machine import Effects
 from lapse.runtime.producer import Output
 from lapse.runtime.sow_output import SowOutput
@@ -32,6 +33,9 @@ _MOST_AT_ONCE: Final = 500
 _ADVANCE_RECORDS: Final = 2_500
 """Small enough that whoever waits for its turn, or for a step's end, waits for milliseconds."""
 
+Read = Callable[[str, int, int], Awaitable[Any | None]]
+"""Reads one record: topic, partition, offset; None where Kafka no longer has it."""
+
 
 class SowMachine:
     """One shard of a SOW topic.
@@ -43,6 +47,7 @@ class SowMachine:
     Args:
         shard: the state machine, restored.
         output: writes state, messages, events and letters.
+        read: reads one record of an underlying topic back, beside the shard.
         rule: called with each record that leaves (L15).
     """
 
@@ -52,7 +57,7 @@ class SowMachine:
     takes_ahead = True
     """What a step holds is its own: `finish` hands it over, and begins another."""
 
-    def __init__(self, shard: SowShard, output: SowOutput, rule: ExpiryRule | None = None) -> None:
+    def __init__(self, shard: SowShard, output: SowOutput, read: Read, rule: ExpiryRule | None = None) -> None:
         self.shard = shard
         self.rule = rule
         self.figures = ShardFigures()
@@ -61,6 +66,10 @@ class SowMachine:
         self.one_order = shard.settings.home.shared
         """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
         self._output = output
+        self._read = read
+        settings, left = shard.settings, shard.state.dying
+        in_order = sorted(left, key=lambda name: self._letter(name).at_ms)
+        self.retry: LetterRetry[bytes] = LetterRetry(settings.name, self._dying_letter, in_order)
         self._step = Step()
         self._ahead: Items = []
         self._queries: deque[tuple[Query, Encoding]] = deque()
@@ -134,19 +143,25 @@ class SowMachine:
         return self._ahead
 
     def gauges(self) -> dict[str, int]:
-        """Records, scheduled versions and subscriptions."""
+        """Records, letters that wait, and subscriptions."""
         state = self.shard.state
-        return {"records": len(state.entries), "subscriptions": len(state.subscribers)}
+        return {
+            "records": len(state.entries),
+            "dying": len(state.dying),
+            "subscriptions": len(state.subscribers),
+        }
 
     async def oldest_ms(self) -> int | None:
         """Of no meaning: a record's age is no backlog."""
         return None
 
-    async def finish(self) -> Effects:
-        """End the step."""
+    async def finish(self, write_letters: Write) -> Effects:
+        """End the step: write its letters, and say what else is to be written."""
         step, self._step = self._step, Step()
         effects = Effects()
-        effects.before += self._output.letters(step.letters)
+        await self._write_letters(step, write_letters)
+        for name in self.retry.safe():
+            self.shard.bury(name, step)
         effects.before += self._output.events(step.departures, self.shard.state.sources)
         if step.changes:
             effects.before.append(self._output.state(self.shard.state_records(step), self.shard.state.sources))
@@ -159,6 +174,36 @@ class SowMachine:
         self._answers = []
         self.figures.sow_step(step)
         return effects
+
+    async def _write_letters(self, step: Step, write_letters: Write) -> None:
+        """Write the letters of a step; those that are refused are kept, and tried again (C27, D3)."""
+        letters = self._output.letters(step.letters)
+        if not letters:
+            return
+        self.figures.letters_waiting = len(letters)
+        refused = await write_letters(letters)
+        self.figures.letters_waiting = 0
+        if refused:
+            why = next(iter(refused.values())).why
+            name = self.shard.settings.name
+            logger.warning("%s: %d dead letters refused, to be tried again: %s", name, len(refused), why)
+            kept = [(step.letters[at], refusal.why) for at, refusal in refused.items()]
+            self.retry.add(self.shard.keep_dying(kept, step))
+
+    def _letter(self, name: bytes) -> Letter:
+        state = self.shard.state
+        return dying.unpack(state.dying[name], dying.place_of(name, state.sources))
+
+    async def _dying_letter(self, name: bytes) -> Output | None:
+        """A letter that waits, to be tried again."""
+        if name not in self.shard.state.dying:
+            return None
+        letter = self._letter(name)
+        if letter.in_log:
+            record = await self._read(*letter.place)
+            if record is not None:
+                letter = letter._replace(key=record.key, value=record.value, headers=tuple(record.headers))
+        return next(iter(self._output.letters([letter])), None)
 
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
         """A record's payload by its key."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -10,6 +10,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -24,7 +26,13 @@ _PATIENCE_S: Final = 15.0
 _DELETES_KEPT: Final = {"delete.retention.ms": str(7 * 86_400_000)}
 """How long a replica may be apart and still learn of every delete (S10)."""
 
-_LARGE: Final = {"max.message.bytes": str(2 * MAX_BATCH_BYTES)}
+_MOST: Final = "max.message.bytes"
+_LARGE: Final = {_MOST: str(2 * MAX_BATCH_BYTES)}
+_KAFKAS_MOST_BYTES: Final = 1_048_588
+"""What a topic takes that does not say: Kafka's default."""
+
+_ADDED_BYTES: Final = 64 << 10
+"""So much more than a message its dead letter, or its delivery, may take: for the headers."""
 
 
 class TopologyError(RuntimeError):
@@ -41,6 +49,9 @@ class Role(StrEnum):
     CHANGELOG = "changelog"
     SOW = "sow"
     DEAD_LETTERS = "dead letters"
+
+
+_HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, Role.DEAD_LETTERS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +80,19 @@ class Difference:
     Attributes:
         topic: which topic.
         what: what is wrong, for people.
-        create: the topic to be created, if that mends it; None = a person has to decide.
+        create: the topic to be created, if that mends it; None = it does not.
+        alter: settings to be changed, if that mends it; empty = it does not. A worker can do without.
     """
 
     topic: str
     what: str
     create: Wanted | None = None
+    alter: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mended(self) -> str:
+        """What `lapse apply` does about it; empty = a person has to decide."""
+        return "creating it" if self.create else "raising it" if self.alter else ""
 
 
 class Topology:
@@ -83,11 +101,13 @@ class Topology:
     Args:
         config: the configuration.
         existing: partitions of every topic on the cluster.
+        limits: the largest record that a topic takes, bytes, as far as that could be learned.
     """
 
-    def __init__(self, config: Config, existing: dict[str, int]) -> None:
+    def __init__(self, config: Config, existing: dict[str, int], limits: Mapping[str, int] | None = None) -> None:
         self.config = config
         self.existing = existing
+        self.limits = {} if limits is None else dict(limits)
 
     def partitions(self, entity: str) -> int:
         """How many shards an entity has: as many as its underlying topics have partitions."""
@@ -110,24 +130,43 @@ class Topology:
             return self.existing.get(topic, entity.partitions)
         return shards
 
+    def entities(self) -> list[str]:
+        """Names of all entities."""
+        return [*self.config.queue, *self.config.sow]
+
     def _entity(self, name: str) -> QueueConfig | SowConfig:
         return self.config.queue[name] if name in self.config.queue else self.config.sow[name]
+
+    def _sources(self, name: str) -> list[str]:
+        """All underlying topics of an entity, those that match a pattern included."""
+        entity = self._entity(name)
+        pattern = entity.pattern() if isinstance(entity, QueueConfig) else None
+        matching = [topic for topic in self.existing if pattern is not None and pattern.fullmatch(topic)]
+        return [*self._named(name), *matching]
+
+    def _most_bytes(self, name: str) -> int:
+        """What the largest message of an entity may take with the headers that lapse adds (C27)."""
+        limits = [self.limits.get(topic, _KAFKAS_MOST_BYTES) for topic in self._sources(name)]
+        return max(limits, default=_KAFKAS_MOST_BYTES) + _ADDED_BYTES
 
     def wanted(self) -> list[Wanted]:
         """Every topic that the configuration needs."""
         topics: list[Wanted] = []
-        for name in [*self.config.queue, *self.config.sow]:
+        for name in self.entities():
             entity = self._entity(name)
             count = self.partitions(name)
             stamped = {"message.timestamp.type": "LogAppendTime"}
-            passing = {**stamped, **_LARGE, "retention.ms": str(entity.retention)}
-            compacted = {**stamped, **_LARGE, "cleanup.policy": "compact"}
+            large = {_MOST: str(max(2 * MAX_BATCH_BYTES, self._most_bytes(name)))}
+            retained = {"retention.ms": str(entity.retention)}
+            compacted = {**stamped, **large, "cleanup.policy": "compact"}
             topics += [
                 Wanted(topic, Role.UNDERLYING, name, self._breadth(topic, name, count), stamped)
                 for topic in self._named(name)
             ]
-            topics.append(Wanted(names.commands(name), Role.COMMANDS, name, count, passing))
-            topics.append(Wanted(names.deliveries(name), Role.DELIVERIES, name, count, passing))
+            topics.append(Wanted(names.commands(name), Role.COMMANDS, name, count, {**stamped, **_LARGE, **retained}))
+            topics.append(
+                Wanted(names.deliveries(name), Role.DELIVERIES, name, count, {**stamped, **large, **retained})
+            )
             topics.append(
                 Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
             )
@@ -139,9 +178,14 @@ class Topology:
                 topics.append(Wanted(names.sow(name), Role.SOW, name, count, {**compacted, **_DELETES_KEPT}))
             letters = entity.dead_letter_topic(name)
             if letters:
-                keep = {**stamped, **_LARGE, "retention.ms": "-1"}
+                keep = {**stamped, **large, "retention.ms": "-1"}
                 topics.append(Wanted(letters, Role.DEAD_LETTERS, name, count, keep))
-        return list({topic.name: topic for topic in topics}.values())
+        largest: dict[str, Wanted] = {}
+        for topic in topics:  # several entities may share a letter topic
+            known = largest.get(topic.name)
+            if known is None or int(topic.config.get(_MOST, 0)) >= int(known.config.get(_MOST, 0)):
+                largest[topic.name] = topic
+        return list(largest.values())
 
     def differences(self) -> list[Difference]:
         """How the cluster differs from what is needed; empty = it fits."""
@@ -159,7 +203,17 @@ class Topology:
                         "topics. Give all of them the same number, or take a new name for the entity",
                     )
                 )
-        return found
+        return [*found, *self._too_small()]
+
+    def _too_small(self) -> list[Difference]:
+        """Topics that exist and might refuse what an entity has to write to them."""
+        found: dict[str, Difference] = {}
+        for topic in self.wanted():
+            limit, needed = self.limits.get(topic.name), self._most_bytes(topic.entity)
+            if topic.role in _HOLDS_PAYLOADS and limit is not None and limit < needed:
+                what = f"{_MOST} is {limit:,}; with its headers a message of {topic.entity} may take {needed:,}"
+                found[topic.name] = Difference(topic.name, what, alter={_MOST: topic.config[_MOST]})
+        return list(found.values())
 
     def faults(self) -> list[str]:
         """What the configuration asks of the cluster that cannot be, whatever topics are created."""
@@ -187,7 +241,7 @@ class Topology:
         faults = self.faults()
         if faults:
             raise TopologyError("\n".join(faults))
-        found = self.differences()
+        found = [one for one in self.differences() if not one.alter]
         if found:
             listed = "\n".join(f"  {one.topic}: {one.what}" for one in found)
             raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
@@ -222,7 +276,44 @@ class Cluster:
                 f"no answer from Kafka at {self._config.lapse.brokers}: {error.args[0].str()}. Is it running? "
                 "`lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another"
             ) from error
-        return Topology(self._config, {name: len(topic.partitions) for name, topic in metadata.topics.items()})
+        existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+        plain = Topology(self._config, existing)
+        names = {topic.name for topic in plain.wanted()}.union(*map(plain._sources, plain.entities()))
+        return Topology(self._config, existing, self._limits(names & existing.keys()))
+
+    def _limits(self, topics: Iterable[str]) -> dict[str, int]:
+        """The largest record that each topic takes; without the right to ask, none is known."""
+        found: dict[str, int] = {}
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        for resource, future in (self._admin.describe_configs(resources) if resources else {}).items():
+            try:
+                found[resource.name] = int(future.result(_PATIENCE_S)[_MOST].value)
+            except KafkaException:
+                continue
+        return found
+
+    def alter(self, differences: Iterable[Difference]) -> None:
+        """Change settings of topics.
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        resources = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                one.topic,
+                incremental_configs=[
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, value in one.alter.items()
+                ],
+            )
+            for one in differences
+        ]
+        for resource, future in (self._admin.incremental_alter_configs(resources) if resources else {}).items():
+            try:
+                future.result(_PATIENCE_S)
+            except KafkaException as error:
+                raise TopologyError(f"{resource.name}: could not be changed: {error.args[0].str()}") from error
 
     def create(self, topics: Iterable[Wanted]) -> None:
         """Create topics, and wait until they exist.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
+from lapse.runtime.letter_writer import Refusal
 from lapse.runtime.machine import Effects
-from lapse.runtime.producer import Rows
+from lapse.runtime.producer import Output, Rows
 from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
 from lapse.runtime.sow_machine import SowMachine
@@ -265,10 +266,29 @@ def queue(**settings: Any) -> QueueMachine:
 
 def sow(**settings: Any) -> SowMachine:
     """A machine of the SOW topic `prices`."""
-    machine = SowMachine(SowShard(SowSettings(name="prices", **settings)), SowOutput("prices", 0, 1, "dlq.prices", 1))
+    machine = SowMachine(
+        SowShard(SowSettings(name="prices", **settings)), SowOutput("prices", 0, 1, "dlq.prices", 1), _read
+    )
     machine.maintain()
     machine.take_over(ARRIVAL_MS)
     return machine
+
+
+async def _read(topic: str, partition: int, offset: int) -> None:
+    """Nothing is read back here."""
+
+
+def finish(machine: QueueMachine | SowMachine) -> Effects:
+    """End a step, with a broker that takes every letter; they stand before what else it says."""
+    letters: list[Output] = []
+
+    async def take(written: Sequence[Output]) -> dict[int, Refusal]:
+        letters.extend(written)
+        return {}
+
+    effects = asyncio.run(machine.finish(take))
+    effects.before[:0] = letters
+    return effects
 
 
 def told(chapter: Chapter, case: Case) -> str:
@@ -276,13 +296,13 @@ def told(chapter: Chapter, case: Case) -> str:
     machine = (queue if chapter.entity == "queue" else sow)(**dict(case.settings))
     if case.commands:
         machine.arrive("prices", 0, [Input()])
-        asyncio.run(machine.finish())
+        finish(machine)
         for record in case.given:
             machine.command(record)
     else:
         machine.arrive("prices", 0, list(case.given))
     machine.advance(ARRIVAL_MS)
-    texts = list(_texts(asyncio.run(machine.finish())))
+    texts = list(_texts(finish(machine)))
     assert len(texts) == 1, f"{case.shown}: expected to be told once, was told {texts}"
     return texts[0]
 

@@ -1,11 +1,10 @@
 """Whatever comes in, its sender is told what is wrong and where, and the shard goes on (X7)."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from unit.runtime.bad_input import ARRIVAL_MS, CHAPTERS, Input, page, queue, sow, told
+from unit.runtime.bad_input import ARRIVAL_MS, CHAPTERS, Input, finish, page, queue, sow, told
 
 PAGE = Path(__file__).parents[3] / "docs/bad-input.md"
 CASES = [
@@ -33,10 +32,10 @@ def test_what_comes_next_is_as_if_nothing_had_been(chapter, case):
             machine.command(record)
     else:
         machine.arrive("prices", 0, list(case.given))
-    asyncio.run(machine.finish())
+    finish(machine)
     machine.arrive("prices", 0, [Input(9, b"next", b'{"symbol": "A", "price": 2}')])
     machine.advance(ARRIVAL_MS)
-    effects = asyncio.run(machine.finish())
+    effects = finish(machine)
     assert effects.journal
     if chapter.entity == "queue":
         assert machine.shard.depth()["depth"] == 1

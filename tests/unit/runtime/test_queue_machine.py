@@ -8,6 +8,9 @@ import pytest
 
 from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
+from lapse.protocol import event
+from lapse.runtime.letter_writer import Refusal
+from lapse.runtime.producer import Output
 from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
 
@@ -33,6 +36,9 @@ class Payloads:
     async def get(self, topic, partition, offsets, used=True) -> list[Record | None]:
         return [self.records.get(offset) for offset in offsets]
 
+    async def one(self, topic, partition, offset) -> Record | None:
+        return self.records.get(offset)
+
 
 def machine(count: int) -> QueueMachine:
     settings = QueueSettings(name="orders", leasing=Leasing.STRICT, lease_ms=100, dead_letter_topic="dlq.orders")
@@ -47,8 +53,23 @@ def command(one: QueueMachine, at_ms: int, name: str, **fields) -> None:
     one.command(Record(timestamp=at_ms, value=json.dumps(body).encode()))
 
 
-def finish(one: QueueMachine):
-    return asyncio.run(one.finish())
+class Letters:
+    """A broker that takes letters, but for those that are too large."""
+
+    def __init__(self, most_bytes: int = 1 << 20) -> None:
+        self.most_bytes = most_bytes
+        self.taken: list[Output] = []
+
+    async def __call__(self, letters) -> dict[int, Refusal]:
+        refused = {
+            at: Refusal("too large") for at, one in enumerate(letters) if len(one.value or b"") > self.most_bytes
+        }
+        self.taken += [one for at, one in enumerate(letters) if at not in refused]
+        return refused
+
+
+def finish(one: QueueMachine, letters: Letters | None = None):
+    return asyncio.run(one.finish(letters or Letters()))
 
 
 @pytest.mark.feature("C1", "C2", "Q8")
@@ -77,4 +98,44 @@ def test_a_record_that_is_lost_leaves_when_a_filter_would_have_read_it() -> None
     while one.deliver(1_000):
         finish(one)
     finish(one)
-    assert one.shard.depth() == {"available": 2, "leased": 1, "delayed": 0, "scheduled": 0, "depth": 3}
+    assert one.shard.depth() == {"available": 2, "leased": 1, "delayed": 0, "scheduled": 0, "dying": 0, "depth": 3}
+
+
+def told(effects) -> list[tuple[str, list[str]]]:
+    events = [event.decode(one.value) for one in effects.before if isinstance(one, Output)]
+    return [(one.event, [str(some) for some in one.messages]) for one in events]
+
+
+@pytest.mark.feature("C27", "D3", "Q15")
+def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_the_broker_takes_it() -> None:
+    one, letters = machine(0), Letters(100)
+    values = [b"{}", b"x" * 200, b"{}", b"y" * 300, b"{}"]
+    one.arrive("orders", 0, [Record(offset, value=value) for offset, value in enumerate(values)])
+    command(one, 1_000, "subscribe", max_backlog=5)
+    one.deliver(1_000)
+    journal = dict(finish(one).journal)
+    command(one, 1_001, "expire", bookmarks=["orders:0:0-4"])
+    effects = finish(one, letters)
+    journal |= effects.journal
+    assert [letter.value for letter in letters.taken] == [b"{}"] * 3
+    assert [kind for kind, _ in told(effects)] == ["dying", "dead_lettered"]
+    assert told(effects)[0][1] == ["orders:0:1", "orders:0:3"]
+    assert told(effects)[1][1] == ["orders:0:0", "orders:0:2", "orders:0:4"]
+    figures = one.gauges()
+    assert (figures["depth"], figures["dying"], one.figures.dead_letters) == (0, 2, 3)
+    assert [shown.stands for shown in one.shard.peek(0, 10)] == ["dying", "dying"]
+    assert list(restore(journal.items()).state.dying) == [(0, 1), (0, 3)]
+
+    letter = asyncio.run(one._dying_letter((0, 1)))
+    assert letter.value == values[1]
+    headers = dict(letter.headers)
+    assert (headers["lapse-reasons"], headers["lapse-expired-at-ms"]) == (b"forced_expire", b"1001")
+    assert headers["__dlq.errors.delivery.count"] == b"1"
+    one.retry._safe += [(0, 1)]
+    effects = finish(one)
+    assert told(effects) == [("dead_lettered", ["orders:0:1"])]
+    assert one.gauges()["dying"] == 1
+    assert asyncio.run(one._dying_letter((0, 1))) is None
+    journal |= effects.journal
+    kept = {key: value for key, value in journal.items() if value is not None}
+    assert list(restore(kept.items()).state.dying) == [(0, 3)]

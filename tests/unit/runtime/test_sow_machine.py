@@ -5,22 +5,40 @@ import asyncio
 import orjson
 import pytest
 
+from lapse.core.reason import Reason
 from lapse.protocol import event
 from lapse.protocol.answer import decode as decode_answer
 from lapse.protocol.command import Command, encode
+from lapse.runtime.letter_writer import Refusal
 from lapse.runtime.machine import Effects
-from lapse.runtime.producer import Rows
+from lapse.runtime.producer import Output, Rows
 from lapse.runtime.sow_machine import SowMachine
 from lapse.runtime.sow_output import SowOutput
 from unit.core.sow.make import Arrived, T, shard_of
 
 
 def machine(default_ms: int | None = None, **settings: object) -> SowMachine:
-    return SowMachine(shard_of(default_ms, **settings), SowOutput("prices", 0, 3, "dlq.prices", 1))
+    return SowMachine(shard_of(default_ms, **settings), SowOutput("prices", 0, 3, "dlq.prices", 1), read)
 
 
-def finish(running: SowMachine) -> Effects:
-    return asyncio.run(running.finish())
+async def read(topic: str, partition: int, offset: int) -> Arrived | None:
+    """The underlying log: an undecodable record at offset 7, and nothing else any more."""
+    return Arrived(7, T, b"key", b"x" * 200, [("lapse-ttl-ms", b"soon")]) if offset == 7 else None
+
+
+def finish(running: SowMachine, most_bytes: int = 1 << 20) -> Effects:
+    """A step, with a broker that takes letters of so many bytes."""
+
+    async def write(letters) -> dict[int, Refusal]:
+        written.extend(one for one in letters if len(one.value or b"") <= most_bytes)
+        return {at: Refusal("too large") for at, one in enumerate(letters) if len(one.value or b"") > most_bytes}
+
+    written.clear()
+    return asyncio.run(running.finish(write))
+
+
+written: list[Output] = []
+"""The letters that the last step has written."""
 
 
 def rows(effects: Effects, topic: str) -> list[tuple[bytes | None, bytes | None, dict[str, bytes]]]:
@@ -120,3 +138,43 @@ def test_a_command_that_cannot_be_read_is_answered():
     (answer,) = finish(running).after
     assert decode_answer(answer.value).id == "7"
     assert "nonsense" in decode_answer(answer.value).error
+
+
+@pytest.mark.feature("C27", "D3", "L12")
+def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole() -> None:
+    running = machine(dead_letter_reasons=frozenset(Reason))
+    records = [
+        Arrived(7, T, b"key", b"x" * 200, [("lapse-ttl-ms", b"soon")]),
+        Arrived(8, T, b"key", b"x" * 50, [("lapse-ttl-ms", b"later")]),
+        Arrived(9, T, b"large", orjson.dumps({"a": "x" * 200}), [("lapse-ttl-ms", b"20")]),
+        Arrived(10, T, b"large", b'{"b": 1}', [("lapse-command", b"delta"), ("lapse-ttl-ms", b"20")]),
+    ]
+    running.arrive("prices", 0, records)
+    ahead = running.maintain()
+    effects = finish(running, 100)
+    journal = dict([*ahead, *effects.journal])
+    assert [letter.value for letter in written] == [b"x" * 50]
+    running.advance(T + 20)
+    effects = finish(running, 100)
+    journal |= effects.journal
+    told = [event.decode(one.value) for one in effects.before if isinstance(one, Output)]
+    assert [(one.event, one.reasons) for one in told] == [("dying", ("time_limit",))]
+    assert running.gauges()["dying"] == 2
+    assert running.gauges()["records"] == 0
+    assert running.figures.dead_letters == 1
+
+    after = machine(dead_letter_reasons=frozenset(Reason))
+    after.shard.restore([item for item in journal.items() if item[1] is not None])
+    again = SowMachine(after.shard, SowOutput("prices", 0, 4, "dlq.prices", 1), read)
+    first, second = (name for _, _, name in sorted(again.retry._due))
+    letters = [asyncio.run(again._dying_letter(name)) for name in (first, second)]
+    assert letters[0].value == b"x" * 200
+    assert orjson.loads(letters[1].value) == {"a": "x" * 200, "b": 1}
+    headers = [dict(letter.headers) for letter in letters]
+    assert [one["lapse-reasons"] for one in headers] == [b"invalid_lifetime", b"time_limit"]
+    assert [one["__dlq.errors.offset"] for one in headers] == [b"7", b"10"]
+    assert headers[0]["lapse-original-ttl-ms"] == b"soon"
+    again.retry._safe += [first, second]
+    told = [event.decode(one.value) for one in finish(again).before if isinstance(one, Output)]
+    assert [(one.event, one.at_ms) for one in told] == [("dead_lettered", T), ("dead_lettered", T + 20)]
+    assert again.gauges()["dying"] == 0

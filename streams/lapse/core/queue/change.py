@@ -41,6 +41,8 @@ class Verb(IntEnum):
     HONOURED = 17
     IDENTIFIED = 18
     FORGOTTEN = 19
+    DYING = 30
+    BURIED = 31
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class Change:
     Attributes:
         verb: what happens.
         places: to which places.
-        source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED: number of the source.
+        source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, DYING, BURIED: number of the source.
         offset: of the same: offset of the first message.
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription.
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED: end of the delay, 0 without one;
@@ -58,7 +60,8 @@ class Change:
         deadlines_ms: ARRIVED, SCHEDULED: deadline of each message; None = all never expire.
         traits: ARRIVED, SCHEDULED: what the queue's expressions say of each message.
         facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it;
-            IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp.
+            IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp;
+            DYING: what the letter has to say.
     """
 
     verb: Verb

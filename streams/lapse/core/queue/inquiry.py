@@ -26,7 +26,7 @@ class Inquiry:
         self._state = decisions.state
 
     def depth(self) -> dict[str, int]:
-        """How many messages there are, by state; scheduled ones do not count in the depth."""
+        """How many messages there are, by state; scheduled and dying ones do not count in the depth."""
         counts = {State.AVAILABLE: 0, State.LEASED: 0, State.DELAYED: 0}
         for segment in self._state.segments.values():
             counts[State.AVAILABLE] += segment.available
@@ -39,6 +39,7 @@ class Inquiry:
             "leased": counts[State.LEASED],
             "delayed": counts[State.DELAYED],
             "scheduled": len(self._state.scheduled),
+            "dying": len(self._state.dying),
             "depth": sum(counts.values()),
         }
 
@@ -60,10 +61,18 @@ class Inquiry:
         if text:
             return
         rest = sorted(self._state.scheduled.items(), key=lambda item: (item[1].at_ms, item[0]))
-        for (number, offset), scheduled in rest[skip : skip + max(0, left)]:
+        for (number, offset), scheduled in rest[skip : skip + left]:
             source = self._state.sources[number]
             deadline_ms = None if scheduled.deadline_ms == NEVER else scheduled.deadline_ms
             yield Queued(source.topic, source.partition, offset, None, deadline_ms, until_ms=scheduled.at_ms)
+            left -= 1
+        skip = max(0, skip - len(rest))
+        last = sorted(self._state.dying.items(), key=lambda item: (item[1].at_ms, item[0]))
+        for (number, offset), dying in last[skip : skip + left]:
+            source = self._state.sources[number]
+            deadline_ms = None if dying.deadline_ms == NEVER else dying.deadline_ms
+            counts = (dying.deliveries, dying.cancels)
+            yield Queued(source.topic, source.partition, offset, None, deadline_ms, *counts, dying=True)
 
     def selected(self, text: str) -> list[Claim]:
         """See `QueueShard.selected`."""

@@ -6,7 +6,8 @@ The changelog topic keeps the latest record of every key, so the journal is laid
   its changes touched has been written whole.
 - `g` epoch segment: a segment, whole, with the sequence of the last step that it contains; no value once it is gone.
 - `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
-  remembered acknowledgment. `i` epoch number: message ids that were seen within the window.
+  remembered acknowledgment. `i` epoch number: message ids that were seen within the window. `y` epoch source offset: a
+  dying message.
 
 The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
 what the new owner writes. Segments that the new owner inherited stand under older epochs until `maintain` has moved
@@ -26,6 +27,7 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.dying import dying_of
 from lapse.core.queue.repeats import chunk_of
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
 from lapse.core.queue.segment import Segment
@@ -61,6 +63,8 @@ _KEPT_APART: Final = frozenset(
         Verb.HONOURED,
         Verb.IDENTIFIED,
         Verb.FORGOTTEN,
+        Verb.DYING,
+        Verb.BURIED,
     }
 )
 
@@ -114,6 +118,8 @@ class QueueJournal:
         for (source, offset), scheduled in state.scheduled.items():
             items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), _SCHEDULED.pack(*scheduled)))
         items += [(_SCHEDULED_KEY.pack(b"a", self._epoch, *one), b"") for one in sorted(state.remembered)]
+        for name, dying in state.dying.items():
+            items.append((_SCHEDULED_KEY.pack(b"y", self._epoch, *name), json.dumps(dying.facts()).encode()))
         for number, chunk in state.repeats.chunks.items():
             items.append((_KEY.pack(b"i", self._epoch, number), json.dumps(chunk).encode()))
         items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, self._released)))
@@ -169,6 +175,9 @@ class QueueJournal:
         if change.verb in (Verb.REMEMBERED, Verb.HONOURED):
             key = _SCHEDULED_KEY.pack(b"a", self._epoch, change.source, change.offset)
             return key, b"" if change.verb is Verb.REMEMBERED else None
+        if change.verb in (Verb.DYING, Verb.BURIED):
+            key = _SCHEDULED_KEY.pack(b"y", self._epoch, change.source, change.offset)
+            return key, json.dumps(change.facts).encode() if change.verb is Verb.DYING else None
         if change.verb in (Verb.IDENTIFIED, Verb.FORGOTTEN):
             chunk = (change.source, change.until_ms, change.facts.get("ids"))
             value = json.dumps(chunk).encode() if change.verb is Verb.IDENTIFIED else None
@@ -223,16 +232,9 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
             continue
         if kind == b"d":
             steps[_HEAD.unpack_from(value)[1]] = value
-        elif kind == b"c":
-            facts = json.loads(value)
-            state.apply(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts))
-        elif kind == b"a":
-            state.remembered.add(_SCHEDULED_KEY.unpack(key)[2:])
-        elif kind == b"i":
-            state.repeats.add(_KEY.unpack(key)[2], chunk_of(*json.loads(value)))
-        elif kind == b"s":
-            _, _, source, offset = _SCHEDULED_KEY.unpack(key)
-            state.scheduled.add(source, offset, Scheduled(*_SCHEDULED.unpack(value)))
+        else:
+            _restore_apart(state, key, value)
+    state.dying = dict(sorted(state.dying.items(), key=lambda item: (item[1].at_ms, item[0])))
     if not steps:
         return restored
     sequences = sorted(steps)
@@ -305,6 +307,23 @@ def _after_sources(value: bytes) -> tuple[list[Source], int]:
         sources.append(Source(value[at : at + length].decode(), partition, next_offset))
         at += length
     return sources, at
+
+
+def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
+    """Take over what has a key of its own."""
+    match key[:1]:
+        case b"c":
+            facts = json.loads(value)
+            state.apply(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts))
+        case b"a":
+            state.remembered.add(_SCHEDULED_KEY.unpack(key)[2:])
+        case b"y":
+            state.dying[_SCHEDULED_KEY.unpack(key)[2:]] = dying_of(json.loads(value))
+        case b"i":
+            state.repeats.add(_KEY.unpack(key)[2], chunk_of(*json.loads(value)))
+        case b"s":
+            _, _, source, offset = _SCHEDULED_KEY.unpack(key)
+            state.scheduled.add(source, offset, Scheduled(*_SCHEDULED.unpack(value)))
 
 
 def _restore_sources(state: QueueState, value: bytes) -> None:

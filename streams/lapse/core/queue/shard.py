@@ -6,12 +6,13 @@ decision is a `Change` that is applied at once, so that what follows in the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lapse.core.expression import compile_filter
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.deathbed import Deathbed
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.dispatch import Dispatch
 from lapse.core.queue.entrance import Entrance
@@ -24,7 +25,7 @@ from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Outcome
 from lapse.core.queue.settling import Settling
 from lapse.core.queue.state import QueueState
-from lapse.core.queue.step import Happening, Queued, Step
+from lapse.core.queue.step import Happening, Queued, Removal, Step
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.timer import Timers
 from lapse.core.queue.view import RecordView
@@ -48,6 +49,7 @@ class QueueShard:
         self._timers = Timers(self._decisions, self._removals)
         self._dispatch = Dispatch(self._decisions)
         self._inquiry = Inquiry(self._decisions)
+        self._deathbed = Deathbed(self._decisions)
 
     # What comes in
 
@@ -201,6 +203,18 @@ class QueueShard:
         for offset in offsets:
             self._settling.truncate(Claim(topic, partition, offset, offset), now_ms, step)
 
+    def keep_dying(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
+        """Keep messages of a removal of the step whose letters the broker refuses, by their index, with why (C27).
+
+        Returns:
+            The messages as (source, offset), for `bury`.
+        """
+        return self._deathbed.keep(removal, refused, step)
+
+    def bury(self, source: int, offset: int, step: Step) -> None:
+        """Let a dying message go, whose letter is safe now."""
+        self._deathbed.bury(source, offset, step)
+
     # What is asked
 
     def selected(self, text: str) -> list[Claim]:
@@ -212,13 +226,13 @@ class QueueShard:
         return self._inquiry.to_judge(text, limit)
 
     def depth(self) -> dict[str, int]:
-        """How many messages there are, by state; scheduled ones do not count in the depth (Q15, C12)."""
+        """How many messages there are, by state; scheduled and dying ones do not count in the depth (Q15, C12)."""
         return self._inquiry.depth()
 
     def peek(self, skip: int, limit: int, text: str = "") -> Iterator[Queued]:
-        """Messages in order, scheduled ones behind; takes no lease (Q15).
+        """Messages in order, scheduled and dying ones behind; takes no lease (Q15).
 
-        With the text of a filter under selection, only messages that match it, and no scheduled ones.
+        With the text of a filter under selection, only messages that match it, and no scheduled or dying ones.
         """
         return self._inquiry.peek(skip, limit, text)
 

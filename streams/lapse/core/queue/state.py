@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue.change import Change, Places, Verb
+from lapse.core.queue.dying import Dying, dying_of
 from lapse.core.queue.index import Index
 from lapse.core.queue.repeats import Repeats
 from lapse.core.queue.roll import Roll
@@ -31,6 +32,7 @@ class QueueState:
         sources: by number; a number is never used again.
         roll: the subscriptions.
         scheduled: messages that are not visible yet.
+        dying: messages whose letters are refused, as (source, offset), in the order of removal (C27).
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
         paused: whether deliveries are held back (C21).
@@ -47,6 +49,7 @@ class QueueState:
         self.sources = Sources()
         self.roll = Roll()
         self.scheduled = ScheduledMessages()
+        self.dying: dict[tuple[int, int], Dying] = {}
         self.remembered: set[tuple[int, int]] = set()
         self.repeats = Repeats()
         self.paused = False
@@ -150,14 +153,25 @@ class QueueState:
                 self.roll.add(change.facts)
             case Verb.UNSUBSCRIBED:
                 self.roll.remove(change.holder)
-            case Verb.REMEMBERED:
-                self.remembered.add((change.source, change.offset))
-            case Verb.HONOURED:
-                self.remembered.discard((change.source, change.offset))
+            case Verb.REMEMBERED | Verb.HONOURED | Verb.DYING | Verb.BURIED:
+                self._note(change)
             case Verb.IDENTIFIED | Verb.FORGOTTEN:
                 self.repeats.apply(change)
             case Verb.PAUSED | Verb.RESUMED:
                 self.paused = change.verb is Verb.PAUSED
+
+    def _note(self, change: Change) -> None:
+        """Note, or forget, what is known of a message that has no place: not yet, or no more."""
+        name = change.source, change.offset
+        match change.verb:
+            case Verb.REMEMBERED:
+                self.remembered.add(name)
+            case Verb.HONOURED:
+                self.remembered.discard(name)
+            case Verb.DYING:
+                self.dying[name] = dying_of(change.facts)
+            case Verb.BURIED:
+                self.dying.pop(name, None)
 
     def _contains(self, index: int) -> bool:
         """In recovery: whether a segment was read whole and already contains the step that is applied."""

@@ -36,6 +36,17 @@ class Messages:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def some(self, which: NDArray[np.intp]) -> Messages:
+        """Some of them, by their indexes, ascending."""
+        return Messages(
+            self.topic,
+            self.partition,
+            self.offsets[which],
+            None if self.deadlines_ms is None else self.deadlines_ms[which],
+            self.deliveries[which],
+            None if self.cancels is None else self.cancels[which],
+        )
+
     def ranges(self) -> Iterator[tuple[int, int]]:
         """First and last offset of each run of consecutive ones."""
         offsets = self.offsets
@@ -56,12 +67,13 @@ class Queued:
         topic: underlying topic.
         partition: its partition.
         offset: its offset.
-        state: where it stands; None = scheduled.
+        state: where it stands; None = scheduled, or dying.
         deadline_ms: its deadline, ms since the epoch; None without one.
         deliveries: deliveries so far.
         cancels: cancels so far.
         subscription: who holds its lease; empty = nobody.
         until_ms: end of the lease or delay, or the scheduled instant, ms since the epoch.
+        dying: whether only its dead letter is still to come (C27).
     """
 
     topic: str
@@ -73,6 +85,14 @@ class Queued:
     cancels: int = 0
     subscription: str = ""
     until_ms: int | None = None
+    dying: bool = False
+
+    @property
+    def stands(self) -> str:
+        """Its state in a word."""
+        if self.state is None:
+            return "dying" if self.dying else "scheduled"
+        return self.state.name.lower()
 
 
 @dataclass(slots=True)

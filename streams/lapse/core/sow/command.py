@@ -164,6 +164,7 @@ class Commands:
             case "depth":
                 return {
                     "records": self._depth(at_ms),
+                    "dying": len(self._state.dying),
                     "scheduled": len(self._state.schedule),
                     "subscriptions": len(self._state.subscribers),
                 }

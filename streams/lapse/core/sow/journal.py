@@ -9,6 +9,7 @@ The first byte of a journal key says what its value is:
 | `c` | the subscription's id | the subscription, as JSON | it ended |
 | `t` | source (uint32) | topic, a zero byte, partition in decimal | never |
 | `g` | the record's key | a grave, packed as in `grave` | it is old enough |
+| `y` | source (uint32), offset (int64) | a letter that waits, packed as in `dying` | it is safe |
 | `\x00` | | the runtime's own | |
 
 Kafka's compaction keeps the latest value of every key, and that is all that a shard is restored from.
@@ -24,3 +25,4 @@ SCHEDULED: Final = b"s"
 SUBSCRIPTION: Final = b"c"
 SOURCE: Final = b"t"
 GRAVE: Final = b"g"
+DYING: Final = b"y"

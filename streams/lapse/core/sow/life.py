@@ -375,7 +375,7 @@ class Life:
         """Turn a record that cannot be taken into a dead letter; the state stays as it is (L12, S1)."""
         self._leave(
             step, Place(topic, partition, record.offset), record.key, record.value, tuple(record.headers),
-            record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None,
+            record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None, in_log=True,
         )  # fmt: skip
 
     def _leave(
@@ -391,12 +391,15 @@ class Life:
         at_ms: int,
         detail: str,
         key: bytes | None,
+        in_log: bool = False,
     ) -> None:
         """Tell of a removal, and write a letter if one of its reasons asks for one (C22, C25, D1)."""
         reasons = in_order(reasons)
         lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)
         if lettered or self._settings.keeps_copies:
-            letter = Letter(place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail)
+            letter = Letter(
+                place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail, in_log
+            )
             if lettered:
                 step.letters.append(letter)
             if self._settings.keeps_copies:

@@ -28,6 +28,7 @@ class Happening(StrEnum):
 
     EXPIRED = "expired"
     DEAD_LETTERED = "dead_lettered"
+    DYING = "dying"
     DELETED = "deleted"
     SCHEDULED = "scheduled"
     SUBSCRIBED = "subscribed"
@@ -83,6 +84,7 @@ class Letter(NamedTuple):
         at_ms: the instant of the decision, ms since the epoch.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
         detail: the text of the fault.
+        in_log: whether the underlying log has it as it is.
     """
 
     place: Place
@@ -94,6 +96,7 @@ class Letter(NamedTuple):
     at_ms: int
     deadline_ms: int = NEVER
     detail: str = ""
+    in_log: bool = False
 
 
 class Kind(StrEnum):

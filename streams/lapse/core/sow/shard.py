@@ -15,10 +15,11 @@ from lapse.core.record import Record
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, is_redriven_elsewhere, read
 from lapse.core.sow.command import Command, Commands
+from lapse.core.sow.dying import Deathbed
 from lapse.core.sow.journal import RECORD
 from lapse.core.sow.life import Life
 from lapse.core.sow.origin import is_replicated
-from lapse.core.sow.output import Removal, Step
+from lapse.core.sow.output import Letter, Removal, Step
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import HEAD
 from lapse.core.sow.settings import SowSettings
@@ -40,7 +41,7 @@ class SowShard:
         state: what the shard remembers; read only.
     """
 
-    __slots__ = ("_commands", "_life", "_statements", "settings", "state")
+    __slots__ = ("_commands", "_deathbed", "_life", "_statements", "settings", "state")
 
     def __init__(self, settings: SowSettings) -> None:
         self.settings = settings
@@ -48,6 +49,7 @@ class SowShard:
         self._life = Life(self.state)
         self._statements = Statements(settings.expiration)
         self._commands = Commands(self.state, self._life)
+        self._deathbed = Deathbed(self.state)
 
     # --- in --------------------------------------------------------------------------------------------------
 
@@ -196,6 +198,14 @@ class SowShard:
         query.pull(now_ms, step)
         if query.finished:
             self._commands.finished(query, step)
+
+    def keep_dying(self, refused: list[tuple[Letter, str]], step: Step) -> list[bytes]:
+        """Keep letters of a step that the broker refuses, each with why; returns their names, for `bury` (C27)."""
+        return self._deathbed.keep(refused, step)
+
+    def bury(self, name: bytes, step: Step) -> None:
+        """Let a letter go that is safe now."""
+        self._deathbed.bury(name, step)
 
     def next_due_ms(self) -> int | None:
         """Return when `advance` is next needed, ms since the epoch (at most a second early); None = never."""

@@ -32,6 +32,7 @@ class SowState:
         deadlines: their index; empty while expiration is disabled, which keeps deadlines and acts on none.
         schedule: scheduled versions.
         graves: what is remembered of deleted records, by the record's journal key.
+        dying: packed letters that the broker refuses, by their journal key (C27).
         subscribers: by the subscription's id.
         sources: topic and partition by the source's number.
         sequence: number of the last update.
@@ -42,6 +43,7 @@ class SowState:
         "_acts_on_deadlines",
         "_source_numbers",
         "deadlines",
+        "dying",
         "entries",
         "graves",
         "hash_index",
@@ -59,6 +61,7 @@ class SowState:
         self.entries: dict[bytes, bytes] = {}
         self.deadlines = DeadlineIndex(self.entries)
         self.graves: dict[bytes, Grave] = {}
+        self.dying: dict[bytes, bytes] = {}
         self.subscribers: dict[str, Subscriber] = {}
         self.sources: list[tuple[str, int]] = []
         self.schedule = Schedule(settings.expiration.enabled, self.sources)
@@ -117,6 +120,11 @@ class SowState:
             self.graves.pop(journal.RECORD + name[1:], None)
             if value is not None:
                 self.graves[journal.RECORD + name[1:]] = Grave.unpack(value)
+        elif prefix == journal.DYING:
+            if value is None:
+                self.dying.pop(name, None)
+            else:
+                self.dying[name] = value
         elif prefix != journal.RUNTIME:
             raise ValueError(f"a journal record of a kind that this version does not know: {prefix!r}")
 

@@ -137,6 +137,7 @@ class Oracle:
         self.events: list[Told] = []
         self.seen: dict[tuple[str, int, bytes], int] = {}
         self.released: list[tuple[Bookmark, list[str]]] = []
+        self.dying: dict[Bookmark, Gone] = {}
 
     # Small questions
 
@@ -514,12 +515,16 @@ class Oracle:
             if state == "available":
                 until_ms = None
             rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, m.holder, until_ms))
-        return rows
+        sources = list(self.next_offset)
+        last = sorted(self.dying.values(), key=lambda g: (g.at_ms, sources.index(g.bookmark[:2]), g.bookmark))
+        dying = [(gone.bookmark, "dying", gone.deadline_ms, gone.deliveries, gone.cancels, "", None) for gone in last]
+        return rows if text else rows + dying
 
     def depth(self) -> dict[str, int]:
         """How many messages are in each state (Q15, C12)."""
         counts = {state: len(self.in_state(state)) for state in ("available", "leased", "delayed")}
-        return {**counts, "scheduled": len(self.scheduled()), "depth": sum(counts.values())}
+        out = {"scheduled": len(self.scheduled()), "dying": len(self.dying)}
+        return {**counts, **out, "depth": sum(counts.values())}
 
     def selected(self, text: str) -> list[Bookmark]:
         return [m.bookmark for m in self.in_state("leased", *WAITING) if FILTERS[text](m.body)]
@@ -540,6 +545,15 @@ class Oracle:
             if was == "scheduled":
                 message.state = "never was"
         return len(out), kept
+
+    # Letters that the broker refuses (C27)
+
+    def keep_dying(self, gone: Gone) -> None:
+        self.dying[gone.bookmark] = gone
+
+    def bury(self, bookmark: Bookmark) -> None:
+        if bookmark in self.dying:
+            self.removals.append(self.dying.pop(bookmark))
 
     # Leaving, for all reasons that hold
 

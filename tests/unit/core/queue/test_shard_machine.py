@@ -265,6 +265,16 @@ class ShardMachine(RuleBasedStateMachine):
         known = [bookmark for bookmark in self.world.oracle.messages if bookmark[2] in which]
         self.world.truncate(*known)
 
+    @rule(every=st.sampled_from([0, 1, 2, 3]))
+    def refuse_letters(self, every) -> None:
+        self.world.refusing = every
+
+    @precondition(lambda self: self.world.oracle.dying)
+    @rule(which=st.integers(0, 30))
+    def bury(self, which) -> None:
+        dying = list(self.world.oracle.dying)
+        self.world.bury(dying[which % len(dying)])
+
     @rule()
     def commit(self) -> None:
         self.world.commit()
@@ -318,7 +328,7 @@ class ShardMachine(RuleBasedStateMachine):
 @pytest.mark.feature(
     "C2", "C5", "C6", "C9", "C10", "C13", "C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21", "C22"
 )
-@pytest.mark.feature("C23", "C29", "C37", "Q16", "L1", "C12", "C31", "C32", "C34", "C40")
+@pytest.mark.feature("C23", "C27", "C29", "D3", "C37", "Q16", "L1", "C12", "C31", "C32", "C34", "C40")
 @pytest.mark.feature("Q11", "Q12", "Q13", "Q14", "Q15", "Q20")
 def test_the_shard_is_the_oracle() -> None:
     from hypothesis.stateful import run_state_machine_as_test

@@ -109,6 +109,8 @@ class World:
         self.forgotten: set[Bookmark] = set()
         self.lost: set[Bookmark] = set()
         self._know_sources()
+        self.refusing = 0
+        self._letters = 0
         self.stalled: tuple[int, QueueShard, QueueJournal, Step | None] | None = None
         self.log.claim(1)
         self.log.append(1, self.journal.begin())
@@ -197,6 +199,36 @@ class World:
                 self.shard.truncated(topic, partition, [offset], self.now_ms, step)
 
         self._both(tell, lambda: self.oracle.truncated(list(bookmarks), self.now_ms))
+
+    def bury(self, bookmark: Bookmark) -> None:
+        """The letter of a dying message is safe at last."""
+        refusing, self.refusing = self.refusing, 0
+        number = self.shard.state.sources.number(*bookmark[:2])
+        self._both(lambda step: self.shard.bury(number, bookmark[2], step), lambda: self.oracle.bury(bookmark))
+        self.refusing = refusing
+
+    def _refuse(self) -> None:
+        """The broker refuses every so manieth letter."""
+        for removal in [one for one in self.step.removals if one.letter]:
+            refused = {}
+            for at, row in enumerate(rows(removal.messages)):
+                self._letters += 1
+                if self.refusing and self._letters % self.refusing == 0:
+                    refused[at] = "too large"
+                    reasons = tuple(map(str, removal.reasons))
+                    bookmark, deadline_ms, *counts = row
+                    self.oracle.keep_dying(Gone(bookmark, reasons, True, deadline_ms, removal.at_ms, *counts))
+            if refused:
+                told, before = len(self.step.happenings), len(removal.messages)
+                left = removal.messages
+                names = self.shard.keep_dying(removal, refused, self.step)
+                kept = [int(left.offsets[at]) for at in refused]
+                assert [offset for _, offset in names] == kept
+                (happening,) = self.step.happenings[told:]
+                assert (happening.kind, happening.messages.offsets.tolist()) == ("dying", kept)
+                there = any(one is removal for one in self.step.removals)
+                assert there == (len(refused) < before)
+                assert not there or len(removal.messages) == before - len(refused)
 
     @contextmanager
     def selection(self, text: str) -> Iterator[None]:
@@ -415,6 +447,7 @@ class World:
             for bookmark, *_ in rows(one.messages)
         ]
         assert Counter(told) == Counter(self.oracle.events)
+        self._refuse()
         self._clear()
 
     def _clear(self) -> None:
@@ -490,6 +523,19 @@ class World:
             (state.sources[number].topic, state.sources[number].partition, o) for number, o in state.remembered
         }
         assert remembered == oracle.remembered
+        assert {
+            (state.sources[number].topic, state.sources[number].partition, offset): (
+                tuple(map(str, one.reasons)),
+                None if one.deadline_ms == NEVER else one.deadline_ms,
+                one.at_ms,
+                one.deliveries,
+                one.cancels,
+            )
+            for (number, offset), one in state.dying.items()
+        } == {
+            bookmark: (gone.reasons, gone.deadline_ms, gone.at_ms, gone.deliveries, gone.cancels)
+            for bookmark, gone in oracle.dying.items()
+        }
         there = oracle.in_state(*STATES.values())
         first = state.first_held()
         assert (None if first is None else self.shard.bookmark_of(first)) == (there[0].bookmark if there else None)
@@ -522,7 +568,7 @@ def published(offset: int, **said) -> Published:
 
 
 def shown_row(one: Queued) -> tuple:
-    state = None if one.state is None else STATES[one.state]
+    state = "dying" if one.dying else None if one.state is None else STATES[one.state]
     bookmark = (one.topic, one.partition, one.offset)
     return bookmark, state, one.deadline_ms, one.deliveries, one.cancels, one.subscription, one.until_ms
 
@@ -565,6 +611,7 @@ def dump(state: QueueState) -> bytes:
         sorted(state.scheduled.items()),
         sorted(state.remembered),
         sorted(state.repeats.chunks.items()),
+        sorted(state.dying.items()),
         [
             (s.id, s.number, s.client, s.max_backlog, s.heartbeat_timeout_ms, s.filter, s.by_reference, s.outstanding)
             for s in state.subscriptions.values()

@@ -213,7 +213,12 @@ def test_a_restriction_bounds_what_is_seen_and_touched():
 def test_depth_counts_what_has_not_expired():
     desk = filled()
     desk.put("later", {}, 10, lapse_enqueue_at_ms=T + 5000)
-    assert dict(desk.ask("depth", 1002).replies[0].counts) == {"records": 3, "scheduled": 1, "subscriptions": 0}
+    assert dict(desk.ask("depth", 1002).replies[0].counts) == {
+        "records": 3,
+        "dying": 0,
+        "scheduled": 1,
+        "subscriptions": 0,
+    }
     assert len(desk.shard.state.entries) == 3
 
 

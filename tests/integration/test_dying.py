@@ -1,0 +1,121 @@
+"""Letters that the broker refuses: their messages are dying, others pass, no worker stops, and in the end all leave."""
+
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from support.deployment import Deploy, Deployment
+from support.log import Tail, until
+
+LARGE = b"x" * 100_000
+
+
+def limit(deployment: Deployment, topic: str, most_bytes: int) -> None:
+    """Set the largest record that a topic takes."""
+    entry = ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": deployment.servers})
+    admin.incremental_alter_configs([resource])[resource].result(10)
+
+
+def sizes(tail: Tail) -> list[int]:
+    return [len(letter.value() or b"") for letter in tail.drain()]
+
+
+def told(deployment: Deployment, stem: str, offset: int) -> Sequence[str]:
+    """The events of one message."""
+    return [
+        one.event for one in deployment.events(stem) if any(some.first <= offset <= some.last for some in one.messages)
+    ]
+
+
+@pytest.mark.feature("C27", "D3", "Q15", "X7")
+def test_a_letter_that_is_too_large_waits_over_a_crash_while_others_pass_and_leaves_once(deploy: Deploy) -> None:
+    """Many small letters and a large one in one RecordBatch; the topic's limit is below both."""
+    deployment = deploy({"orders": {"expiration": "1s"}}).apply()
+    letters = f"dlq.{deployment.name('orders')}"
+    limit(deployment, letters, 50_000)
+    worker = deployment.worker().wait_for_shards(1)
+    values = [b"a" * 500] * 300 + [LARGE] + [b"b" * 500] * 300
+    written = deployment.write("orders", *values)
+    tail = deployment.tail(letters)
+    tail.wait(600)
+    until(lambda: deployment.depth("orders")["dying"] == 1, "a dying message")
+    figures = deployment.depth("orders")
+    assert (figures["depth"], figures["available"]) == (0, 0)
+    with deployment.queue("orders") as queue:
+        (shown,) = queue.peek()
+        assert (shown.state, shown.bookmark) == ("dying", deployment.bookmark("orders", written[300]))
+        (result,) = queue.expire([shown.bookmark])
+        assert result.result == "time_limit"
+    assert sizes(tail) == [500] * 600
+    assert [letter.value()[:1] for letter in tail.records] == [b"a"] * 300 + [b"b"] * 300
+    assert told(deployment, "orders", written[300].offset) == ["dying"]
+
+    worker.kill()
+    assert worker.start().wait_for_shards(1)
+    assert deployment.depth("orders")["dying"] == 1
+    deployment.write("orders", b"c")
+    tail.wait(601)
+    assert deployment.depth("orders")["dying"] == 1
+
+    limit(deployment, letters, 200_000)
+    tail.wait(602)
+    until(lambda: deployment.depth("orders")["dying"] == 0, "a message that is gone")
+    (letter,) = [one for one in tail.drain() if one.value() == LARGE]
+    facts = dict(letter.headers() or [])
+    assert facts["lapse-reasons"] == b"time_limit"
+    assert int(facts["lapse-expired-at-ms"]) < written[300].timestamp_ms + 20_000
+    assert told(deployment, "orders", written[300].offset) == ["dying", "dead_lettered"]
+    assert worker.running
+
+
+@pytest.mark.feature("C27", "X7")
+def test_without_its_letter_topic_a_queue_goes_on_and_letters_follow_when_there_is_one(deploy: Deploy) -> None:
+    deployment = deploy({"lone": {"max_deliveries": 1}}).apply()
+    letters = f"dlq.{deployment.name('lone')}"
+    worker = deployment.worker().wait_for_shards(1)
+    first, *_ = deployment.write("lone", "written while there is a topic", "a", "b", "c")
+    subscriber = deployment.subscriber("lone", 10).start()
+    deliveries = [subscriber.receive(10) for _ in range(4)]
+    subscriber.settle("expire", deliveries[:1], wait=True)
+    deployment.letters("lone", 1)
+    admin = AdminClient({"bootstrap.servers": deployment.servers})
+    admin.delete_topics([letters])[letters].result(10)
+    subscriber.settle("expire", deliveries[1:3], wait=True)
+    until(lambda: deployment.depth("lone")["dying"] == 2, "two dying messages")
+    subscriber.settle("acknowledge", deliveries[3:], wait=True)
+    assert deployment.depth("lone")["depth"] == 0
+    subscriber.close()
+    admin.create_topics([NewTopic(letters, 1, 1)])[letters].result(10)
+    assert [letter.value() for letter in deployment.letters("lone", 2)] == [b"a", b"b"]
+    until(lambda: deployment.depth("lone")["dying"] == 0, "messages that are gone")
+    assert worker.running
+    assert told(deployment, "lone", first.offset)[-1] == "dead_lettered"
+
+
+@pytest.mark.feature("C27", "L12", "S1")
+def test_letters_of_a_sow_topic_wait_as_well(deploy: Deploy) -> None:
+    """A record that cannot be taken, and one that expired: the first is in the log, the second only in the state."""
+    deployment = deploy({})
+    reasons = ["invalid_lifetime", "undecodable", "time_limit"]
+    deployment.configure({}, {"prices": {"expiration": "enabled", "dead_letter_reasons": reasons}})
+    deployment.apply()
+    letters = f"dlq.{deployment.name('prices')}"
+    limit(deployment, letters, 50_000)
+    worker = deployment.worker().wait_for_shards(1)
+    deployment.write("prices", LARGE, key=b"k", headers=[("lapse-ttl-ms", b"soon")])
+    deployment.write("prices", b'{"a": "%s"}' % LARGE, key=b"k", headers=[("lapse-ttl-ms", b"300")])
+    deployment.write("prices", b"x", key=b"l", headers=[("lapse-ttl-ms", b"soon")])
+    tail = deployment.tail(letters)
+    tail.wait(1)
+    until(lambda: "dying" in told(deployment, "prices", 1), "the record's end")
+    worker.kill()
+    assert worker.start().wait_for_shards(1)
+    limit(deployment, letters, 200_000)
+    found = tail.wait(3)
+    assert {dict(one.headers() or [])["lapse-reasons"] for one in found[1:]} == {b"invalid_lifetime", b"time_limit"}
+    assert sorted(len(one.value() or b"") for one in found) == [1, 100_000, 100_009]
+    until(lambda: told(deployment, "prices", 0) == ["dying", "dead_lettered"], "the events")
+    assert worker.running
