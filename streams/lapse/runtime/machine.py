@@ -40,6 +40,7 @@ class Machine(Protocol):
         rule: what is called with each message that leaves; None = nothing is (L15).
         step_records: how many messages make a step, at most.
         most_at_once: after so many others have their turn.
+        step_turns: how often `advance` is called in a step, at most.
         retry: the letters that the broker refused (C27).
     """
 
@@ -47,6 +48,7 @@ class Machine(Protocol):
     rule: ExpiryRule | None
     step_records: int
     most_at_once: int
+    step_turns: int
     retry: LetterRetry[Any]
 
     @property
@@ -59,7 +61,7 @@ class Machine(Protocol):
 
     @property
     def takes_ahead(self) -> bool:
-        """Whether `arrive` may come while the effects of the step before are being written."""
+        """Whether `arrive` and `advance` may come while the effects of the step before are being written."""
 
     def room(self) -> int:
         """How many more messages it takes now (Q13)."""

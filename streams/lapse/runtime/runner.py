@@ -135,7 +135,7 @@ class Runner:
         self._task: asyncio.Task[None] | None = None
         self._journaled_at = 0.0
         self._more = False
-        self._taken_ahead = 0
+        self._taken_ahead = self._turns_ahead = 0
 
     async def start(self) -> None:
         """Make the reign's beginning durable, and run."""
@@ -245,9 +245,8 @@ class Runner:
         if not machine.waits_for_ends or await self._open_gate():
             taken += self._take_commands(taken)
         self._relieve(taken)
-        due_ms = machine.next_due_ms()
-        if due_ms <= self._reached_ms:
-            machine.advance(self._reached_ms)
+        turns, self._turns_ahead = self._turns_ahead, 0
+        await self._let_act(machine.step_turns - turns)
         self._more = False
         if self._processed[self._commands] >= self._catch_up:
             self._more = machine.deliver(self._clock.now_ms())
@@ -258,18 +257,24 @@ class Runner:
             for tp, batches in self._inbox.items()
             if (self._gate is None if tp == self._commands else machine.room() and (taken or not self._merge_until))
         )
-        self._more = self._more or left or bool(self._taken_ahead) or machine.next_due_ms() <= self._reached_ms
+        self._more = (
+            self._more
+            or left
+            or bool(self._taken_ahead or self._turns_ahead)
+            or machine.next_due_ms() <= self._reached_ms
+        )
         figures.step_duration.add(time.monotonic() - began)
         self._arm()
 
     async def _write(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
-        """Write the effects in their order; a machine that can takes in what comes meanwhile, for the next step."""
+        """Write the effects in their order; a machine that can goes on meanwhile, for the next step."""
         if not self.machine.takes_ahead:
             await self._effect(effects, ahead, processed)
             return
         writing = asyncio.create_task(self._effect(effects, ahead, processed))
         await asyncio.sleep(0)
         self._taken_ahead = await self._take_in(self.machine.step_records, until=writing)
+        self._turns_ahead = await self._let_act(self.machine.step_turns, until=writing)
         await writing
 
     async def _effect(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
@@ -329,6 +334,23 @@ class Runner:
             if taken < most or until is not None:
                 await asyncio.sleep(0)  # others have their turn, too
         return taken
+
+    async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
+        """Let happen what is due by the last tick that was read; returns how many turns it took.
+
+        Args:
+            most: turns.
+            until: begin none once this is done, or the shard is to pause.
+        """
+        turns = 0
+        while turns < most and self.machine.next_due_ms() <= self._reached_ms:
+            if until is not None and (until.done() or not self._may_run.is_set()):
+                break
+            self.machine.advance(self._reached_ms)
+            turns += 1
+            if turns < most or until is not None:
+                await asyncio.sleep(0)
+        return turns
 
     def _take_messages(self, most: int) -> int:
         """Hand messages to the machine, before the commands that may be about them; returns how many."""

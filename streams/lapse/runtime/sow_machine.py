@@ -30,7 +30,6 @@ _JOURNAL_BYTES: Final = 1 << 20
 
 _STEP_RECORDS: Final = 2_500
 _MOST_AT_ONCE: Final = 500
-_ADVANCE_RECORDS: Final = 2_500
 """Small enough that whoever waits for its turn, or for a step's end, waits for milliseconds."""
 
 Read = Callable[[str, int, int], Awaitable[Any | None]]
@@ -63,6 +62,7 @@ class SowMachine:
         self.figures = ShardFigures()
         self.step_records = _STEP_RECORDS
         self.most_at_once = _MOST_AT_ONCE
+        self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.one_order = shard.settings.home.shared
         """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
         self._output = output
@@ -108,7 +108,7 @@ class SowMachine:
 
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it."""
-        self.shard.advance(now_ms, self._step, _ADVANCE_RECORDS)
+        self.shard.advance(now_ms, self._step, _MOST_AT_ONCE)
 
     def deliver(self, now_ms: int) -> bool:
         """Send the next batch of the query whose turn it is, once what expired meanwhile is gone (S9, C45)."""

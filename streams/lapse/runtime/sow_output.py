@@ -184,18 +184,16 @@ class SowOutput:
     def events(self, departures: Sequence[Departure | Expiries], sources: Sequence[tuple[str, int]]) -> list[Output]:
         """Events; many records that share a fate are told by ranges of bookmarks (S4, D4)."""
         shared: dict[tuple[object, ...], list[Departure]] = {}
-        outputs: list[Output] = []
+        expired: dict[int, list[tuple[bytes, int, int, int]]] = {}
         for one in departures:
             if isinstance(one, Expiries):
-                if len(one.records) > _NAMED_ONE_BY_ONE:
-                    outputs += self._expiries(one, sources)
-                    continue
-                several = _told_of(one, sources)
+                expired.setdefault(one.at_ms, []).extend(one.records)
             else:
-                several = [one]
-            for told in several:
-                fate = (told.happening, told.at_ms, told.reasons, told.subscription, told.detail, told.place is None)
-                shared.setdefault(fate, []).append(told)
+                fate = (one.happening, one.at_ms, one.reasons, one.subscription, one.detail, one.place is None)
+                shared.setdefault(fate, []).append(one)
+        outputs: list[Output] = []
+        for at_ms, records in expired.items():
+            outputs += self._expiries(at_ms, records, sources)
         for some in shared.values():
             if len(some) <= _NAMED_ONE_BY_ONE:
                 outputs += [self._event(one, _one(one), named=True) for one in some]
@@ -204,9 +202,16 @@ class SowOutput:
                 outputs += [self._event(some[0], part, named=False) for part in _parts(joined)]
         return outputs
 
-    def _expiries(self, some: Expiries, sources: Sequence[tuple[str, int]]) -> Iterator[Output]:
+    def _expiries(
+        self, at_ms: int, records: Sequence[tuple[bytes, int, int, int]], sources: Sequence[tuple[str, int]]
+    ) -> Iterator[Output]:
+        if len(records) <= _NAMED_ONE_BY_ONE:
+            for key, source, offset, deadline_ms in records:
+                one = _expired(at_ms, Place(*sources[source], offset), key, deadline_ms)
+                yield self._event(one, _one(one), named=True)
+            return
         offsets: dict[int, list[int]] = {}
-        for _, source, offset, _ in some.records:
+        for _, source, offset, _ in records:
             offsets.setdefault(source, []).append(offset)
         joined = [
             BookmarkRange(*sources[source], first, last)
@@ -214,7 +219,7 @@ class SowOutput:
             for first, last in _runs(found)
         ]
         for part in _parts(joined):
-            yield self._event(_expired(some.at_ms), part, named=False)
+            yield self._event(_expired(at_ms), part, named=False)
 
     def answer(self, reply: Reply, encoding: Encoding) -> Output:
         """The answer to a command, encoded as the command was (X2)."""
@@ -293,13 +298,6 @@ def _one(departure: Departure) -> tuple[BookmarkRange, ...]:
 
 def _expired(at_ms: int, place: Place | None = None, key: bytes | None = None, deadline_ms: int = NEVER) -> Departure:
     return Departure(Happening.EXPIRED, at_ms, place, key, deadline_ms, (Reason.TIME_LIMIT,))
-
-
-def _told_of(some: Expiries, sources: Sequence[tuple[str, int]]) -> list[Departure]:
-    return [
-        _expired(some.at_ms, Place(*sources[source], offset), key, deadline_ms)
-        for key, source, offset, deadline_ms in some.records
-    ]
 
 
 def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:

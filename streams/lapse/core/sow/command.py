@@ -10,7 +10,8 @@ from typing import Final, Protocol
 from lapse.core.sow import journal
 from lapse.core.sow.life import Life
 from lapse.core.sow.output import Departure, Happening, Reply, Step
-from lapse.core.sow.query import Inquiry, Order, Query
+from lapse.core.sow.query import Inquiry, Query
+from lapse.core.sow.ranking import Order
 from lapse.core.sow.record import facts_of
 from lapse.core.sow.state import SowState
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates

@@ -2,57 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
 
 from lapse.core.sow.output import Kind, Message, Reply, Step
-from lapse.core.sow.settings import Compile
+from lapse.core.sow.ranking import Order, Ranking
 from lapse.core.sow.state import SowState
 from lapse.core.sow.subscription import Predicate
 from lapse.core.sow.view import View
-
-_DIRECTION: Final = re.compile(r"\s+(ASC|DESC)\s*\Z", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """`order_by`: an expression, and which way. NULL, NaN and what cannot be compared come last either way."""
-
-    value: Callable[[Any], Any]
-    descending: bool
-
-    @classmethod
-    def parse(cls, text: str, compile_value: Compile) -> Order:
-        """Read an expression with ASC (the default) or DESC behind it.
-
-        Raises:
-            ValueError: a fault in the expression; the text shows the place.
-        """
-        match = _DIRECTION.search(text)
-        try:
-            if match is None:
-                return cls(compile_value(text), False)
-            return cls(compile_value(text[: match.start()]), match[1].upper() == "DESC")
-        except ValueError as error:
-            raise ValueError(f"order_by: {error}") from error
-
-    def sorted(self, views: Sequence[View]) -> list[View]:
-        """Return the records in order; numbers stand before texts, equal ones as they came."""
-        ranked: list[tuple[tuple[int, Any], View]] = []
-        last: list[View] = []
-        for view in views:
-            value = self.value(view)
-            if isinstance(value, str):
-                ranked.append(((1, value), view))
-            elif isinstance(value, (int, float)) and not math.isnan(value):
-                ranked.append(((0, value), view))
-            else:
-                last.append(view)
-        ranked.sort(key=lambda pair: pair[0], reverse=self.descending)
-        return [view for _, view in ranked] + last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +59,13 @@ class Query:
     __slots__ = (
         "_inquiry",
         "_left",
-        "_matched",
         "_pending",
+        "_ranked",
+        "_ranking",
         "_sent",
         "_skip",
         "_state",
+        "_unranked",
         "_withheld",
         "finished",
     )
@@ -118,11 +78,9 @@ class Query:
             self._pending = entries.copy()
         else:
             self._pending = {name: entries[name] for name in inquiry.candidates if name in entries}
-        self._matched = inquiry.order is not None
-        if inquiry.order is not None:
-            views = [view for name, entry in self._pending.items() if self._matches(view := state.view(name, entry))]
-            # Batches are taken from the end.
-            self._pending = {view.name: view.entry for view in reversed(inquiry.order.sorted(views))}
+        self._ranking = None if inquiry.order is None else Ranking(inquiry.order)
+        self._unranked = iter(self._pending.items())
+        self._ranked: Iterator[tuple[bytes, bytes]] | None = None
         self._withheld: set[bytes] = set()
         self._skip = inquiry.skip
         self._left = inquiry.top_n
@@ -175,18 +133,26 @@ class Query:
             step: gets the messages.
         """
         inquiry = self._inquiry
+        if self._ranking is not None and self._ranked is None:
+            self._rank(self._ranking)
+            if self._ranked is None:
+                return
         room = inquiry.batch_size if self._left is None else min(inquiry.batch_size, self._left)
         sent = 0
-        pending = self._pending
+        ended = False
         for _ in range(self._state.settings.max_scan):
-            if not pending or sent == room:
+            if sent == room:
                 break
-            name, entry = pending.popitem()
+            found = self._next()
+            if found is None:
+                ended = True
+                break
+            name, entry = found
             if self._state.is_due(entry, max(now_ms, inquiry.at_ms)):
                 self._withheld.add(name)
                 continue
             view = self._state.view(name, entry)
-            if not (self._matched or self._matches(view)):
+            if self._ranked is None and not self._matches(view):
                 continue
             if self._skip:
                 self._skip -= 1
@@ -196,13 +162,28 @@ class Query:
         self._sent += sent
         if self._left is not None:
             self._left -= sent
-        if not pending or self._left == 0:
+        if ended or self._left == 0 or (self._ranked is None and not self._pending):
             self._finish(step)
+
+    def _rank(self, ranking: Ranking) -> None:
+        """Bring some of the snapshot's records into their order, those that match."""
+        some = list(islice(self._unranked, self._state.settings.max_scan))
+        views = [self._state.view(name, entry) for name, entry in some]
+        ranking.add([view for view in views if self._matches(view)])
+        if len(some) < self._state.settings.max_scan:
+            self._ranked = ranking.merged()
+
+    def _next(self) -> tuple[bytes, bytes] | None:
+        """The next record of the snapshot, or None."""
+        if self._ranked is not None:
+            return next(self._ranked, None)
+        return self._pending.popitem() if self._pending else None
 
     def _finish(self, step: Step) -> None:
         inquiry = self._inquiry
         self.finished = True
         self._pending = {}
+        self._ranked = None
         step.messages.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
         if inquiry.answered:
             counts = (("records", self._sent),)
