@@ -12,32 +12,52 @@ from benchmarks.worker import Worker
 from lapse_client import Connection, Queue, QueueSubscriber, SowClient
 
 _RESTORED = re.compile(r"restored \d+ keys .* in ([0-9.]+) s")
+_STANDS_BY = re.compile(r"standing by")
 _LOOK_S = 0.01
 
 
-def run(bootstrap_servers: str, messages: int = 1_000_000, entity: str = "queue") -> Figures:
+def run(
+    bootstrap_servers: str,
+    messages: int = 1_000_000,
+    entity: str = "queue",
+    store: str = "memory",
+    standby: bool = False,
+) -> Figures:
     """Load a worker, kill it, start another one at once, and wait for the first sign of life.
 
     Args:
         bootstrap_servers: the broker.
         messages: how many are queued, or how many records the SOW topic has.
         entity: `queue` or `sow`.
+        store: `memory` or `rocksdb`.
+        standby: whether a second worker stands by, and takes over; else the first one is started again.
     """
     name = f"recovery-{time.time_ns()}"
     connection = Connection(bootstrap_servers)
-    with Worker(bootstrap_servers, name, f'[{entity}.{name}]\nexpiration = "enabled"\n') as worker:
+    options = "standby = true" if standby else ""
+    entities = f'[{entity}.{name}]\nexpiration = "enabled"\n'
+    with (
+        Worker(bootstrap_servers, name, entities, store, options) as worker,
+        Worker(bootstrap_servers, name, entities, store, options) as other,
+    ):
         create(bootstrap_servers, name)
         worker.apply()
         publish(bootstrap_servers, name, messages, keys=messages)
         worker.start()
         _await_loaded(connection, name, entity, messages)
+        successor = worker
+        if standby:
+            successor = other
+            other.start()
+            other.until(lambda: _STANDS_BY.search(other.log.read_text(errors="replace")), timeout_s=240)
         time.sleep(1)
-        started = worker.log.stat().st_size
+        started = successor.log.stat().st_size
         killed = time.perf_counter()
         worker.kill()
-        worker.start()
-        marks: dict[str, float] = {}
-        restored_s = _watch(worker, started, killed, marks)
+        if not standby:
+            worker.start()
+        marks: dict[str, float] = {"started": 0.0} if standby else {}
+        restored_s = _watch(successor, started, killed, marks)
         ask = _first_delivery if entity == "queue" else _first_answer
         ask(connection, name, messages)
         total = time.perf_counter() - killed

@@ -33,6 +33,13 @@ _RATE = Column("rate", "messages/s", 0)
 _WORKER = Column("worker_us", "worker CPU, µs/message")
 _CLIENT = Column("client_us", "client CPU, µs/message")
 _BROKER = Column("broker_us", "broker CPU, µs/message")
+_RECOVERY = (
+    Column("seconds", "in all, s"),
+    Column("start_s", "process start, s"),
+    Column("rejoin_s", "back in the group, s"),
+    Column("restore_s", "changelog read, s"),
+    Column("rest_s", "to the first one, s"),
+)
 _LIFE = (_RATE, _WORKER, _CLIENT, _BROKER)
 
 
@@ -44,6 +51,10 @@ def rows(load: Load) -> list[Row]:
         _memory(load),
         _depth(load),
         _sow(load),
+        _sow_query(load),
+        _sow_turns(load),
+        _sow_expiry(load),
+        _sow_recovery(load),
         _burst(load),
         _lateness(load),
         _recovery(load),
@@ -133,15 +144,83 @@ def _sow(load: Load) -> Row:
         "sow",
         "Upserts of a SOW topic, durable",
         [
-            Contestant(ours, "sow_upserts", {"messages": load.messages * 2 // 3}),
+            Contestant(ours, "sow_upserts", {"messages": load.messages}),
             Contestant(faust, "stock_faust", {"messages": max(5_000, load.messages // 15)}),
-            Contestant(quix, "quix_state", {"messages": load.messages // 3}),
+            Contestant(quix, "quix_state", {"messages": load.messages}),
         ],
         _LIFE,
         [
             Goal(f"{ours} / {faust}", ratio(ours, faust), 25, True),
             Goal(f"{ours} / {quix}", ratio(ours, quix), 1.5, True),
         ],
+    )
+
+
+def _sow_query(load: Load) -> Row:
+    records = min(100_000, load.recovered)
+    plain, ordered, top = "in any order", "order_by", "order_by, top_n = 100"
+    by = {"messages": records, "order_by": "/qty DESC"}
+    return Row(
+        "sow-query",
+        f"Queries of {records:,} records through a filter, while others are updated every 5 ms",
+        [
+            Contestant(plain, "sow_query", {"messages": records}),
+            Contestant(ordered, "sow_query", by),
+            Contestant(top, "sow_query", {**by, "top_n": 100}),
+        ],
+        [
+            Column("seconds", "one query, s", 2),
+            Column("before_p99_ms", "updates before, p99, ms"),
+            Column("before_max_ms", "greatest, ms"),
+            Column("during_p99_ms", "updates meanwhile, p99, ms"),
+            Column("during_max_ms", "greatest, ms"),
+        ],
+        [
+            Goal(f"{name}: the longest that an update waited for", figure(name, "stall_ms"), 20, False, "ms")
+            for name in (plain, ordered, top)
+        ],
+        most_repeats=1,
+    )
+
+
+def _sow_turns(load: Load) -> Row:
+    name = f"{min(1_000_000, load.recovered):,} records"
+    kinds = {"update": "500 updates", "query": "a query's", "order": "an ordered query's", "expiry": "500 expiries"}
+    return Row(
+        "sow-turns",
+        "How long a SOW shard is busy before others have their turn, at most (the core alone)",
+        [Contestant(name, "sow_turns", {"messages": min(1_000_000, load.recovered)})],
+        [Column(f"{kind}_ms", f"{what}, ms") for kind, what in kinds.items()],
+        [Goal(f"{what} longest turn", figure(name, f"{kind}_ms"), 20, False, "ms") for kind, what in kinds.items()],
+        most_repeats=1,
+    )
+
+
+def _sow_expiry(load: Load) -> Row:
+    name = f"{load.burst:,} records"
+    return Row(
+        "sow-expiry",
+        "Records due within one second: until all are gone, with their tombstones, and a subscription is told of each",
+        [Contestant(name, "sow_expiry", {"messages": load.burst})],
+        [Column("seconds", "until all are gone, s"), _WORKER, _BROKER],
+        [Goal("from the first deadline to the last tombstone and message", figure(name, "seconds"), 10, False, "s")],
+        most_repeats=1,
+        timeout_s=900.0,
+    )
+
+
+def _sow_recovery(load: Load) -> Row:
+    records = min(load.recovered, 1_000_000)
+    base = {"messages": records, "entity": "sow"}
+    kinds = {"memory": base, "RocksDB": {**base, "store": "rocksdb"}, "standby": {**base, "standby": True}}
+    return Row(
+        "sow-recovery",
+        f"After kill -9, with {records:,} records: to the first answer",
+        [Contestant(name, "recovery", arguments) for name, arguments in kinds.items()],
+        _RECOVERY,
+        [Goal(f"{name}, to the first answer", figure(name, "seconds"), 10, False, "s") for name in kinds],
+        most_repeats=1,
+        timeout_s=900.0,
     )
 
 
@@ -184,25 +263,13 @@ def _lateness(load: Load) -> Row:
 
 
 def _recovery(load: Load) -> Row:
-    queue, sow = f"queue, {load.recovered:,} messages", f"SOW topic, {min(load.recovered, 1_000_000):,} records"
+    name = f"queue, {load.recovered:,} messages"
     return Row(
         "recovery",
-        "After kill -9 and an immediate restart: to the first delivery, or the first answer",
-        [
-            Contestant(queue, "recovery", {"messages": load.recovered}),
-            Contestant(sow, "recovery", {"messages": min(load.recovered, 1_000_000), "entity": "sow"}),
-        ],
-        [
-            Column("seconds", "in all, s"),
-            Column("start_s", "process start, s"),
-            Column("rejoin_s", "back in the group, s"),
-            Column("restore_s", "changelog read, s"),
-            Column("rest_s", "to the first one, s"),
-        ],
-        [
-            Goal("queue, to the first delivery", figure(queue, "seconds"), 10, False, "s"),
-            Goal("SOW topic, to the first answer", figure(sow, "seconds"), 10, False, "s"),
-        ],
+        "After kill -9 and an immediate restart: to the first delivery",
+        [Contestant(name, "recovery", {"messages": load.recovered})],
+        _RECOVERY,
+        [Goal("to the first delivery", figure(name, "seconds"), 10, False, "s")],
         most_repeats=1,
         timeout_s=900.0,
     )

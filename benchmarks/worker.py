@@ -23,16 +23,19 @@ class Worker:
         app_id: name of the deployment.
         entities: the `[queue.…]` and `[sow.…]` tables, as TOML.
         store: `memory` or `rocksdb`.
+        options: further lines of `[lapse]`.
     """
 
-    def __init__(self, bootstrap_servers: str, app_id: str, entities: str, store: str = "memory") -> None:
+    def __init__(
+        self, bootstrap_servers: str, app_id: str, entities: str, store: str = "memory", options: str = ""
+    ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="lapse-benchmark-")
         directory = Path(self._directory.name)
         self.log = directory / "worker.log"
         self._config = directory / "lapse.toml"
         self._config.write_text(
             f'[lapse]\napp_id = "{app_id}"\nbootstrap_servers = "{bootstrap_servers}"\n'
-            f'store = "{store}"\ndata_dir = "{directory}/data"\n{entities}\n'
+            f'store = "{store}"\ndata_dir = "{directory}/data"\n{options}\n{entities}\n'
         )
         self._process: subprocess.Popen[bytes] | None = None
 

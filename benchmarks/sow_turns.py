@@ -1,0 +1,69 @@
+"""The core alone: how long a SOW shard is busy at a time, so that nobody else has a turn, with many records."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks.contestant import Figures, alone
+from benchmarks.load import order
+from lapse.core.lifetime import Expiration
+from lapse.core.sow.output import Step
+from lapse.core.sow.settings import SowSettings
+from lapse.core.sow.shard import SowShard
+from lapse.protocol.command import Command
+
+_NOW_MS = 1_800_000_000_000
+_AT_ONCE = 500
+
+
+class Record(NamedTuple):
+    """What the core asks of a record."""
+
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]]
+
+
+def run(messages: int = 100_000) -> Figures:
+    """Update every record twice, query, query in an order, and let all expire; the longest turn of each, in ms.
+
+    Args:
+        messages: how many records there are, all due within one second.
+    """
+    gc.disable()  # the worker has it look rarely
+    shard = SowShard(SowSettings(name="turns", expiration=Expiration(True)))
+    lifetimes = [[("lapse-expires-at-ms", b"%d" % (_NOW_MS + 60_000 + ms))] for ms in range(1000)]
+    longest: dict[str, float] = {"update": 0.0, "query": 0.0, "order": 0.0, "expiry": 0.0}
+
+    def turn(what: str, do: Callable[[], object]) -> object:
+        began = time.thread_time()
+        done = do()
+        longest[what] = max(longest[what], time.thread_time() - began)
+        return done
+
+    for offset in range(0, 2 * messages, _AT_ONCE):
+        records = [
+            Record(at, _NOW_MS, b"k%d" % (at % messages), order(at % messages), lifetimes[at % 1000])
+            for at in range(offset, offset + _AT_ONCE)
+        ]
+        turn("update", lambda records=records: shard.arrive("turns", 0, records, Step()))
+    for what, order_by in (("query", None), ("order", "/price DESC")):
+        step = Step()
+        command = Command(command="sow", id="q", filter="/price >= 500", order_by=order_by)
+        turn(what, lambda command=command, step=step: shard.command(command, _NOW_MS, step))
+        (query,) = step.queries
+        while not query.finished:
+            turn(what, lambda query=query: shard.pull(query, _NOW_MS, Step()))
+    more: object = True
+    while more:
+        more = turn("expiry", lambda: shard.advance(_NOW_MS + 61_000, Step(), _AT_ONCE))
+    return {"messages": messages, **{f"{what}_ms": seconds * 1000 for what, seconds in longest.items()}}
+
+
+if __name__ == "__main__":
+    alone(run)
