@@ -41,7 +41,6 @@ def run(bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top
     with (
         Worker(bootstrap_servers, name, f'[sow.{name}]\nexpiration = "enabled"\n') as worker,
         Ends(bootstrap_servers) as ends,
-        SowClient(name, connection=Connection(bootstrap_servers), timeout_s=120) as client,
     ):
         create(bootstrap_servers, name)
         worker.apply()
@@ -50,7 +49,10 @@ def run(bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top
         worker.until(lambda: ends.of(state) >= messages)
         begin = ends.of(told)
         seconds: list[float] = []
-        with _updates(bootstrap_servers, name):
+        with (
+            _updates(bootstrap_servers, name),
+            SowClient(name, connection=Connection(bootstrap_servers), timeout_s=120) as client,
+        ):
             time.sleep(_QUIET_S)
             asked = [time.time()]
             for _ in range(_QUERIES):

@@ -83,9 +83,13 @@ class SowOutput:
         rows: list[Row] = []
         places = _places(sources)
         unpack = HEAD.unpack_from
+        known: Removal | None = None
+        said: _Headers = []
         for key, entry, removal in records:
             if entry is None:
-                rows.append((key, None, _removal(removal)))
+                if removal is not known:  # those that left together often left alike
+                    known, said = removal, _removal(removal)
+                rows.append((key, None, said))
                 continue
             deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
             headers: _Headers = [

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.sow.record import deadline_of
+from lapse.core.sow.record import DEADLINE, deadline_of
 
 _SHIFT: Final = 10
 _SLACK: Final = 65_536
@@ -110,6 +110,7 @@ class DeadlineIndex:
             the keys, whose records are there and due; and whether some may be left.
         """
         entries = self._entries
+        unpack = DEADLINE.unpack_from
         found: list[bytes] = []
         moved = False
         while True:
@@ -139,7 +140,7 @@ class DeadlineIndex:
             for key in dict.fromkeys(keys):
                 entry = entries.get(key)
                 if entry is not None:
-                    deadline_ms = deadline_of(entry)
+                    (deadline_ms,) = unpack(entry)
                     if deadline_ms == instant_ms:
                         found.append(key)
                     elif instant_ms < deadline_ms != NEVER:
@@ -190,11 +191,19 @@ class DeadlineIndex:
         some = self._moving[-_MOVED_AT_ONCE:]
         del self._moving[-_MOVED_AT_ONCE:]
         some.reverse()
+        ends_ms = begins_ms + (1 << _SHIFT)
         self._filed -= len(some)
+        fine = self._fine
+        unpack = DEADLINE.unpack_from
         for key in some:
             entry = entries.get(key)
-            if entry is not None and begins_ms <= (deadline_ms := deadline_of(entry)) != NEVER:
-                self._file(key, deadline_ms)
+            if entry is not None:
+                (deadline_ms,) = unpack(entry)
+                if begins_ms <= deadline_ms < ends_ms and (keys := fine.get(deadline_ms)) is not None:
+                    keys.append(key)
+                    self._filed += 1
+                elif begins_ms <= deadline_ms != NEVER:
+                    self._file(key, deadline_ms)
 
     def _add_fine(self, key: bytes, deadline_ms: int) -> None:
         keys = self._fine.get(deadline_ms)

@@ -284,20 +284,34 @@ class Life:
             return
         unpack = HEAD.unpack_from
         gone: list[tuple[bytes, int, int, int]] = []
+        left: list[tuple[bytes, bytes]] = []
+        alike: dict[int, Removal] = {}
+        oldest = state.sequence
         for name in names:
             entry = entries[name]
-            deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
-            path = path_of(headers_of(entry)) if size and is_replicated(entry, size) else b""
-            removals[name] = Removal(OutOfFocus.EXPIRED, timestamp_ms, path)
-            gone.append((name[1:], source, offset, deadline_ms))
-        for subscriber in subscribers:
-            if subscriber.predicates or subscriber.fault:
-                seen = [name for name in names if subscriber.has_seen(state.view(name, entries[name]))]
+            deadline_ms, timestamp_ms, sequence, offset, source, size = unpack(entry)
+            key = name[1:]
+            if size and is_replicated(entry, size):
+                removals[name] = Removal(OutOfFocus.EXPIRED, timestamp_ms, path_of(headers_of(entry)))
             else:
-                since = subscriber.subscription.since
-                seen = [name for name in names if unpack(entries[name])[2] > since]
+                removal = alike.get(timestamp_ms)
+                if removal is None:
+                    removal = alike[timestamp_ms] = Removal(OutOfFocus.EXPIRED, timestamp_ms)
+                removals[name] = removal
+            gone.append((key, source, offset, deadline_ms))
+            left.append((key, entry))
+            if sequence < oldest:
+                oldest = sequence
+        for subscriber in subscribers:
+            seen = left
+            if subscriber.predicates or subscriber.fault or subscriber.subscription.since >= oldest:
+                seen = [
+                    (key, entry)
+                    for name, (key, entry) in zip(names, left, strict=True)
+                    if subscriber.has_seen(state.view(name, entry))
+                ]
             if seen:
-                step.messages.append(Expelled(subscriber.subscription.id, [(name[1:], entries[name]) for name in seen]))
+                step.messages.append(Expelled(subscriber.subscription.id, seen))
         state.drop_all(names, step)
         if gone:
             step.departures.append(Expiries(now_ms, gone))

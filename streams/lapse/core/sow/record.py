@@ -16,7 +16,8 @@ HEAD: Final = struct.Struct(">qqqqII")
 HEAD_BYTES: Final = HEAD.size
 
 _LENGTHS: Final = struct.Struct(">Ii")
-_DEADLINE: Final = struct.Struct(">q")
+DEADLINE: Final = struct.Struct(">q")
+"""The deadline: the first 8 bytes of the head."""
 
 
 class Facts(NamedTuple):
@@ -51,7 +52,7 @@ def facts_of(entry: bytes) -> Facts:
 
 def deadline_of(entry: bytes) -> int:
     """Read a packed record's deadline, ms since the epoch."""
-    deadline_ms: int = _DEADLINE.unpack_from(entry)[0]
+    deadline_ms: int = DEADLINE.unpack_from(entry)[0]
     return deadline_ms
 
 
