@@ -33,9 +33,12 @@ class Order:
             ValueError: a fault in the expression; the text shows the place.
         """
         match = _DIRECTION.search(text)
-        if match is None:
-            return cls(compile_value(text), False)
-        return cls(compile_value(text[: match.start()]), match[1].upper() == "DESC")
+        try:
+            if match is None:
+                return cls(compile_value(text), False)
+            return cls(compile_value(text[: match.start()]), match[1].upper() == "DESC")
+        except ValueError as error:
+            raise ValueError(f"order_by: {error}") from error
 
 
 class Ranking:
