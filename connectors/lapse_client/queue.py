@@ -7,7 +7,7 @@ from types import TracebackType
 
 from lapse.protocol.answer import Answer, QueuedMessage
 from lapse.protocol.bookmark import BookmarkRange
-from lapse.protocol.command import Command
+from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.connection import Connection
 from lapse_client.conversation import Conversation
 from lapse_client.delivery import Settling
@@ -82,9 +82,19 @@ class Queue:
             skip: so many are left out first.
         """
         most = None if top_n is None else top_n + skip
-        answers = self._ask(Command(command="sow", filter=filter, top_n=most))
-        messages = [message for answer in answers for message in answer.messages]
-        return messages[skip:] if top_n is None else messages[skip : skip + top_n]
+        conversation = self._live()
+        messages: list[QueuedMessage] = []
+        for shard in conversation.partitions:
+            seen = 0
+            while most is None or len(messages) < most:
+                part = MOST_PEEKED if most is None else min(MOST_PEEKED, most - len(messages))
+                command = Command(command="sow", filter=filter, top_n=part, skip=seen)
+                (answer,) = conversation.ask([shard], command, self._timeout_s)
+                messages.extend(answer.messages)
+                seen += len(answer.messages)
+                if len(answer.messages) < part:
+                    break
+        return messages[skip:] if most is None else messages[skip:most]
 
     def acknowledge(self, bookmarks: Iterable[str] = (), *, filter: str | None = None) -> list[SettlementResult]:  # noqa: A002
         """Settle as done; by `topic:partition:first[-last][#count]`, or by filter."""

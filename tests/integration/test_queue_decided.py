@@ -19,6 +19,7 @@ QUEUES = {
     "late": {"expiration": "enabled"},
     "once": {"semantics": "at-most-once", "ordering": "total", "barrier": "/type = 'EOD'"},
     "crowd": {},
+    "deepest": {"partitions": 2},
 }
 
 
@@ -214,6 +215,19 @@ def test_total_order_holds_while_workers_join_leave_and_die(deploy: Deploy) -> N
         publish(10)
         take(written - len(seen))
     assert list(seen) == list(range(written))
+
+
+@pytest.mark.feature("Q15", "X3")
+def test_a_peek_shows_all_however_many_there_are(served: Deployment) -> None:
+    """An answer has a thousand messages at most; the client asks on, shard by shard."""
+    for partition in range(2):
+        served.write("deepest", *("x" for _ in range(1_200)), partition=partition)
+    until(lambda: served.depth("deepest")["depth"] == 2_400, "all messages")
+    with served.queue("deepest") as queue:
+        assert len({message.bookmark for message in queue.peek()}) == 2_400
+        first = [message.bookmark for message in queue.peek(top_n=2_300)]
+        assert len(first) == 2_300
+        assert [message.bookmark for message in queue.peek(top_n=50, skip=1_190)] == first[1_190:1_240]
 
 
 @pytest.mark.feature("Q3", "Q7")

@@ -32,6 +32,9 @@ MOST_BOOKMARKS: Final = 20_000
 _SHOWN_CHARACTERS: Final = 60
 """So much of a wrong value is shown to its sender."""
 
+MOST_PEEKED: Final = 1_000
+"""Messages that one answer to a queue's `sow` shows; `skip` goes on."""
+
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Period = Annotated[int, Field(ge=1, lt=1 << 63)]
 Name = Annotated[str, Field(max_length=MOST_NAME_CHARACTERS)]

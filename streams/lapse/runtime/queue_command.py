@@ -11,9 +11,7 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.protocol.answer import Answer, QueuedMessage, Settlement
 from lapse.protocol.bookmark import BookmarkRange
-from lapse.protocol.command import QUEUE_COMMANDS, Command
-
-PEEK_LIMIT = 1_000
+from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
 
 
 class Refused(ValueError):
@@ -189,7 +187,7 @@ class QueueCommands:
         return {"counts": counts, "publish_target": self._publish_target}
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else PEEK_LIMIT, PEEK_LIMIT)
+        skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
         messages = [
             QueuedMessage(
                 bookmark=f"{one.topic}:{one.partition}:{one.offset}",
