@@ -17,6 +17,7 @@ class Load:
         recovered: messages, or SOW records, of the recovery.
         deepest: messages of the core alone.
         seconds: of steady publishing.
+        ledger: messages of the greater ledger.
     """
 
     messages: int = 300_000
@@ -24,9 +25,10 @@ class Load:
     recovered: int = 1_000_000
     deepest: int = 10_000_000
     seconds: float = 6.0
+    ledger: int = 20_000_000
 
 
-QUICK = Load(messages=60_000, burst=100_000, recovered=100_000, deepest=1_000_000, seconds=3.0)
+QUICK = Load(messages=60_000, burst=100_000, recovered=100_000, deepest=1_000_000, seconds=3.0, ledger=500_000)
 """Shows that everything runs; too little for figures that one would quote."""
 
 _RATE = Column("rate", "messages/s", 0)
@@ -60,6 +62,7 @@ def rows(load: Load) -> list[Row]:
         _recovery(load),
         _filter(),
         _options(load),
+        _ledger(load),
     ]
 
 
@@ -301,4 +304,29 @@ def _options(load: Load) -> Row:
         ],
         _LIFE,
         most_repeats=1,
+    )
+
+
+def _ledger(load: Load) -> Row:
+    less, most = load.ledger // 10, load.ledger
+    small, great = f"{less:,} messages", f"{most:,} messages"
+    return Row(
+        "ledger",
+        "The ledger of a queue, from its topics, by Spark in one process",
+        [Contestant(small, "ledger", {"messages": less}), Contestant(great, "ledger", {"messages": most})],
+        [
+            Column("seconds", "in all, s"),
+            Column("per_million_s", "a million, s", 2),
+            Column("cpu_us", "Spark CPU, µs/message", 2),
+            Column("peak_mib", "Spark, most memory, MiB", 0),
+            Column("ranges", "ranges in events", 0),
+            Column("letters", "letters", 0),
+        ],
+        [
+            Goal(great, figure(great, "seconds"), 600, False, "s"),
+            Goal(f"a message of {great} / of {small}", ratio(great, small, "per_million_s"), 1.3, False),
+            Goal("most memory", figure(great, "peak_mib"), 8192, False, "MiB"),
+        ],
+        most_repeats=1,
+        timeout_s=1800.0,
     )

@@ -33,6 +33,7 @@ def parse(raw: DataFrame) -> DataFrame:
             header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
             # On other families' letters it is the lifetime of a record that lapse never saw: the deadline too.
             header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
+            header.number(headers, names.EPOCH).alias("epoch"),
         ),
     )
     told = read.select("*", "told.*", _fault(F.col("told")).alias("fault"))

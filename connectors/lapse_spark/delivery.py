@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
 
-from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
+from lapse.protocol import codec
 from lapse.protocol import header as names
+from lapse.protocol import schema as avro
 from lapse_spark import facts, header, schema
 
 _BOOKMARK = r"^([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,19})$"
 _WITH_BOOKMARK = ("delivery", "barrier")
+_MOST_IN_A_RANGE: Final = 1 << 24
+"""Far more than a worker hands out at once; what is longer is damage, and would fill the memory."""
 
 
 def parse(raw: DataFrame) -> DataFrame:
@@ -23,6 +30,7 @@ def parse(raw: DataFrame) -> DataFrame:
         `schema.DELIVERY`, one row per record; what is not lapse's has a `fault`.
     """
     headers = header.newest_first(F.col("headers"))
+    kind = header.text(headers, names.KIND)
     read = raw.select(
         F.col("topic").alias("delivery_topic"),
         F.col("partition").alias("delivery_partition"),
@@ -32,7 +40,7 @@ def parse(raw: DataFrame) -> DataFrame:
         "value",
         "headers",
         facts.once(
-            header.text(headers, names.KIND).alias("kind"),
+            kind.alias("kind"),
             header.text(headers, names.SUBSCRIPTION).alias("subscription"),
             header.text(headers, names.BOOKMARK).alias("bookmark"),
             header.count(headers, names.DELIVERY_COUNT).alias("delivery_count"),
@@ -40,19 +48,59 @@ def parse(raw: DataFrame) -> DataFrame:
             header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
             header.number(headers, names.TIMESTAMP_MS).alias("arrived_at_ms"),
             header.number(headers, names.EPOCH).alias("epoch"),
+            F.when(kind == "reference", _referred()).alias("body"),
         ),
     ).withColumns(
         {
-            "topic": _part(1),
-            "partition": _part(2).try_cast("int"),
+            "topic": F.coalesce(F.col("body.topic"), _part(1)),
+            "partition": F.coalesce(F.col("body.partition"), _part(2).try_cast("int")),
             "offset": _part(3).try_cast("bigint"),
+            "deadlines_ms": F.when(F.col("body").isNotNull(), _deadlines(F.col("body.deadlines_ms"))),
         }
     )
-    fault = F.when(F.col("kind").isNull(), f"header {names.KIND} is missing").when(
-        F.col("kind").isin(*_WITH_BOOKMARK) & F.col("offset").isNull(),
-        f"header {names.BOOKMARK} is missing or unreadable",
+    one = F.struct(F.col("offset").alias("first"), F.col("offset").alias("last"), "delivery_count")
+    ranges = F.coalesce(F.col("body.ranges"), F.when(F.col("offset").isNotNull(), F.array(one)))
+    read = read.withColumn("ranges", ranges.cast(schema.DELIVERY["ranges"].dataType))
+    damaged = F.exists(
+        "ranges",
+        lambda few: (
+            (few["first"] < 0) | (few["last"] < few["first"]) | (few["last"] - few["first"] >= _MOST_IN_A_RANGE)
+        ),
+    )
+    fault = (
+        F.when(F.col("kind").isNull(), f"header {names.KIND} is missing")
+        .when(
+            F.col("kind").isin(*_WITH_BOOKMARK) & F.col("offset").isNull(),
+            f"header {names.BOOKMARK} is missing or unreadable",
+        )
+        .when((F.col("kind") == "reference") & F.col("body.topic").isNull(), "no reference of the known schema")
+        .when(damaged, "a reference with a range that is none")
     )
     return schema.conform(read.withColumn("fault", fault), schema.DELIVERY)
+
+
+def each(deliveries: DataFrame) -> DataFrame:
+    """One row for every message that is delivered, also by reference: the same columns, without the two arrays.
+
+    Args:
+        deliveries: readable ones, `schema.DELIVERY`; answers and epochs deliver nothing, and are left out.
+    """
+    named = F.transform(
+        "ranges",
+        lambda few: F.transform(
+            F.sequence(few["first"], few["last"]),
+            lambda offset: F.struct(offset.alias("offset"), few["delivery_count"].alias("delivery_count")),
+        ),
+    )
+    others = [F.col(name) for name in deliveries.columns if name not in ("ranges", "deadlines_ms")]
+    rows = deliveries.select("deadlines_ms", *others, F.posexplode(F.flatten(named)).alias("_place", "_one"))
+    return rows.withColumns(
+        {
+            "offset": F.col("_one.offset"),
+            "delivery_count": F.col("_one.delivery_count"),
+            "expires_at_ms": F.coalesce(F.get("deadlines_ms", F.col("_place")), F.col("expires_at_ms")),
+        }
+    ).drop("_place", "_one", "deadlines_ms")
 
 
 def valid(deliveries: DataFrame) -> DataFrame:
@@ -65,3 +113,22 @@ def valid(deliveries: DataFrame) -> DataFrame:
 
 def _part(group: int) -> Column:
     return F.nullif(F.regexp_extract("bookmark", _BOOKMARK, group), F.lit(""))
+
+
+def _referred() -> Column:
+    """The body of a reference; null where it is none."""
+    known = F.substring("value", 1, codec.HEADER_BYTES) == F.lit(codec.header("reference"))
+    body = F.when(known, F.expr(f"substring(value, {codec.HEADER_BYTES + 1})"))
+    return from_avro(body, avro.text("reference"), {"mode": "PERMISSIVE"})
+
+
+def _deadlines(packed: Column) -> Column:
+    """Deadlines out of little-endian 64-bit numbers; null for `NEVER`."""
+    digits = F.hex(packed)
+    places = F.when(F.length(packed) >= 8, F.sequence(F.lit(0), (F.length(packed) / 8).cast("int") - 1))
+
+    def number(place: Column) -> Column:
+        octets = [F.substr(digits, place * 16 + 15 - 2 * octet, F.lit(2)) for octet in range(8)]
+        return F.nullif(F.conv(F.concat(*octets), 16, 10).try_cast("bigint"), F.lit(NEVER))
+
+    return F.coalesce(F.transform(places, number), F.array().cast("array<bigint>"))

@@ -22,6 +22,7 @@ from lapse_spark.session import session
 @click.option("--topics", required=True, metavar="NAME,…", help="Its underlying topics, all of them.")
 @click.option("--dead-letter-topic", multiple=True, help="Where its letters are, besides dlq.<queue>; may be repeated.")
 @click.option("--start", multiple=True, metavar="BOOKMARK", help="First message of a partition; may be repeated.")
+@click.option("--since", type=INSTANT, help="Only messages that arrived at this instant or later.")
 @click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
 @click.option("--expected-depth", type=int, help="Depth + scheduled + dying as the queue says, to be compared.")
 @click.option("--strict", is_flag=True, help="Records that cannot be read spoil the balance.")
@@ -36,6 +37,7 @@ def ledger(
     topics: str,
     dead_letter_topic: tuple[str, ...],
     start: tuple[str, ...],
+    since: int | None,
     until: int | None,
     expected_depth: int | None,
     strict: bool,
@@ -51,6 +53,7 @@ def ledger(
             [name.strip() for name in topics.split(",") if name.strip()],
             dead_letter_topics=dead_letter_topic,
             start=[Bookmark.parse(text) for text in start],
+            since_ms=since,
             until_ms=until,
             expected_depth=expected_depth,
             strict=strict,

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse_spark import account, quarantine, read
+from lapse_spark import account, block, quarantine, read
 from lapse_spark.connection import Connection
 from lapse_spark.entry import start
 from lapse_spark.read import Span
@@ -43,6 +43,7 @@ class Ledger:
         differences: the first of them, bookmark (or range), difference, fates, reasons.
         before_log_start: messages with a fate that the log has no more, by their events.
         elsewhere: records of the underlying topics that were redriven to another queue.
+        superseded: messages of which a worker that had lost its shard told another fate; it does not count.
         quarantined: records on the event and dead-letter topics that cannot be read.
         strict: whether records in quarantine spoil the balance.
     """
@@ -59,6 +60,7 @@ class Ledger:
     differences: list[dict[str, str]] = field(default_factory=list)
     before_log_start: int = 0
     elsewhere: int = 0
+    superseded: int = 0
     quarantined: int = 0
     strict: bool = False
 
@@ -77,14 +79,13 @@ class Ledger:
 
 def reckon(
     queue: str,
-    messages: DataFrame,
+    blocks: DataFrame,
     fates: DataFrame,
     letters: DataFrame,
     *,
-    until_ms: int | None = None,
     shown: int = SHOWN,
 ) -> tuple[Ledger, DataFrame]:
-    """Reckon the ledger from `account.published`, `account.told` and `account.lettered`.
+    """Reckon the ledger from `account.gather`, `account.told` and `account.lettered`.
 
     The inputs are read more than once: persist them. Only counts, and as many differences as are shown, come to the
     driver.
@@ -92,28 +93,34 @@ def reckon(
     Returns:
         The ledger, and all differences: topic, partition, first, last, difference, fates, reasons.
     """
-    logs = account.reach(messages)
-    each = account.accounts(messages, account.within(fates, logs), account.within(letters, logs), until_ms)
+    logs = account.reach(blocks)
+    each = account.accounts(blocks, account.within(fates, logs), account.within(letters, logs))
     outside = account.beyond(fates, letters, logs)
     state: dict[str, int] = {}
     by_reasons: dict[str, dict[str, int]] = {EventKind.DEAD_LETTERED: {}, EventKind.EXPIRED: {}}
     differ: dict[str, int] = {}
-    published = 0
-    for row in each.groupBy("state", "reasons", "difference", F.col("place").alias("place")).count().collect():
-        ours = row["place"] == 1
-        published += row["count"] if ours else 0
+    published = superseded = 0
+    kinds = each.groupBy("state", "reasons", "difference", "place", "superseded")
+    for row in kinds.agg(F.sum(F.bit_count("mask")).alias("messages")).collect():
+        number, ours = row["messages"], row["place"] == account.OURS
+        published += number if ours else 0
+        superseded += number if row["superseded"] else 0
         if row["difference"]:
-            differ[row["difference"]] = differ.get(row["difference"], 0) + row["count"]
+            differ[row["difference"]] = differ.get(row["difference"], 0) + number
         if ours or row["state"] == account.ELSEWHERE:
-            state[row["state"]] = state.get(row["state"], 0) + row["count"]
+            state[row["state"]] = state.get(row["state"], 0) + number
         if row["state"] in by_reasons:
             words = _words(row["reasons"])
-            by_reasons[row["state"]][words] = by_reasons[row["state"]].get(words, 0) + row["count"]
-    width = F.col("last") - F.col("first") + 1
-    after, before = outside.agg(
-        F.coalesce(F.sum(F.when(F.col("side") == "after", width)), F.lit(0)),
-        F.coalesce(F.sum(F.when((F.col("side") == "before") & F.col("by_event"), width)), F.lit(0)),
-    ).collect()[0]
+            by_reasons[row["state"]][words] = by_reasons[row["state"]].get(words, 0) + number
+    # Decimal: damaged ranges may name more offsets than 64 bits can count.
+    width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
+    after, before = (
+        int(number or 0)
+        for number in outside.agg(
+            F.sum(F.when(F.col("side") == "after", width)),
+            F.sum(F.when((F.col("side") == "before") & F.col("by_event"), width)),
+        ).collect()[0]
+    )
     if after:
         name = account.Difference.NOT_PUBLISHED.value
         differ[name] = differ.get(name, 0) + after
@@ -130,6 +137,7 @@ def reckon(
         differences=_listed(all_differences, shown) if differ else [],
         before_log_start=before,
         elsewhere=state.get(account.ELSEWHERE, 0),
+        superseded=superseded,
     )
     return ledger, all_differences
 
@@ -142,6 +150,7 @@ def run(
     *,
     dead_letter_topics: Sequence[str] = (),
     start: Sequence[Bookmark] = (),
+    since_ms: int | None = None,
     until_ms: int | None = None,
     expected_depth: int | None = None,
     strict: bool = False,
@@ -157,7 +166,8 @@ def run(
         underlying: its underlying topics, all of them.
         dead_letter_topics: where its letters are; those that the events name are read too, and `dlq.<queue>`.
         start: first messages of the queue (its recovery point), one per partition; the others from the log's beginning.
-        until_ms: only fates decided before this instant, ms since the epoch.
+        since_ms: only messages that arrived at this instant or later, ms since the epoch.
+        until_ms: only fates decided before this instant, and messages that arrived before it, ms since the epoch.
         expected_depth: depth + scheduled + dying as the queue's own inquiry says, to be compared.
         strict: records that cannot be read spoil the balance.
         shown: how many differences are listed.
@@ -168,31 +178,33 @@ def run(
     # Events first and messages last, each counted before the next is read: whatever an event names has been published.
     events = read.events(spark, connection, [queue], span=span)
     with read.existing([topics.events(queue)]):
-        told = events.drop(*_WHOLE_RECORD).persist()
+        told = events.select(*_TOLD).persist()
     bad, named = _seen(told)
     fates = account.since(account.told(told.where(F.col("fault").isNull()), queue, until_ms), starts, last="last")
     pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
     letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
-    lettered = letters.drop(*_WHOLE_RECORD).persist()
+    lettered = letters.select(*_LETTERED).persist()
     bad += lettered.where(F.col("fault").isNotNull()).count()
     good = lettered.where(F.col("fault").isNull())
     copies = account.since(account.lettered(good, queue, until_ms), starts, last="last")
     raw = read.records(spark, connection, names=underlying, span=span)
     with read.existing(underlying):
-        messages = account.since(account.published(raw, queue), starts, last="offset").persist()
+        messages = account.since(account.published(raw, queue), starts, last="offset")
+        blocks = account.gather(messages, since_ms, until_ms).persist()
     try:
-        ledger, differences = reckon(queue, messages, fates, copies, until_ms=until_ms, shown=shown)
+        ledger, differences = reckon(queue, blocks, fates, copies, shown=shown)
         if output is not None:
             differences.write.mode("overwrite").parquet(f"{output}/differences")
             aside = quarantine.split(events)[1].unionByName(quarantine.split(letters)[1])
             aside.write.mode("overwrite").parquet(f"{output}/quarantine")
         return replace(ledger, quarantined=bad, expected_depth=expected_depth, strict=strict)
     finally:
-        for cached in (messages, lettered, told):
+        for cached in (blocks, lettered, told):
             cached.unpersist()
 
 
-_WHOLE_RECORD = ("key", "value", "headers")
+_TOLD = ("fault", "entity", "event", "at_ms", "epoch", "messages", "reasons", "dead_letter_topic")
+_LETTERED = ("fault", "family", "entity", "topic", "partition", "offset", "reasons", "epoch", "expired_at_ms")
 
 
 def _seen(events: DataFrame) -> tuple[int, list[str]]:
@@ -202,10 +214,12 @@ def _seen(events: DataFrame) -> tuple[int, list[str]]:
 
 
 def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:
-    """All differences: single bookmarks of accounts, then ranges that the log does not have."""
+    """All differences: single bookmarks of classes, then ranges that the log does not have."""
     fates = account.in_words(F.col("fates"), tuple(kind.value for kind in account.FATES))
     reasons = account.in_words(F.col("reasons"), account.REASONS)
-    inside = each.where(F.col("difference").isNotNull()).select(
+    odd = each.where(F.col("difference").isNotNull())
+    single = odd.withColumn("offset", F.explode(block.offsets(F.col("block"), F.col("mask"))))
+    inside = single.select(
         "topic",
         "partition",
         F.col("offset").alias("first"),

@@ -88,7 +88,10 @@ def records(
         raise ValueError("which topics? give their names, or a pattern, not both")
     reader = spark.readStream if span.streaming else spark.read
     chosen = {"subscribe": ",".join(names)} if names else {"subscribePattern": pattern}
-    options = connection.reading() | chosen | span.source_options()
+    if not span.streaming:
+        # Otherwise a topic of one partition is read by one core.
+        chosen["minPartitions"] = str(spark.sparkContext.defaultParallelism)
+    options = chosen | connection.reading() | span.source_options()
     loaded = reader.format("kafka").options(**options).load()
     if not span.streaming and span.start_ms is not None:
         # A partition without any record as late as this is read from its last one on.

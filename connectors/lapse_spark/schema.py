@@ -80,6 +80,7 @@ DEAD_LETTER: Final = _columns(
     ("letter_at", _TIME, "Timestamp of the letter, UTC."),
     *_whole_record("letter"),
     _FAULT,
+    ("epoch", _LONG, "The shard's reign that decided it; null where the letter does not tell."),
 )
 
 MESSAGE_RANGE: Final = StructType(
@@ -115,12 +116,17 @@ EVENT: Final = _columns(
     _FAULT,
 )
 
+DELIVERED_RANGE: Final = StructType(
+    [StructField("first", _LONG), StructField("last", _LONG), StructField("delivery_count", _INT)]
+)
+"""Consecutive offsets of one partition that are delivered for the same time, both ends included."""
+
 DELIVERY: Final = _columns(
-    ("kind", _TEXT, "delivery, reference (no bookmark here), barrier, answer, epoch; of a SOW topic publish, oof, …"),
+    ("kind", _TEXT, "delivery, reference, barrier, answer, epoch; of a SOW topic publish, oof, …"),
     ("subscription", _TEXT, "To whom it was sent."),
     ("topic", _TEXT, "Bookmark: underlying topic of the message."),
     ("partition", _INT, "Bookmark: its partition."),
-    ("offset", _LONG, "Bookmark: its offset."),
+    ("offset", _LONG, "Bookmark: its offset; a reference has `ranges`."),
     ("delivery_count", _INT, "Which delivery of the message it is; the fencing token."),
     ("lease_until_ms", _LONG, "When the lease ends, ms since the epoch."),
     ("expires_at_ms", _LONG, "The message's deadline, ms since the epoch; null without one."),
@@ -132,6 +138,12 @@ DELIVERY: Final = _columns(
     ("delivered_at", _TIME, "Timestamp of the delivery, UTC."),
     *_whole_record("delivery"),
     _FAULT,
+    (
+        "ranges",
+        ArrayType(DELIVERED_RANGE),
+        "Which messages, in the order of delivery; of a reference as many as it names.",
+    ),
+    ("deadlines_ms", ArrayType(_LONG), "Of a reference: deadlines, one by one, null without one; empty: none has one."),
 )
 
 SOW: Final = _columns(

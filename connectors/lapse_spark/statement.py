@@ -28,6 +28,7 @@ def show(ledger: Ledger, console: Console) -> None:
     for name, number in (
         ("fates of messages that the log has no more", ledger.before_log_start),
         ("records redriven to another queue, left out", ledger.elsewhere),
+        ("told otherwise by a reign that was over", ledger.superseded),
         ("records in quarantine", ledger.quarantined),
     ):
         if number:

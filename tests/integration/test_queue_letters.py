@@ -35,6 +35,7 @@ OURS = {
     "lapse-expired-at-ms",
     "lapse-redriven-count",
     "lapse-id",
+    "lapse-epoch",
 }
 
 
@@ -80,7 +81,9 @@ def test_a_letter_has_the_originals_bytes_and_headers_and_says_what_happened(
         "lapse-expired-at-ms": facts["lapse-expired-at-ms"],
         "lapse-redriven-count": "0",
         "lapse-id": f"{topic}/{topic}:0:{written.offset}/0",
+        "lapse-epoch": facts["lapse-epoch"],
     }
+    assert int(facts["lapse-epoch"]) > 0
     assert int(facts["lapse-expired-at-ms"]) >= written.timestamp_ms + 300
 
 

@@ -40,6 +40,7 @@ class Death:
         delivery_count: how often it was delivered.
         cancel_count: how often it was cancelled.
         detail: the text of the fault; a standard sentence when empty.
+        epoch: the reign that decided it; None where there is none.
     """
 
     entity: str
@@ -50,6 +51,7 @@ class Death:
     delivery_count: int = 0
     cancel_count: int = 0
     detail: str = ""
+    epoch: int | None = None
 
 
 def redriven_count(headers: Sequence[tuple[str, bytes | None]]) -> int:
@@ -95,6 +97,8 @@ def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[s
         (header.REDRIVEN_COUNT, str(redriven)),
         (header.LAPSE_ID, lapse_id(death.entity, death.bookmark, redriven)),
     ]
+    if death.epoch is not None:
+        facts.append((header.EPOCH, str(death.epoch)))
     if death.expires_at_ms is not None:
         facts.append((EXPIRES_AT_MS, str(death.expires_at_ms)))
     letter.extend((name, value.encode()) for name, value in facts)

@@ -38,7 +38,10 @@ Of a SOW topic also `group-begin`, `sow`, `group-end`, `publish`, `oof`.
 SUBSCRIPTION: Final = "lapse-subscription"
 COMMAND_ID: Final = "lapse-command-id"
 EPOCH: Final = "lapse-epoch"
-"""Which reign of the shard wrote the record; a reader drops records of an epoch below one it has seen."""
+"""Which reign of the shard wrote the record; a reader drops records of an epoch below one it has seen.
+
+On a dead letter, too: where two reigns told a message's fate, the higher one's counts.
+"""
 BOOKMARK: Final = "lapse-bookmark"
 LEASE_UNTIL_MS: Final = "lapse-lease-until-ms"
 DELIVERY_COUNT: Final = "lapse-delivery-count"
@@ -71,6 +74,7 @@ DEAD_LETTER_NAMES: Final = frozenset(
         EXPIRED_AT_MS,
         REDRIVEN_COUNT,
         LAPSE_ID,
+        EPOCH,
     }
 )
 """Headers that a dead letter sets: overwritten, never piled up (D2)."""

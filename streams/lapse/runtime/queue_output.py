@@ -108,6 +108,7 @@ class QueueOutput:
                 delivery_count=int(messages.deliveries[at]),
                 cancel_count=0 if messages.cancels is None else int(messages.cancels[at]),
                 detail=removal.detail,
+                epoch=self._epoch,
             )
             headers = dead_letter.headers(death, () if record is None else record.headers)
             outputs.append(

@@ -179,6 +179,7 @@ class SowOutput:
                 expired_at_ms=letter.at_ms,
                 expires_at_ms=None if letter.deadline_ms == NEVER else letter.deadline_ms,
                 detail=letter.detail,
+                epoch=self._epoch,
             )
             headers = dead_letter.headers(death, letter.headers)  # type: ignore[arg-type]  # a header may be null
             partition = letter.place.partition % self._letter_partitions

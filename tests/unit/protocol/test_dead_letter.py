@@ -18,7 +18,7 @@ def death(**fields):
 
 @pytest.mark.feature("D2", "C26", "D3")
 def test_a_letter_tells_everything_of_the_death():
-    written = dict(headers(death(expires_at_ms=80, delivery_count=3, cancel_count=2), []))
+    written = dict(headers(death(expires_at_ms=80, delivery_count=3, cancel_count=2, epoch=6), []))
     assert written == {
         "__dlq.errors.topic": b"t",
         "__dlq.errors.partition": b"1",
@@ -32,6 +32,7 @@ def test_a_letter_tells_everything_of_the_death():
         "lapse-expired-at-ms": b"90",
         "lapse-redriven-count": b"0",
         "lapse-id": b"orders/t:1:2/0",
+        "lapse-epoch": b"6",
     }
 
 

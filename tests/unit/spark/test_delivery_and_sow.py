@@ -2,6 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from lapse.protocol import reference
 from lapse_spark import delivery, quarantine, schema, sow
 
 pytestmark = pytest.mark.spark
@@ -36,8 +37,35 @@ def test_delivery_is_read_whole(deliveries):
     row = deliveries(delivered()).head()
     assert row.fault is None
     assert (row.kind, row.subscription, row.topic, row.partition, row.offset) == ("delivery", "s1", "orders", 3, 7)
+    assert [tuple(one) for one in row.ranges] == [(7, 7, 2)]
     assert (row.delivery_count, row.lease_until_ms, row.epoch) == (2, 1_750_000_000_000, 5)
     assert (row.expires_at_ms, row.arrived_at_ms) == (1_750_000_009_999, 1_749_999_990_000)
+
+
+@pytest.mark.feature("D4")
+def test_a_reference_names_its_messages(spark):
+    def rows(*values):
+        heads = [("lapse-kind", b"reference"), ("lapse-subscription", b"s1"), ("lapse-lease-until-ms", b"99")]
+        records = [("lapse.q.deliveries", 0, place, AT, None, value, heads) for place, value in enumerate(values)]
+        return delivery.parse(spark.createDataFrame(records, schema.RAW))
+
+    ranges = [(5, 6, 1), (9, 9, 3)]
+    read = rows(
+        reference.encode("orders", 2, ranges, [7, reference.NEVER, 1 << 40]), reference.encode("t", 0, ranges, [])
+    )
+    assert [row.fault for row in read.collect()] == [None, None]
+    one, other = ([row for row in delivery.each(read).collect() if row.topic == name] for name in ("orders", "t"))
+    facts = [(row.partition, row.offset, row.delivery_count, row.expires_at_ms, row.lease_until_ms) for row in one]
+    assert facts == [(2, 5, 1, 7, 99), (2, 6, 1, None, 99), (2, 9, 3, 1 << 40, 99)]
+    assert [(row.offset, row.expires_at_ms) for row in other] == [(5, None), (6, None), (9, None)]
+
+    good = reference.encode("orders", 2, ranges, [])
+    bad = rows(b"", None, b"foreign", good[:-3], reference.encode("t", 0, [(9, 5, 1)], []), good)
+    assert [row.fault for row in bad.orderBy("delivery_offset").collect()] == [
+        *["no reference of the known schema"] * 4,
+        "a reference with a range that is none",
+        None,
+    ]
 
 
 @pytest.mark.feature("X7")

@@ -16,20 +16,23 @@ TIME, CANCELS = (1 << account.REASONS.index(reason) for reason in (Reason.TIME_L
 def reckon(spark):
     """Takes messages (partition, offset), fates (partition, first, last, fate, reasons), letters (…, reasons)."""
 
-    def run(messages, fates=(), letters=(), **options):
+    def run(messages, fates=(), letters=(), since_ms=None, until_ms=None, **options):
         published = spark.createDataFrame(
             [("t", *row, 0, 1) if len(row) == 2 else ("t", *row) for row in messages],
             "topic string, partition int, offset long, at_ms long, place int",
         )
         told = spark.createDataFrame(
-            [("t", *row) for row in fates],
-            "topic string, partition int, first long, last long, fates int, reasons int",
+            [("t", *row) if len(row) == 6 else ("t", *row, 1) for row in fates],
+            "topic string, partition int, first long, last long, fates int, reasons int, epoch long",
         )
         copies = spark.createDataFrame(
-            [("t", partition, offset, offset, reasons) for partition, offset, reasons in letters],
-            "topic string, partition int, first long, last long, letter int",
+            [
+                ("t", row[0], row[1], *row[1:]) if len(row) == 4 else ("t", row[0], row[1], *row[1:], None)
+                for row in letters
+            ],
+            "topic string, partition int, first long, last long, letter int, epoch long",
         )
-        return ledger.reckon("q", published, told, copies, **options)[0]
+        return ledger.reckon("q", account.gather(published, since_ms, until_ms), told, copies, **options)[0]
 
     return run
 
@@ -55,6 +58,45 @@ def test_the_equation_holds_with_gaps_in_the_offsets_and_everything_told_twice(r
     assert found.still_queued == 46
     assert found.balanced
     assert found.published == sum(found.fates.values()) + found.still_queued
+
+
+def test_the_highest_epoch_counts(reckon):
+    """Each message's fate was told by epoch 1, and told otherwise, or again, by epoch 2; letters bear their epoch."""
+    found = reckon(
+        [(0, offset) for offset in range(70)],
+        [
+            (0, 0, 63, DEAD, TIME, 1),  # a worker that had lost the shard
+            (0, 0, 9, ACKNOWLEDGED, 0, 2),
+            (0, 10, 63, DEAD, TIME, 2),
+            (0, 64, 69, ACKNOWLEDGED, 0, 2),
+            (0, 64, 69, ACKNOWLEDGED, 0, 1),  # the order of reading does not matter
+            (0, 68, 68, EXPIRED, TIME, 2),
+        ],
+        [(0, offset, TIME, 1) for offset in range(40)]
+        + [(0, offset, TIME, 2) for offset in range(30, 63)]
+        + [(0, 20, CANCELS, 2), (0, 21, CANCELS, 3)],
+    )
+    assert (found.fates["acknowledged"], found.fates["dead_lettered"]) == (15, 51)
+    assert found.superseded == 10 + 1  # 21 is told by nobody but the letter of epoch 3
+    assert [(row["bookmark"], row["difference"]) for row in found.differences] == [
+        ("t:0:20", "reasons_differ"),
+        ("t:0:21", "event_missing"),
+        ("t:0:63", "letter_missing"),
+        ("t:0:68", "several_fates"),
+    ]
+
+
+def test_any_span_of_time_balances(reckon):
+    messages = [(0, offset, 10 * offset, 1) for offset in range(10)]
+    fates, letters = [(0, 0, 5, ACKNOWLEDGED, 0), (0, 6, 6, DEAD, TIME)], [(0, 6, TIME), (0, 1, TIME)]
+    found = reckon(messages, fates, letters, since_ms=30, until_ms=80)
+    assert (found.published, found.fates["acknowledged"], found.fates["dead_lettered"], found.still_queued) == (
+        5,
+        3,
+        1,
+        1,
+    )
+    assert found.balanced
 
 
 def test_an_empty_queue_balances(reckon):
