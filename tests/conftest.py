@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lapse.embedded import EmbeddedKafka
+    from support.secure import SecureKafka
 
 _HERE = Path(__file__).parent
 _RINGS = ("integration", "acceptance")
@@ -83,6 +84,20 @@ def own_kafka() -> Iterator["EmbeddedKafka"]:
         _absent(str(error))
     finally:
         own.close()
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SecureKafka"]:
+    """A broker with TLS and passwords, that the whole run shares (X5)."""
+    from lapse.embedded import JarUnavailable, JavaMissing
+    from support.secure import secure_kafka
+
+    with ExitStack() as running:
+        try:
+            found = running.enter_context(secure_kafka(tmp_path_factory.mktemp("secure")))
+        except (JavaMissing, JarUnavailable) as error:
+            _absent(str(error))
+        yield found
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from lapse.runtime.farewell import farewell
+
 EPOCH_HEADER: Final = "lapse-epoch"
 CLAIM: Final = b"\x00e"
 PROGRESS: Final = b"\x00p"
@@ -137,5 +139,5 @@ class ChangelogReader:
                 position = await consumer.position(tp)
             into.next_offset = max(position, end)
         finally:
-            await consumer.stop()
+            await farewell(consumer)
         return taken

@@ -17,6 +17,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.types import TP
 
+from lapse.runtime.farewell import farewell
 from lapse.runtime.runner import Reader, Runner
 from lapse.runtime.watch import end_process
 
@@ -85,7 +86,7 @@ class Feeder:
         if self._task is not None:
             self._task.cancel()
         if self._consumer is not None:
-            await self._consumer.stop()
+            await farewell(self._consumer)
 
     async def _run(self, runner: Runner) -> None:
         try:

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.types import TP
 
+from lapse.runtime.farewell import farewell
+
 logger = logging.getLogger(__name__)
 
 _RECORD_OVERHEAD_BYTES: Final = 300
@@ -278,7 +280,7 @@ class LogReader:
             consumer = self._consumers.pop(TopicPartition(topic, partition), None)
             self._next.pop(TopicPartition(topic, partition), None)
             if consumer is not None:
-                await consumer.stop()
+                await farewell(consumer)
 
     async def stop(self) -> None:
         """Disconnect."""

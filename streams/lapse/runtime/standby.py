@@ -10,6 +10,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from lapse.runtime.changelog import Changelog
+from lapse.runtime.farewell import farewell
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Standby:
                         self._take(tp.partition, records)
                         self._tell(tp.partition, consumer.highwater(tp))
         finally:
-            await consumer.stop()
+            await farewell(consumer)
 
     def _tell(self, partition: int, end: int | None) -> None:
         changelog = self._followed.get(partition)

@@ -1,0 +1,126 @@
+"""Kafka over TLS and SASL for every part, and no secret where others can read it (X5)."""
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lapse.core.reason import Reason
+from lapse.protocol import topic
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.event import EventKind
+from lapse_client import DeadLetterReader, Publisher
+from lapse_client.connection import Connection as ClientConnection
+from support.deployment import Deployment
+from support.log import Tail, until
+from support.secure import PASSWORD, USER
+from support.wire import Wire
+
+pytestmark = pytest.mark.feature("X5")
+
+
+def has_password(directory: Path) -> list[Path]:
+    return [file for file in directory.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()]
+
+
+@pytest.mark.spark
+def test_jobs_on_spark_read_and_write(spark, secured, unique, tmp_path, capfd):
+    from lapse_spark import Connection, read
+    from lapse_spark.cli import spark as commands
+
+    queue, wire = unique("q"), Wire(secured.plain)
+    origin, letters = unique("orders"), topic.dead_letters(queue)
+    names = [origin, letters, topic.events(queue)]
+    admin = AdminClient({"bootstrap.servers": secured.plain})
+    for made in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        made.result(30)
+    wire.records(origin, [b"x"] * 5)
+    dead = BookmarkRange(origin, 0, 1, 3)
+    wire.event(queue, EventKind.ACKNOWLEDGED, BookmarkRange(origin, 0, 0, 0))
+    wire.event(queue, EventKind.DEAD_LETTERED, dead, reasons=("max_deliveries",), dead_letter_topic=letters)
+    for bookmark in dead:
+        wire.letter(queue, bookmark, Reason.MAX_DELIVERIES, value=b"payload")
+    wire.flush()
+    own, out, audit = tmp_path / "own", tmp_path / "out", tmp_path / "audit"
+    own.mkdir()
+    properties = secured.java_properties(own)
+
+    def run(*arguments, file=properties):
+        options = ["--bootstrap", secured.servers, "--kafka-config", str(file), "--json"]
+        return CliRunner().invoke(commands, [*arguments, *options])
+
+    answers = [run("ledger", "--queue", queue, "--topics", origin)]
+    told = json.loads(answers[0].stdout)
+    assert (told["balanced"], told["published"], told["dead_lettered"]) == (True, 5, {"max_deliveries": 3})
+    answers.append(run("archive", str(out), "--pattern", letters))
+    assert json.loads(answers[1].stdout)["records"] == 3
+    answers.append(run("redrive", str(audit), "--archive", str(out), "--send"))
+    assert json.loads(answers[2].stdout)["sent"] == 3
+    tail = Tail(secured.plain, origin)
+    assert [message.value() for message in tail.wait(8)][5:] == [b"payload"] * 3
+    tail.close()
+
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    answers.append(
+        run("ledger", "--queue", queue, "--topics", origin, file=secured.java_properties(wrong, "s3cret-no"))
+    )
+    assert answers[3].exit_code == 1
+    assert "Traceback" not in answers[3].output
+    assert "SaslAuthenticationException" in answers[3].output
+    assert "s3cret-no" not in answers[3].output
+
+    connection = Connection.from_file(secured.servers, properties)
+    plan = read.dead_letters(spark, connection, names=[letters])._jdf.queryExecution().toString()
+    shown = [repr(connection), plan, *capfd.readouterr(), *(answer.output for answer in answers)]
+    assert [text for text in shown if PASSWORD in text] == []
+    assert has_password(tmp_path) == [properties]
+
+
+class Secured(Deployment):
+    """A deployment whose processes reach the broker by TLS and a password."""
+
+    def configure(self, queues, sow=None, **lapse):
+        super().configure(queues, sow, **lapse)
+        secure = self.security
+        text = f'[security]\nprotocol = "SASL_SSL"\nsasl_mechanism = "SCRAM-SHA-512"\nusername = "{USER}"\n'
+        self.config.write_text(f'{self.config.read_text()}\n{text}ca_file = "{secure.ca_file}"\n')
+        self.connection = ClientConnection(self.servers, secure.client_options())
+
+    def environment(self):
+        return {**super().environment(), "LAPSE_SASL_PASSWORD": PASSWORD}
+
+
+@pytest.fixture
+def deployment(secured, tmp_path):
+    Secured.security = secured
+    made = Secured(secured.servers, tmp_path, {"orders": {"expiration": "1s"}})
+    yield made
+    made.close()
+
+
+@pytest.mark.feature("Q5", "D1")
+def test_a_worker_and_clients(deployment, tmp_path):
+    worker = deployment.apply().worker()
+    worker.wait_for_shards(1)
+    name = deployment.name("orders")
+    with Publisher(deployment.connection) as publisher:
+        publisher.publish(name, b"handled", ttl_ms=60_000)
+        publisher.publish(name, b"expires", ttl_ms=1)
+    with deployment.subscriber("orders", max_backlog=5) as subscriber:
+        delivery = subscriber.receive(20)
+        assert delivery.value == b"handled"
+        delivery.acknowledge()
+    letters = DeadLetterReader(name, connection=deployment.connection)
+    until(lambda: [letter.value for letter in letters] == [b"expires"], "one letter")
+    asked = deployment.lapse("check")
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    command_line = psutil.Process(worker.process.pid).cmdline()
+    worker.stop()
+    shown = [repr(deployment.connection), *command_line, asked.stdout, asked.stderr]
+    assert [text for text in shown if PASSWORD in text] == []
+    assert has_password(tmp_path) == []

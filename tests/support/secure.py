@@ -1,0 +1,110 @@
+"""A broker that speaks TLS and asks for a password: with a certificate and users of its own, made by the JDK."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from lapse.embedded import EmbeddedKafka
+from lapse.embedded.java import find_java
+
+USER = "lapse"
+PASSWORD = "s3cret-of-the-tests"
+_STORE_PASSWORD = "s3cret-of-the-store"
+# keytool as a class, for the Java that comes as a Python package has no such program.
+_KEYTOOL = "sun.security.tools.keytool.Main"
+_LISTENER = "listener.name.sasl_ssl"
+
+
+@dataclass(frozen=True, slots=True)
+class SecureKafka:
+    """Where it is, and what a client needs.
+
+    Attributes:
+        plain: an address without TLS and passwords, for what a test does besides.
+        servers: the address under test: SASL_SSL, with SCRAM-SHA-512 and PLAIN.
+        ca_file: the certificate to trust, PEM.
+    """
+
+    plain: str
+    servers: str
+    ca_file: Path
+
+    def java_properties(self, directory: Path, password: str = PASSWORD) -> Path:
+        """Write a file as Kafka's own tools take it."""
+        file = directory / "client.properties"
+        file.write_text(
+            "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
+            f"ssl.truststore.type=PEM\nssl.truststore.location={self.ca_file}\n"
+            "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+            f'    username="{USER}" password="{password}";\n'
+        )
+        file.chmod(0o600)
+        return file
+
+    def client_options(self, password: str = PASSWORD) -> dict[str, str]:
+        """The options of lapse's client and of every other one on librdkafka."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": USER,
+            "sasl.password": password,
+            "ssl.ca.location": str(self.ca_file),
+        }
+
+
+@contextmanager
+def secure_kafka(directory: Path) -> Iterator[SecureKafka]:
+    """Start one, with a user `USER`; key and certificate are written to the directory."""
+    store, ca_file = _certificate(directory)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"SASL_SSL://127.0.0.1:{port}"
+    properties = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{{client}},CONTROLLER://127.0.0.1:{{controller}},{address}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{{client}},{address}",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+        f"{_LISTENER}.ssl.keystore.type": "PKCS12",
+        f"{_LISTENER}.ssl.keystore.location": str(store),
+        f"{_LISTENER}.ssl.keystore.password": _STORE_PASSWORD,
+        f"{_LISTENER}.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        f"{_LISTENER}.plain.sasl.jaas.config": (
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+        ),
+    }
+    with EmbeddedKafka(properties=properties) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        user = UserScramCredentialUpsertion(USER, scram, PASSWORD.encode())
+        admin.alter_user_scram_credentials([user])[USER].result(30)
+        yield SecureKafka(broker.bootstrap_servers, f"127.0.0.1:{port}", ca_file)
+
+
+def _certificate(directory: Path) -> tuple[Path, Path]:
+    """A key with a certificate of its own for 127.0.0.1, and the certificate alone."""
+    store, ca_file = directory / "broker.p12", directory / "ca.pem"
+    access = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", _STORE_PASSWORD, "-alias", "broker"]
+    _keytool(
+        *("-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=127.0.0.1", "-validity", "2"),
+        *("-ext", "san=ip:127.0.0.1,dns:localhost", *access),
+    )
+    _keytool("-exportcert", "-rfc", "-file", str(ca_file), *access)
+    return store, ca_file
+
+
+def _keytool(*arguments: str) -> None:
+    java = str(find_java().executable)
+    done = subprocess.run(
+        [java, "-XX:TieredStopAtLevel=1", "-m", f"java.base/{_KEYTOOL}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
