@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from confluent_kafka import Message
 
-from lapse.protocol import header
+from lapse.protocol import header, prefetch
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.acknowledgments import Acknowledgments
@@ -74,6 +74,7 @@ class Subscription:
         self._generations = [0] * len(self._shards)  # one more each time that a shard has forgotten us
         self._stopped = False
         self._closing = False
+        self._advised: set[str] = set()
 
     def start(self, timeout_s: float) -> None:
         """Subscribe at every shard and wait for their answers.
@@ -331,8 +332,17 @@ class Subscription:
             if (home := answer.counts.get("home")) is not None:
                 self._concentrate(self._shards[grant.shard].entity, home)
             self._unconfirmed.discard(grant.shard)
+        self._advise(self._shards[grant.shard].entity, answer)
         if not self._unconfirmed:
             self._confirmed.set()
+
+    def _advise(self, queue: str, answer: Answer) -> None:
+        """Warn, once for each queue, where prefetching can use up a message's deliveries (C24)."""
+        most = min(self.terms.max_backlog, answer.counts.get("max_per_subscription_backlog", self.terms.max_backlog))
+        advice = prefetch.advice(queue, answer.counts.get("max_deliveries", 0), most)
+        if advice is not None and queue not in self._advised:
+            self._advised.add(queue)
+            log.warning("%s", advice)
 
     def _concentrate(self, queue: str, home: int) -> None:
         """In total order one shard delivers everything, so it gets the whole backlog; of several queues none does."""

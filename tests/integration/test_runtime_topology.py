@@ -76,6 +76,36 @@ def test_apply_creates_what_is_missing_and_doing_it_again_changes_nothing(deploy
     assert topics_of(here) == expected
 
 
+@pytest.mark.feature("C24", "C32")
+def test_check_the_worker_and_the_client_warn_of_prefetching_against_few_deliveries(
+    deploy: Deploy, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = deploy(
+        {
+            "hasty": {"max_deliveries": 1},
+            "one-by-one": {"max_deliveries": 1, "max_per_subscription_backlog": 1},
+            "sent": {"max_deliveries": 1, "semantics": "at-most-once"},
+            "grouped": {"group_by": "/g", "partitions": 2},
+        }
+    ).apply()
+    told = here.lapse("check")
+    assert told.returncode == 0
+    warned = [line for line in told.stderr.splitlines() if line.startswith("Warning: ")]
+    assert [next(stem for stem in ("hasty", "grouped") if here.name(stem) in line) for line in warned] == [
+        "hasty",
+        "grouped",
+    ]
+    assert "prefetched" in warned[0]
+    assert len(json.loads(here.lapse("check", "--json").stdout)["warnings"]) == len(warned)
+    worker = here.worker().wait_for_shards(5)
+    assert all(line.removeprefix("Warning: ") in worker.text for line in warned)
+    for stem, backlog in (("hasty", 1), ("one-by-one", 5), ("sent", 5)):
+        here.subscriber(stem, backlog).start().close()
+    assert not caplog.records
+    here.subscriber("hasty", 5).start().close()
+    assert ["max_deliveries = 1" in record.message for record in caplog.records] == [True]
+
+
 @pytest.mark.feature("C27")
 def test_apply_sizes_what_holds_payloads_above_its_sources_and_raises_a_letter_topic_that_is_too_low(
     deploy: Deploy,

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lapse.config import Config, ConfigError, load
+from lapse.runtime.advice import warnings
 from lapse.runtime.topology import Cluster, Difference, Topology, TopologyError
 
 _CONFIG = click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
@@ -52,9 +53,10 @@ def _told(created: list[str], changed: list[str], differences: list[Difference])
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_JSON
 def apply(config: Path, yes: bool, as_json: bool) -> None:
-    """Create the topics that lapse.toml needs, and raise limits of lapse's own that are too low for its messages.
+    """Create the topics that lapse.toml needs.
 
-    Shows the difference first, and asks. Doing it again changes nothing.
+    Raises max.message.bytes of those that are too low for what is written to them. Shows the difference first, and
+    asks. Doing it again changes nothing.
     """
     _, cluster, topology = _look(config)
     differences = topology.differences()
@@ -91,14 +93,17 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
 def check(config: Path, as_json: bool) -> None:
     """Say whether the cluster fits lapse.toml.
 
-    The file is checked first. Changes nothing; exits with 1 if it does not fit.
+    The file is checked first. Changes nothing; exits with 1 if it does not fit. Warnings alone do not change that.
     """
     _, _, topology = _look(config)
-    differences = topology.differences()
+    differences, told = topology.differences(), warnings(topology)
     if as_json:
-        click.echo(orjson.dumps({"fits": not differences, "differences": [_as_dict(one) for one in differences]}))
+        facts = {"fits": not differences, "differences": [_as_dict(one) for one in differences], "warnings": told}
+        click.echo(orjson.dumps(facts))
     elif differences:
         _show(differences)
     else:
         click.echo("The configuration is right and the cluster fits it.")
+    for one in told if not as_json else ():
+        click.echo(f"Warning: {one}", err=True)
     sys.exit(1 if differences else 0)

@@ -11,6 +11,7 @@ from faust.transport.utils import DefaultSchedulingStrategy
 
 from lapse.config import Config
 from lapse.runtime import security
+from lapse.runtime.advice import warnings
 from lapse.runtime.entity import Entity, Services
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue_entity import QueueEntity
@@ -32,17 +33,21 @@ class LapseApp(faust.App):
     Attributes:
         entities: by name.
         services: what they share.
+        warnings: what is perhaps not meant as it is configured; logged at start.
         metrics: shows their figures to Prometheus.
         metrics_address: host and port of it; port 0 = it does not.
     """
 
     entities: dict[str, Entity]
     services: Services
+    warnings: list[str]
     metrics: MetricsServer
     metrics_address: tuple[str, int]
 
     async def on_start(self) -> None:
         """Connect what the entities share, before Faust assigns them shards."""
+        for told in self.warnings:
+            logger.warning("%s", told)
         await self.services.start()
         host, port = self.metrics_address
         if port:
@@ -121,6 +126,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     # Faust has no setting for the transport's class; the URL names the driver only.
     app._transport = BatchTransport(app.conf.broker_consumer, app)
     app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, worker.standby)
+    app.warnings = warnings(topology)
     app.entities = {}
     for name, queue in config.queue.items():
         letters = topology.existing.get(queue.dead_letter_topic(name), 1)

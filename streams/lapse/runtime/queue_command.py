@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lapse.core.expression import ExpressionError
+from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Outcome, Result, Verb
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
@@ -116,6 +117,8 @@ class QueueCommands:
             "lease_ms": settings.lease_ms,
             "outstanding": subscription.outstanding,
         }
+        if settings.max_deliveries and settings.semantics is Semantics.AT_LEAST_ONCE:
+            counts["max_deliveries"] = settings.max_deliveries
         if settings.max_backlog is not None:
             counts["max_per_subscription_backlog"] = settings.max_backlog
         return {"counts": counts, "publish_target": self._publish_target}
