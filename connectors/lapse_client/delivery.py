@@ -54,7 +54,7 @@ class Delivery:
     Attributes:
         is_barrier: whether it is a barrier: it has no lease, and settling it does nothing.
         place: the bookmark as it is on the wire.
-        token: the delivery count as it is on the wire; empty for none.
+        token: which delivery it is, as settlements say it: `count@epoch`, or `count`; empty for none.
         shard: where it came from, and where its settlement goes.
         lease_ends_ms: when the lease is over by the broker's clock, ms since the epoch; infinite without a lease.
         settled_as: how it was settled; empty while it is not.
@@ -85,7 +85,8 @@ class Delivery:
         self.settled_as = ""
         self.lease_ends_ms: float = _FOREVER if lease is None else int(lease)
         self.place = get(header.BOOKMARK, b"::-1")
-        self.token = get(header.DELIVERY_COUNT, b"")
+        count, epoch = get(header.DELIVERY_COUNT, b""), get(header.EPOCH)
+        self.token = count if epoch is None or not count else b"%b@%b" % (count, epoch)
         self.is_barrier = get(header.KIND) == _BARRIER
         # The library would keep all headers with the message: a prefetched delivery then weighs a kilobyte more, and
         # a dozen more objects for the garbage collector to visit, which halves the throughput.
@@ -125,7 +126,7 @@ class Delivery:
     @property
     def delivery_count(self) -> int:
         """How often the message was delivered, this time included; the fencing token."""
-        return int(self.token or 0)
+        return int(self.token.partition(b"@")[0] or 0)
 
     @property
     def lease_until_ms(self) -> int | None:

@@ -36,18 +36,21 @@ class Referenced:
         shard: who handed them out.
         messages: which ones.
         lease: end of their leases, as the header has it; None at most once.
+        epoch: the reign that handed them out, as the header has it.
         generation: the subscription's generation at the shard when they came.
     """
 
     shard: Shard
     messages: Reference
     lease: bytes | None
+    epoch: bytes
     generation: int
 
     @classmethod
     def read(cls, shard: Shard, message: Message, fields: dict[str, bytes], generation: int) -> Referenced:
         """Read a record of kind `reference`."""
-        return cls(shard, reference.decode(message.value() or b""), fields.get(header.LEASE_UNTIL_MS), generation)
+        messages, lease = reference.decode(message.value() or b""), fields.get(header.LEASE_UNTIL_MS)
+        return cls(shard, messages, lease, fields[header.EPOCH], generation)
 
 
 class RecordReader:
@@ -107,7 +110,11 @@ class RecordReader:
         prefix = f"{messages.topic}:{messages.partition}:".encode()
         base = 0
         for some in messages.ranges:
-            common = {header.KIND: KIND, header.DELIVERY_COUNT: b"%d" % (some.delivery_count or 0)}
+            common = {
+                header.KIND: KIND,
+                header.DELIVERY_COUNT: b"%d" % (some.delivery_count or 0),
+                header.EPOCH: referenced.epoch,
+            }
             if referenced.lease is not None:
                 common[header.LEASE_UNTIL_MS] = referenced.lease
             for message in place.read(some):

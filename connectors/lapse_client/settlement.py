@@ -34,7 +34,7 @@ class SettlementResult(NamedTuple):
 class SettlementBatch:
     """Messages of one shard that are to be settled alike; not thread-safe.
 
-    Offsets are kept per partition and delivery count, so that joining thousands of them costs one sort.
+    Offsets are kept per partition and token, so that joining thousands of them costs one sort.
     """
 
     __slots__ = ("_offsets", "size")
@@ -43,15 +43,15 @@ class SettlementBatch:
         self.size = 0
         self._offsets: dict[tuple[bytes, bytes], list[int]] = {}
 
-    def add(self, place: bytes, count: bytes) -> None:
+    def add(self, place: bytes, token: bytes) -> None:
         """Add a message.
 
         Args:
             place: its bookmark, as the delivery's header has it.
-            count: its delivery count, as the header has it; empty for none.
+            token: which delivery it is, `count` or `count@epoch`; empty for none.
         """
         partition, _, offset = place.rpartition(b":")
-        key = (partition, count)
+        key = (partition, token)
         offsets = self._offsets.get(key)
         if offsets is None:
             offsets = self._offsets[key] = []
@@ -59,10 +59,10 @@ class SettlementBatch:
         self.size += 1
 
     def take(self) -> list[str]:
-        """Empty the batch and return what it held as `topic:partition:first[-last][#delivery_count]`."""
+        """Empty the batch and return what it held as `topic:partition:first[-last][#delivery_count[@epoch]]`."""
         ranges: list[str] = []
-        for (partition, count), offsets in self._offsets.items():
-            token = f"#{count.decode()}" if count else ""
+        for (partition, delivery), offsets in self._offsets.items():
+            token = f"#{delivery.decode()}" if delivery else ""
             prefix = partition.decode()
             for first, last in _runs(offsets):
                 ranges.append(f"{prefix}:{first}{token}" if first == last else f"{prefix}:{first}-{last}{token}")

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 _RANGE: Final = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]{1,249}):(?P<partition>\d{1,10}):(?P<first>\d{1,19})"
-    r"(?:-(?P<last>\d{1,19}))?(?:#(?P<count>\d{1,10}))?\Z",
+    r"(?:-(?P<last>\d{1,19}))?(?:#(?P<count>\d{1,10})(?:@(?P<epoch>\d{1,18}))?)?\Z",
     re.ASCII,
 )
 
@@ -47,6 +47,7 @@ class BookmarkRange:
         first: first offset.
         last: last offset, `>= first`.
         delivery_count: fencing token, the delivery that is settled (C13); None where not stated.
+        epoch: the reign that made this delivery (C42); None where not stated.
     """
 
     topic: str
@@ -54,10 +55,12 @@ class BookmarkRange:
     first: int
     last: int
     delivery_count: int | None = None
+    epoch: int | None = None
 
     def __str__(self) -> str:
         end = "" if self.last == self.first else f"-{self.last}"
         token = "" if self.delivery_count is None else f"#{self.delivery_count}"
+        token += "" if self.epoch is None else f"@{self.epoch}"
         return f"{self.topic}:{self.partition}:{self.first}{end}{token}"
 
     def __len__(self) -> int:
@@ -68,7 +71,7 @@ class BookmarkRange:
 
     @classmethod
     def parse(cls, text: str) -> BookmarkRange:
-        """Read `topic:partition:first[-last][#delivery_count]`.
+        """Read `topic:partition:first[-last][#delivery_count[@epoch]]`.
 
         Raises:
             ValueError: the text has another form; the message shows the form that is expected.
@@ -77,7 +80,7 @@ class BookmarkRange:
         if match is None:
             raise ValueError(
                 f"bookmark {text!r}: expected topic:partition:offset or topic:partition:first-last, "
-                "each with #delivery_count if wanted"
+                "each with #delivery_count or #delivery_count@epoch if wanted"
             )
         first = int(match["first"])
         last = first if match["last"] is None else int(match["last"])
@@ -86,7 +89,8 @@ class BookmarkRange:
         if last >= 1 << 63:
             raise ValueError(f"bookmark {text!r}: an offset has at most 63 bits")
         count = None if match["count"] is None else int(match["count"])
-        return cls(match["topic"], int(match["partition"]), first, last, count)
+        epoch = None if match["epoch"] is None else int(match["epoch"])
+        return cls(match["topic"], int(match["partition"]), first, last, count, epoch)
 
 
 def ranges(messages: Iterable[tuple[Bookmark, int | None]]) -> list[BookmarkRange]:

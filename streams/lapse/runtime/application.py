@@ -13,6 +13,7 @@ from lapse.config import Config
 from lapse.runtime import security
 from lapse.runtime.advice import warnings
 from lapse.runtime.entity import Entity, Services
+from lapse.runtime.log_watch import LogWatch
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue_entity import QueueEntity
 from lapse.runtime.runner import Runner
@@ -34,6 +35,7 @@ class LapseApp(faust.App):
         entities: by name.
         services: what they share.
         warnings: what is perhaps not meant as it is configured; logged at start.
+        log_watch: looks at their underlying topics.
         metrics: shows their figures to Prometheus.
         metrics_address: host and port of it; port 0 = it does not.
     """
@@ -41,6 +43,7 @@ class LapseApp(faust.App):
     entities: dict[str, Entity]
     services: Services
     warnings: list[str]
+    log_watch: LogWatch
     metrics: MetricsServer
     metrics_address: tuple[str, int]
 
@@ -53,6 +56,7 @@ class LapseApp(faust.App):
         if port:
             self.metrics.start(host, port)
         self.services.watch.start()
+        self.log_watch.start()
         await super().on_start()
 
     async def pause_shards(self, *_: Any, **__: Any) -> None:
@@ -67,6 +71,7 @@ class LapseApp(faust.App):
 
     async def release_shards(self, *_: Any, **__: Any) -> None:
         """Finish the steps under way, give every shard up, and disconnect."""
+        self.log_watch.stop()
         for entity in self.entities.values():
             for partition in list(entity.runners):
                 await entity.release(partition)
@@ -125,7 +130,8 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     )
     # Faust has no setting for the transport's class; the URL names the driver only.
     app._transport = BatchTransport(app.conf.broker_consumer, app)
-    app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, worker.standby)
+    admin = {"bootstrap.servers": worker.brokers, **security.for_librdkafka(config.security)}
+    app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, admin, worker.standby)
     app.warnings = warnings(topology)
     app.entities = {}
     for name, queue in config.queue.items():
@@ -136,6 +142,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     for name, sow in config.sow.items():
         letters = topology.existing.get(sow.dead_letter_topic(name), 1)
         app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, letters)
+    app.log_watch = LogWatch(app._runners, app.services.topic_ids, app.services.log_reader)
     app.metrics = MetricsServer(app.entities, app.services.clock)
     app.metrics_address = worker.metrics_host, worker.metrics_port
     for entity in app.entities.values():

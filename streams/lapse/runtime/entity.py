@@ -27,6 +27,7 @@ from lapse.runtime.producer import BatchProducer, Output
 from lapse.runtime.rule_process import RuleProcess
 from lapse.runtime.runner import Runner
 from lapse.runtime.store import JournalStore
+from lapse.runtime.topic_id import KnownTopics, TopicIds
 from lapse.runtime.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Services:
         changelog_reader: reads changelogs at take-over.
         log_reader: reads payloads back.
         aside_reader: the same for what runs beside the shards, so that it does not move their reading positions.
+        topic_ids: tells topics apart that bear one name.
         clock: the broker's clock.
         watch: notices a frozen process.
         stands_by: whether the changelogs of shards at other workers are followed.
@@ -50,7 +52,13 @@ class Services:
     """
 
     def __init__(
-        self, brokers: str, security: dict[str, Any], max_skew_ms: int, session_s: float, stands_by: bool = False
+        self,
+        brokers: str,
+        security: dict[str, Any],
+        max_skew_ms: int,
+        session_s: float,
+        admin: dict[str, Any],
+        stands_by: bool = False,
     ) -> None:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
         self.journal_producer = BatchProducer(brokers, security)
@@ -59,6 +67,7 @@ class Services:
         self.changelog_reader = ChangelogReader(brokers, security)
         self.log_reader = LogReader(brokers, security)
         self.aside_reader = LogReader(brokers, security)
+        self.topic_ids = TopicIds(admin)
         self.clock = BrokerClock(max_skew_ms)
         self.watch = Watch(session_s)
         self.stands_by = stands_by
@@ -154,6 +163,18 @@ class Entity(ABC):
         tp = TP(self._store().changelog_topic, partition)
         return (await self.services.aside_reader.ends([tp]))[tp]
 
+    async def topic_id(self, topic: str) -> str:
+        """The id of a topic; empty if it does not exist."""
+        return (await self.services.topic_ids.of([topic])).get(topic, "")
+
+    async def last_epoch(self, partition: int) -> int:
+        """The epoch of the last delivery; 0 if there is none."""
+        deliveries, reader = names.deliveries(self.name), self.services.aside_reader
+        end = (await reader.ends([TP(deliveries, partition)]))[TP(deliveries, partition)]
+        records = await reader.read(deliveries, partition, end - 1, end - 1) if end else []
+        await reader.release(deliveries, partition)
+        return max((int(dict(record.headers).get(header.EPOCH, b"0")) for record in records), default=0)
+
     async def prepare(self, partition: int, epoch: int) -> None:
         """Tell readers of deliveries that a new reign begins, before it can write anything else."""
         headers = [(header.KIND, b"epoch"), (header.EPOCH, str(epoch).encode())]
@@ -165,10 +186,13 @@ class Entity(ABC):
         """Build the shard from its changelog and start to run it."""
         commands = TP(names.commands(self.name), partition)
         feeder = await self._feeder(partition)
-        known = changelog.progress()
+        progress = changelog.progress()
+        known: dict[str, Any] = {} if progress is None else orjson.loads(progress)
         sources = self._sources(partition) if feeder is None else await feeder.connect()
-        positions = self._positions([*sources, commands], known)
+        topics = await self._known_topics([*sources, commands], known)
+        positions = self._positions([*sources, commands], known, topics)
         await self._begin_new_sources(positions)
+        await self._warn_of_gaps(positions)
         ends = await self.services.log_reader.ends(positions)
         runner = Runner(
             entity=self.name,
@@ -186,6 +210,7 @@ class Entity(ABC):
             watch=self.services.watch,
             commands_topic=commands.topic,
             positions={tp: offset or 0 for tp, offset in positions.items()},
+            topics=topics,
             catch_up=ends[commands],
             merge_until={tp: ends[tp] for tp in sources},
         )
@@ -262,16 +287,46 @@ class Entity(ABC):
     async def _feeder(self, partition: int) -> Feeder | None:
         if not self.fed:
             return None
-        topics = self.config.underlying(self.name)
+        topics, services = self.config.underlying(self.name), self.services
         if isinstance(self.config, SowConfig):  # every shard reads every partition (C46)
-            return Feeder(self.services.connection, topics, None, 0, 1, self._consumer())
+            return Feeder(services.connection, topics, None, 0, 1, self._consumer(), services.topic_ids)
         pattern = self.config.pattern()
-        return Feeder(self.services.connection, topics, pattern, partition, self.partitions, self._consumer())
+        return Feeder(
+            services.connection, topics, pattern, partition, self.partitions, self._consumer(), services.topic_ids
+        )
 
-    def _positions(self, sources: Sequence[TP], progress: bytes | None) -> dict[TP, int | None]:
+    async def _known_topics(self, sources: Sequence[TP], known: dict[str, Any]) -> KnownTopics:
+        """What the state knows of its topics, and which of them were created anew (C42)."""
+        topics = KnownTopics(known, await self.services.topic_ids.of(tp.topic for tp in sources))
+        for name in topics.replaced:
+            logger.warning(
+                "%s: topic %s was deleted and created again; it is read from its beginning. Messages of the old one "
+                "leave a queue with log_truncated; records of a SOW topic stay",
+                self.name,
+                name,
+            )
+        return topics
+
+    def _positions(self, sources: Sequence[TP], known: dict[str, Any], topics: KnownTopics) -> dict[TP, int | None]:
         """Where each source is to be read from: as the journal says, None for one that it does not know."""
-        known: dict[str, int] = {} if progress is None else orjson.loads(progress)
-        return {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
+        found = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
+        return {tp: 0 if tp.topic in topics.replaced else offset for tp, offset in found.items()}
+
+    async def _warn_of_gaps(self, positions: dict[TP, int | None]) -> None:
+        """Say where the log no longer reaches back to where reading stopped (Q16)."""
+        begins = await self.services.log_reader.begins(tp for tp, offset in positions.items() if offset)
+        for tp, begin in begins.items():
+            offset = positions[tp] or 0
+            if offset < begin:
+                logger.warning(
+                    "%s: Kafka has removed %s:%d up to offset %d, which was read up to %d only; reading goes on at %d",
+                    self.name,
+                    tp.topic,
+                    tp.partition,
+                    begin - 1,
+                    offset - 1,
+                    begin,
+                )
 
     async def _begin_new_sources(self, positions: dict[TP, int | None]) -> None:
         """Place new sources at the recovery point (Q16)."""

@@ -19,6 +19,7 @@ from faust.types import TP
 
 from lapse.runtime.farewell import farewell
 from lapse.runtime.runner import Reader, Runner
+from lapse.runtime.topic_id import TopicIds
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Feeder:
         shard: number of the shard.
         shards: how many the queue has.
         commands: Faust's consumer.
+        topic_ids: tells topics apart that bear one name.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Feeder:
         shard: int,
         shards: int,
         commands: Reader,
+        topic_ids: TopicIds,
     ) -> None:
         self._settings = {
             "enable_auto_commit": False,
@@ -63,6 +66,7 @@ class Feeder:
         self._shard = shard
         self._shards = shards
         self._commands = commands
+        self._topic_ids = topic_ids
         self._consumer: AIOKafkaConsumer | None = None
         self._assigned: dict[TP, None] = {}
         self._next: dict[TP, int] = {}
@@ -114,9 +118,11 @@ class Feeder:
             return
         new = [tp for tp in await self._partitions() if tp not in self._assigned]
         if new:
+            ids = await self._topic_ids.of(tp.topic for tp in new)
+            new = [tp for tp in new if tp.topic in ids]
             for tp in new:
                 logger.info("%s, partition %d: takes in %s:%d", runner.entity, runner.partition, tp.topic, tp.partition)
-                runner.adopt(tp, 0)
+                runner.adopt(tp, ids[tp.topic])
             self._assign(dict.fromkeys(new, 0))
 
     async def _partitions(self) -> list[TP]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from faust.types import TP
 
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
@@ -84,6 +86,18 @@ class Machine(Protocol):
 
     def next_due_ms(self) -> int:
         """The next instant at which `advance` has something to do."""
+
+    def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
+        """Know which topics were created anew, and since when sources are what they are; before all else (C42)."""
+
+    def replace(self, topics: Collection[str], now_ms: int) -> bool:
+        """Close what is known of topics that were created anew; False if there is more to close in the next step."""
+
+    def held_sources(self) -> list[TP]:
+        """Partitions whose records may still be needed."""
+
+    def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
+        """Let go of records that Kafka has removed; False if there are more for the next step (C40)."""
 
     def take_over(self, now_ms: int) -> Items:
         """Begin a reign: what the journal is to hold before the first step."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -123,6 +123,8 @@ class PayloadWindow:
         self._aside = reader if aside is None else aside
         self._limit_bytes = limit_bytes
         self._windows: dict[tuple[str, int], SourceWindow] = {}
+        self.gone: Collection[str] = ()
+        """Topics whose records must not be looked for: what bears their names now are others (C42)."""
 
     def keep(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         """Keep records that were just consumed, as far as there is room."""
@@ -148,7 +150,7 @@ class PayloadWindow:
         """One record; None where Kafka no longer has it. Moves nothing else."""
         window = self._windows.get((topic, partition))
         record = None if window is None else window.get(offset, used=False)
-        if record is None:
+        if record is None and topic not in self.gone:
             record = await self._aside.one(topic, partition, offset)
         return record
 
@@ -162,6 +164,8 @@ class PayloadWindow:
 
         With `used` they count as handed out, and leave memory when all of their chunk were.
         """
+        if topic in self.gone:
+            return [None] * len(offsets)
         window = self._windows.get((topic, partition))
         if window is None:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
@@ -263,6 +267,15 @@ class LogReader:
                 found = await consumer.offsets_for_times(dict.fromkeys(asked, instant_ms))
                 ends.update({tp: at.offset for tp, at in found.items() if at is not None})
         return {TP(tp.topic, tp.partition): offset for tp, offset in ends.items()}
+
+    async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
+        """Where partitions begin now: Kafka has removed what stood before."""
+        asked = [TopicPartition(*tp) for tp in tps]
+        if not asked:
+            return {}
+        async with self._lock:
+            begins = await (await self._consumer(_NO_PARTITION)).beginning_offsets(asked)
+        return {TP(tp.topic, tp.partition): offset for tp, offset in begins.items()}
 
     async def _consumer(self, tp: TopicPartition) -> AIOKafkaConsumer:
         consumer = self._consumers.get(tp)

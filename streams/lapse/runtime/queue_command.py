@@ -144,7 +144,7 @@ class QueueCommands:
             named = [BookmarkRange.parse(text) for text in command.bookmarks]
         except ValueError as error:
             raise Refused(f"{command.command}: {error}") from error
-        return [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count) for one in named]
+        return [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in named]
 
     def _settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         outcomes = self._shard.settle(

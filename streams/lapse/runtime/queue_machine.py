@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -15,6 +15,7 @@ from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Removal, Step
+from lapse.core.reason import Reason
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol.answer import Answer
@@ -80,6 +81,8 @@ class QueueMachine:
         self._ahead: Items = []
         self.shard = QueueShard(settings, restored.state)
         self._journal = QueueJournal(restored.state, epoch, restored)
+        self._epoch = epoch
+        self._replaced = False
         self._payloads = payloads
         self._output = output
         self._commands = QueueCommands(self.shard, publish_target)
@@ -229,6 +232,29 @@ class QueueMachine:
         """The next instant at which something is due."""
         return self.shard.next_due_ms()
 
+    def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
+        """Know which topics were created anew; their old records are not looked for (C42)."""
+        self._payloads.gone = frozenset(replaced)
+        for tp, epoch in since.items():
+            self.shard.topic_begins(tp.topic, tp.partition, epoch)
+
+    def replace(self, topics: Collection[str], now_ms: int) -> bool:
+        """Let the messages of topics that were created anew leave, a bounded number of them (C42)."""
+        self._now_ms = max(self._now_ms, now_ms)
+        if self._waiting:
+            return False
+        self._replaced = all(self.shard.replace_topic(name, self._epoch, self._now_ms, self._step) for name in topics)
+        return self._replaced
+
+    def held_sources(self) -> list[TP]:
+        """Partitions of which there are messages."""
+        return [TP(source.topic, source.partition) for source in self.shard.state.held_sources()]
+
+    def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
+        """Let messages leave whose records Kafka has removed, a bounded number of them (C40)."""
+        self._now_ms = max(self._now_ms, now_ms)
+        return self.shard.log_begins(tp.topic, tp.partition, begin_offset, self._now_ms, self._step)
+
     def take_over(self, now_ms: int) -> Items:
         """Begin a reign; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
         items = self._journal.begin()
@@ -243,6 +269,9 @@ class QueueMachine:
 
     def maintain(self) -> Items:
         """Segments that are due to be written whole; `finish` adds the expiry rule's calls."""
+        if self._replaced and self._payloads.gone:
+            # Not before the step that closed the old topics has ended: what left in it is not to be looked for either.
+            self._payloads.gone = ()
         self._ahead = self._journal.maintain()
         if self.rule is not None:
             self._ahead += self.rule.forgotten()
@@ -292,11 +321,10 @@ class QueueMachine:
         of_letters: list[tuple[Removal, int]] = []
         for removal in step.removals:
             if removal.letter or self.rule is not None:
-                messages = removal.messages
-                found = await self._payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
+                found = await self._left_behind(removal)
                 if removal.letter:
                     letters += self._output.letters(removal, found)
-                    of_letters += [(removal, at) for at in range(len(messages))]
+                    of_letters += [(removal, at) for at in range(len(removal.messages))]
                 if self.rule is not None:
                     self._ahead += self.rule.removed(removal, found)
         if not letters:
@@ -320,9 +348,19 @@ class QueueMachine:
         if dying is None or not self.shard.settings.dead_letter_topic:
             return None
         source = self.shard.state.sources[name[0]]
-        record = await self._payloads.one(source.topic, source.partition, name[1])
+        # The record of another topic's message may stand there now (C42).
+        there = self.shard.state.sources.find(source.topic, source.partition) == name[0]
+        there &= Reason.LOG_TRUNCATED not in dying.reasons
+        record = await self._payloads.one(source.topic, source.partition, name[1]) if there else None
         (letter,) = self._output.letters(dying.removal(source.topic, source.partition, name[1]), [record])
         return letter
+
+    async def _left_behind(self, removal: Removal) -> list[Any | None]:
+        """The records of messages that left; none where that is why they did (C40)."""
+        messages = removal.messages
+        if Reason.LOG_TRUNCATED in removal.reasons:
+            return [None] * len(messages)
+        return await self._payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
 
     def gauges(self) -> dict[str, int]:
         """Messages by state, and subscriptions (Q15)."""

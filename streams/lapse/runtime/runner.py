@@ -26,6 +26,7 @@ from lapse.runtime.one_order import OneOrder
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer, Output
 from lapse.runtime.store import Items, JournalStore
+from lapse.runtime.topic_id import KnownTopics
 from lapse.runtime.watch import Watch, end_process
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Runner:
         commands_topic: where this shard's commands and ticks stand.
         positions: next offset per source partition, as the journal says.
         catch_up: commands below it were in the log at take-over; nothing is delivered before they are read.
+        topics: which topics the positions are about.
         merge_until: where the underlying partitions of a shard in one order ended at take-over.
     """
 
@@ -100,6 +102,7 @@ class Runner:
         commands_topic: str,
         positions: dict[TP, int],
         catch_up: int,
+        topics: KnownTopics,
         merge_until: dict[TP, int] | None = None,
     ) -> None:
         self.entity = entity
@@ -117,6 +120,9 @@ class Runner:
         self._received = dict(positions)
         self._processed = dict(positions)
         self._catch_up = catch_up
+        self.topics = topics
+        self._begins: dict[TP, int] = {}
+        self._begun: dict[TP, int] = {}
         self._merge_until = dict(merge_until or {}) if machine.one_order else {}
         self._one_order = OneOrder()
         self._inbox: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in positions}
@@ -139,6 +145,8 @@ class Runner:
 
     async def start(self) -> None:
         """Make the reign's beginning durable, and run."""
+        since = {tp: self.topics.since(tp.topic) for tp in self.sources}
+        self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
         began = self.machine.take_over(self._clock.now_ms())
         await self._store.commit(self.partition, self.epoch, began, [self._progress(self._processed)])
         self._journaled_at = time.monotonic()
@@ -177,10 +185,22 @@ class Runner:
         """The partitions of underlying topics that the shard reads."""
         return [tp for tp in self._received if tp != self._commands]
 
-    def adopt(self, tp: TP, offset: int) -> None:
-        """Read one more source partition, from `offset` on."""
-        self._received[tp] = self._processed[tp] = offset
+    def adopt(self, tp: TP, topic_id: str) -> None:
+        """Read one more source partition, from its beginning on."""
+        if self.topics.is_another(tp.topic, topic_id):
+            end_process(
+                f"{self.entity}, partition {self.partition}: topic {tp.topic} was deleted and created again; what is "
+                "known of the old one is closed at the next start"
+            )
+        self.topics.learn(tp.topic, topic_id)
+        self._received[tp] = self._processed[tp] = 0
         self._inbox[tp] = deque()
+
+    def log_begins(self, tp: TP, offset: int) -> None:
+        """Learn that Kafka has removed what stood below an offset (C40)."""
+        if offset > self._begun.get(tp, 0):
+            self._begins[tp] = self._begun[tp] = offset
+            self._news.set()
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Take a batch into the inbox."""
@@ -248,14 +268,18 @@ class Runner:
         turns, self._turns_ahead = self._turns_ahead, 0
         await self._let_act(machine.step_turns - turns)
         self._more = False
-        if self._processed[self._commands] >= self._catch_up:
-            self._more = machine.deliver(self._clock.now_ms())
+        if self.topics.replaced:
+            self._close_topics()
+        elif self._processed[self._commands] >= self._catch_up:
+            self._truncate()
+            self._more = machine.deliver(self._clock.now_ms()) or bool(self._begins)
         effects = await machine.finish(self._write_letters)
         await self._write(effects, ahead, self._processed.copy())
+        may_take = machine.room() and not self.topics.replaced
         left = any(
             batches
             for tp, batches in self._inbox.items()
-            if (self._gate is None if tp == self._commands else machine.room() and (taken or not self._merge_until))
+            if (self._gate is None if tp == self._commands else may_take and (taken or not self._merge_until))
         )
         self._more = (
             self._more
@@ -323,7 +347,7 @@ class Runner:
             until: take no more once this is done, or the shard is to pause.
         """
         taken = 0
-        while taken < most:
+        while taken < most and not self.topics.replaced:
             if until is not None and (until.done() or not self._may_run.is_set()):
                 break
             at_once = min(self.machine.most_at_once, most - taken)
@@ -351,6 +375,26 @@ class Runner:
             if turns < most or until is not None:
                 await asyncio.sleep(0)
         return turns
+
+    def _close_topics(self) -> None:
+        """Close what is known of topics that were created again (C42).
+
+        Not before the commands that waited were read: what was acknowledged in time does not count as lost (C1). A SOW
+        topic's commands wait for its updates instead, and nothing of it is lost. Nothing new is taken in meanwhile.
+        """
+        machine = self.machine
+        if machine.waits_for_ends or self._processed[self._commands] >= self._catch_up:
+            if machine.replace(self.topics.replaced, self._clock.now_ms()):
+                self.topics.settle(self.epoch)
+            self._more = True
+
+    def _truncate(self) -> None:
+        """Let go of what Kafka has removed (C40)."""
+        now_ms = self._clock.now_ms()
+        for tp, offset in list(self._begins.items()):
+            if not self.machine.log_begins(tp, offset, now_ms):
+                break
+            del self._begins[tp]
 
     def _take_messages(self, most: int) -> int:
         """Hand messages to the machine, before the commands that may be about them; returns how many."""
@@ -431,7 +475,7 @@ class Runner:
 
     def _progress(self, processed: Mapping[TP, int]) -> tuple[bytes, bytes]:
         offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
-        return progress_key(self.epoch), orjson.dumps(offsets)
+        return progress_key(self.epoch), orjson.dumps({**offsets, **self.topics.facts})
 
     # Time
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
+
+from faust.types import TP
 
 from lapse.core.lifetime import NEVER
 from lapse.core.sow import dying, journal
@@ -129,6 +131,23 @@ class SowMachine:
         """The next instant at which something is due."""
         due_ms = self.shard.next_due_ms()
         return NEVER if due_ms is None else due_ms
+
+    def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
+        """Nothing: records are the shard's own, and settled by nobody."""
+
+    def replace(self, topics: Collection[str], now_ms: int) -> bool:
+        """Let the bookmarks of topics that were created anew name new updates only; the records stay (C42)."""
+        for topic in topics:
+            self.shard.replace_topic(topic, self._step)
+        return True
+
+    def held_sources(self) -> list[TP]:
+        """None: records and scheduled versions are kept whole."""
+        return []
+
+    def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
+        """Nothing: records are kept whole."""
+        return True
 
     def take_over(self, now_ms: int) -> Items:
         """Begin a reign."""

@@ -54,6 +54,12 @@ class ShardOwner(Protocol):
     def stands_by(self) -> bool:
         """Whether the changelogs of shards at other workers are followed."""
 
+    async def topic_id(self, topic: str) -> str:
+        """The id of a topic; empty if it does not exist."""
+
+    async def last_epoch(self, partition: int) -> int:
+        """The epoch of a shard's last delivery; 0 if there is none."""
+
     async def changelog_end(self, partition: int) -> int:
         """Where the changelog partition ends now."""
 
@@ -82,6 +88,7 @@ class JournalStore(FaustStore[Any, Any]):
         self._epochs: dict[int, int] = {}
         self._owned: set[int] = set()
         self._standby: Standby | None = None
+        self._topic_id = ""
         self.last_timestamp_ms: int | None = None
         """The broker's timestamp of the last record written; None where the topic has the writer's timestamps."""
 
@@ -129,6 +136,7 @@ class JournalStore(FaustStore[Any, Any]):
         self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
     ) -> None:
         """Give up the shards that went, take over those that came."""
+        await self._look_at_changelog()
         mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic}
         for partition in sorted(self._owned - mine):
             self._owned.discard(partition)
@@ -155,6 +163,13 @@ class JournalStore(FaustStore[Any, Any]):
             self._standby = Standby(settings, self.changelog_topic, self._open, self._keep, self._close)
         self._standby.follow(set(range(self.owner.partitions)) - self._owned)
 
+    async def _look_at_changelog(self) -> None:
+        """Note which topic the changelog is; what was read of one that was deleted since is worth nothing (C42)."""
+        topic_id = await self.owner.topic_id(self.changelog_topic)
+        if self._standby is not None and topic_id != self._topic_id:
+            await self._standby.stop()
+        self._topic_id = topic_id
+
     async def on_stop(self) -> None:
         """Follow nothing any more."""
         if self._standby is not None:
@@ -180,12 +195,15 @@ class JournalStore(FaustStore[Any, Any]):
 
     async def _take_over(self, partition: int) -> None:
         began = time.monotonic()
-        owner = self.owner
+        owner, topic = self.owner, self.changelog_topic
         followed = None if self._standby is None else self._standby.hand_over(partition)
         changelog = self._open(partition) if followed is None else followed
         kept = changelog.next_offset
-        reader, topic = owner.changelog_reader, self.changelog_topic
+        reader = owner.changelog_reader
         self._keep(partition, await reader.read(topic, partition, changelog), changelog)
+        if not changelog.epoch:
+            # The changelog is new, the deliveries perhaps not: their readers know epochs, and only higher ones count.
+            changelog.epoch = await owner.last_epoch(partition)
         while True:
             epoch = changelog.epoch + 1
             await owner.prepare(partition, epoch)
@@ -313,8 +331,8 @@ class RocksDBStore(JournalStore):
         path.parent.mkdir(parents=True, exist_ok=True)
         database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
         meta = database.get(self._META)
-        if meta is not None and time.time() * 1000 - int.from_bytes(meta[16:24], "big") > _COPY_HOLDS_MS:
-            logger.info("%s: older than %d h; the changelog is read instead", path, _COPY_HOLDS_MS // 3_600_000)
+        if meta is not None and (fault := self._fault_of(meta)):
+            logger.info("%s: %s; the changelog is read instead", path, fault)
             database.close()
             rocksdict.Rdict.destroy(str(path))
             database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
@@ -328,6 +346,14 @@ class RocksDBStore(JournalStore):
             changelog.latest = {key: value for key, value in kept if isinstance(key, bytes) and key != self._META}
         return changelog
 
+    def _fault_of(self, meta: bytes) -> str:
+        """Why a copy is not to be trusted; empty if it is."""
+        if meta[24:] != self._topic_id.encode():
+            return "of another changelog topic, which was deleted"
+        if time.time() * 1000 - int.from_bytes(meta[16:24], "big") > _COPY_HOLDS_MS:
+            return f"older than {_COPY_HOLDS_MS // 3_600_000} h"
+        return ""
+
     def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:
         self._write(partition, items, changelog.next_offset, changelog.epoch)
 
@@ -339,7 +365,7 @@ class RocksDBStore(JournalStore):
             else:
                 batch.put(key, value)
         meta = (next_offset, epoch, int(time.time() * 1000))
-        batch.put(self._META, b"".join(number.to_bytes(8, "big") for number in meta))
+        batch.put(self._META, b"".join(number.to_bytes(8, "big") for number in meta) + self._topic_id.encode())
         self._databases[partition].write(batch)
 
     def _close(self, partition: int) -> None:

@@ -18,10 +18,10 @@ def test_a_bookmark_reads_back_as_it_was_written(bookmark):
 
 
 @pytest.mark.feature("Q8")
-@given(BOOKMARKS, st.integers(0, 1000), st.none() | st.integers(0, 10**9))
-def test_a_range_reads_back_as_it_was_written(first, length, count):
+@given(BOOKMARKS, st.integers(0, 1000), st.none() | st.integers(0, 10**9), st.none() | st.integers(0, 10**17))
+def test_a_range_reads_back_as_it_was_written(first, length, count, epoch):
     last = min(first.offset + length, (1 << 63) - 1)
-    written = BookmarkRange(*first, last, count)
+    written = BookmarkRange(*first, last, count, None if count is None else epoch)
     assert BookmarkRange.parse(str(written)) == written
     assert len(written) == last - first.offset + 1
 
@@ -29,7 +29,8 @@ def test_a_range_reads_back_as_it_was_written(first, length, count):
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
     "text",
-    ["", "t", "t:0", "t:0:", "t:0:1-", "t:0:-1", "t:0:1:2", "t:0:2-1", "t:0:1#", "t:0:1#x", " t:0:1", "t:0:1 ",
+    ["", "t", "t:0", "t:0:", "t:0:1-", "t:0:-1", "t:0:1:2", "t:0:2-1", "t:0:1#", "t:0:1#x", "t:0:1#1@", "t:0:1@1",
+     " t:0:1", "t:0:1 ",
      "t:0:1\n", "t 1:0:1", ":0:1", "t:x:1", "t:٣:1", f"t:0:{1 << 63}", f"t:0:1-{1 << 63}", "t:0:" + "9" * 20,
      "t" * 250 + ":0:1"],
 )  # fmt: skip

@@ -14,6 +14,7 @@ class Store(RocksDBStore):
         self.app = SimpleNamespace(conf=SimpleNamespace(tabledir=directory))
         self.table_name = "prices"
         self._databases = {}
+        self._topic_id = "id"
 
 
 @pytest.mark.feature("S9", "Q16")
@@ -33,4 +34,19 @@ def test_a_copy_older_than_kafka_keeps_tombstones_is_dropped(tmp_path: Path, mon
     store._write(0, [(b"rc", b"3")], 1, 1)
     store._close(0)
     assert store._open(0).latest == {b"rc": b"3"}
+    store._close(0)
+
+
+@pytest.mark.feature("C42", "Q16")
+def test_a_copy_of_a_changelog_that_was_deleted_and_created_again_is_dropped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store._open(0)
+    store._write(0, [(b"ra", b"1")], 1, 7)
+    store._close(0)
+    store._topic_id = "another"
+    fresh = store._open(0)
+    assert (fresh.latest, fresh.next_offset, fresh.epoch) == ({}, 0, 0)
+    store._write(0, [(b"rb", b"2")], 1, 8)
+    store._close(0)
+    assert store._open(0).latest == {b"rb": b"2"}
     store._close(0)

@@ -43,6 +43,7 @@ class Verb(IntEnum):
     FORGOTTEN = 19
     DYING = 30
     BURIED = 31
+    REPLACED = 40
 
 
 @dataclass(slots=True)
@@ -52,7 +53,8 @@ class Change:
     Attributes:
         verb: what happens.
         places: to which places.
-        source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, DYING, BURIED: number of the source.
+        source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, DYING, BURIED, REPLACED: number of the
+            source.
         offset: of the same: offset of the first message.
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription.
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED: end of the delay, 0 without one;

@@ -10,6 +10,7 @@ import numpy as np
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.matching import UNKNOWN
+from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.segment import LIVE, SIZE, Segment, State
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Queued
@@ -60,7 +61,7 @@ class Inquiry:
             skip = 0
         if text:
             return
-        rest = sorted(self._state.scheduled.items(), key=lambda item: (item[1].at_ms, item[0]))
+        rest = sorted(self._state.scheduled.items(), key=self._turn)
         for (number, offset), scheduled in rest[skip : skip + left]:
             source = self._state.sources[number]
             deadline_ms = None if scheduled.deadline_ms == NEVER else scheduled.deadline_ms
@@ -73,6 +74,12 @@ class Inquiry:
             deadline_ms = None if dying.deadline_ms == NEVER else dying.deadline_ms
             counts = (dying.deliveries, dying.cancels)
             yield Queued(source.topic, source.partition, offset, None, deadline_ms, *counts, dying=True)
+
+    def _turn(self, item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
+        """The order of scheduled messages: by instant, then bookmark (C11)."""
+        (number, offset), scheduled = item
+        source = self._state.sources[number]
+        return scheduled.at_ms, source.topic, source.partition, offset
 
     def selected(self, text: str) -> list[Claim]:
         """See `QueueShard.selected`."""

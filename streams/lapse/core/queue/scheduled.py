@@ -85,6 +85,10 @@ class ScheduledMessages:
         if len(self._offsets[source]) > 2 * self._counts[source] + _SLACK:
             self._offsets[source] = [one for one in self._offsets[source] if (source, one) in self._by_name]
 
+    def count(self, source: int) -> int:
+        """How many of a source there are."""
+        return self._counts.get(source, 0)
+
     def between(self, source: int, first: int, last: int) -> Iterator[int]:
         """Their offsets within a range (both ends included), ascending."""
         offsets = self._offsets.get(source, [])

@@ -36,13 +36,17 @@ class Result(StrEnum):
 
 
 class Claim(NamedTuple):
-    """Messages that a settlement names: offsets of one source, both ends included, with the fencing token if sent."""
+    """Messages that a settlement names: offsets of one source, both ends included, with the fencing tokens if sent.
+
+    The tokens are the count of the delivery that is settled (C13), and the reign that made it (C42).
+    """
 
     topic: str
     partition: int
     first: int
     last: int
     delivery_count: int | None = None
+    epoch: int | None = None
 
 
 class Outcome(NamedTuple):
@@ -85,6 +89,8 @@ def judge(
     state = segment.state[first:stop]
     codes = np.full(stop - first, _CODE[Result.ALREADY_SETTLED], np.uint8)
     stale = np.zeros(len(codes), bool) if token is None else segment.deliveries[first:stop] != token
+    # A delivery that never was: its message is gone with its topic, and another one bears its bookmark (C42).
+    never = np.zeros(len(codes), bool) if token is None else segment.deliveries[first:stop] < token
     leased = state == State.LEASED
     idle = (state == State.AVAILABLE) | (state == State.DELAYED)
     strict = leasing is Leasing.STRICT
@@ -101,17 +107,17 @@ def judge(
     if strict or verb is Verb.RENEW:
         codes[leased & ~mine] = _CODE[Result.NOT_HOLDER]
         settled &= mine
-    if strict or verb is not Verb.ACKNOWLEDGE:
-        codes[settled & stale] = _CODE[Result.STALE]
-        settled &= ~stale
+    refused = stale if strict or verb is not Verb.ACKNOWLEDGE else never
+    codes[settled & refused] = _CODE[Result.STALE]
+    settled &= ~refused
     if idle.any():
         unleased = idle
         if strict or verb in (Verb.CANCEL, Verb.RENEW):
             codes[unleased] = _CODE[Result.NOT_LEASED]
         else:
-            if verb is Verb.EXPIRE:
-                codes[unleased & stale] = _CODE[Result.STALE]
-                unleased = unleased & ~stale
+            refused = stale if verb is Verb.EXPIRE else never
+            codes[unleased & refused] = _CODE[Result.STALE]
+            unleased = unleased & ~refused
             settled |= unleased
         if now_ms >= 0 and segment.deadline_ms is not None:
             late = idle & (segment.deadline_ms[first:stop] <= now_ms)

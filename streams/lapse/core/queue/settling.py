@@ -42,6 +42,9 @@ class Settling:
         """See `QueueShard.settle`."""
         outcomes: list[Outcome] = []
         for claim in claims:
+            if self._is_of_another_topic(claim):
+                outcomes.append(Outcome(*claim[:4], Result.STALE))
+                continue
             if verb is settlement.Verb.CANCEL and self._withdraw(claim, outcomes, now_ms, step):
                 continue
             if verb is not settlement.Verb.ACKNOWLEDGE or self._settings.target_depth is None:
@@ -81,6 +84,9 @@ class Settling:
         until_ms = now_ms + asked_ms
         outcomes: list[Outcome] = []
         for claim in claims:
+            if self._is_of_another_topic(claim):
+                outcomes.append(Outcome(*claim[:4], Result.STALE))
+                continue
             for segment, first, stop, offset, code in self._located(claim, outcomes):
                 codes = self._judge(
                     settlement.Verb.RENEW, segment, first, stop, subscription, claim.delivery_count, now_ms
@@ -110,6 +116,11 @@ class Settling:
             if number is not None and claim.last >= self._state.sources[number].next_offset:
                 names.add((claim.topic, claim.partition))
         return sorted(names)
+
+    def _is_of_another_topic(self, claim: Claim) -> bool:
+        """Whether a delivery is settled that was made before the topic was created again (C42)."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        return number is not None and claim.epoch is not None and claim.epoch < self._state.sources[number].since_epoch
 
     def _withdraw(self, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step) -> bool:
         """Withdraw a scheduled message that is named by itself; in a range it is left alone (L5, C16)."""
@@ -163,7 +174,7 @@ class Settling:
         Yields:
             Segment, first slot, slot behind the last, offset of the first, and the code of `settled`.
         """
-        topic, partition, first, last, _ = claim
+        topic, partition, first, last = claim[:4]
         number = self._state.sources.find(topic, partition)
         if number is None:
             outcomes.append(Outcome(topic, partition, first, last, Result.UNKNOWN))

@@ -28,6 +28,7 @@ from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Happening, Queued, Removal, Step
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.timer import Timers
+from lapse.core.queue.truncation import Truncation
 from lapse.core.queue.view import RecordView
 from lapse.core.reason import Reason
 from lapse.core.record import Record
@@ -46,6 +47,7 @@ class QueueShard:
         self._schedule = Schedule(self._decisions)
         self._entrance = Entrance(self._decisions, self._schedule)
         self._settling = Settling(self._decisions, self._removals, self._schedule)
+        self._truncation = Truncation(self._decisions, self._removals, self._schedule)
         self._timers = Timers(self._decisions, self._removals)
         self._dispatch = Dispatch(self._decisions)
         self._inquiry = Inquiry(self._decisions)
@@ -214,6 +216,32 @@ class QueueShard:
     def bury(self, source: int, offset: int, step: Step) -> None:
         """Let a dying message go, whose letter is safe now."""
         self._deathbed.bury(source, offset, step)
+
+    def log_begins(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
+        """Take out messages below an offset: Kafka has removed their records (C40).
+
+        Returns:
+            False if there are more; come again with the next step.
+        """
+        return self._truncation.below(topic, partition, begin_offset, now_ms, step)
+
+    def replace_topic(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
+        """Close what is known of a topic that was deleted and created again; it is read from its beginning (C42).
+
+        Args:
+            topic: which one.
+            epoch: this reign; a settlement of what an earlier one delivered is stale from now on.
+            now_ms: the instant, ms since the epoch.
+            step: gets the removals.
+
+        Returns:
+            False if messages are left; come again with the next step, and with nothing else in between.
+        """
+        return self._truncation.replace(topic, epoch, now_ms, step)
+
+    def topic_begins(self, topic: str, partition: int, epoch: int) -> None:
+        """Know since which reign a source is the topic of its name; not journaled here (C42)."""
+        self._truncation.begins(topic, partition, epoch)
 
     # What is asked
 

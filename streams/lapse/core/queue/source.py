@@ -33,16 +33,23 @@ class Source:
         partition: its partition.
         next_offset: what is read next; everything below was seen.
         end_offset: where the log is known to end; 0 = not known.
+        since_epoch: the reign in which its topic was found to be another one than before; 0 = it never was (C42).
     """
 
-    __slots__ = ("_standings", "end_offset", "next_offset", "partition", "topic")
+    __slots__ = ("_standings", "end_offset", "next_offset", "partition", "since_epoch", "topic")
 
     def __init__(self, topic: str, partition: int, next_offset: int = 0) -> None:
         self.topic = topic
         self.partition = partition
         self.next_offset = next_offset
         self.end_offset = 0
+        self.since_epoch = 0
         self._standings: list[Standing] = []
+
+    @property
+    def stands(self) -> bool:
+        """Whether any of its messages may still be there."""
+        return bool(self._standings)
 
     def add(self, offset: int, place: int, count: int) -> None:
         """Note that messages stand somewhere; the places lie in one segment."""

@@ -44,23 +44,40 @@ class Sources:
         """The number of a source, None if no message of it was ever seen."""
         return self._numbers.get((topic, partition))
 
-    def messages(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[Messages]:
-        """What is known of the messages at some slots, ascending, by runs of one source."""
+    def replace(self, number: int) -> None:
+        """Let another source follow one whose topic was deleted and created again (C42); once only."""
+        old = self._sources[number]
+        if self._numbers[old.topic, old.partition] == number:
+            self.add(Source(old.topic, old.partition))
+
+    def of_topic(self, topic: str) -> list[int]:
+        """Numbers of the sources of a topic, as it is now."""
+        return [number for (name, _), number in self._numbers.items() if name == topic]
+
+    def by_source(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[tuple[int, Messages]]:
+        """What is known of the messages at some slots, ascending, by runs of one source, with its number."""
         at = 0
         while at < len(slots):
             run = segment.run_at(int(slots[at]))
             stop = int(np.searchsorted(slots, run.slot + run.count))
             some = slots[at:stop]
             source = self._sources[run.source]
-            yield Messages(
-                source.topic,
-                source.partition,
-                (some + (run.offset - run.slot)).astype(np.int64),
-                None if segment.deadline_ms is None else segment.deadline_ms[some],
-                segment.deliveries[some],
-                None if segment.cancels is None else segment.cancels[some],
+            yield (
+                run.source,
+                Messages(
+                    source.topic,
+                    source.partition,
+                    (some + (run.offset - run.slot)).astype(np.int64),
+                    None if segment.deadline_ms is None else segment.deadline_ms[some],
+                    segment.deliveries[some],
+                    None if segment.cancels is None else segment.cancels[some],
+                ),
             )
             at = stop
+
+    def messages(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[Messages]:
+        """What is known of the messages at some slots, ascending, by runs of one source."""
+        return (messages for _, messages in self.by_source(segment, slots))
 
     def drop(self, segment: Segment) -> None:
         """Forget where the messages of a segment stood that is gone."""

@@ -15,6 +15,7 @@ from lapse.core.queue.repeats import Repeats
 from lapse.core.queue.roll import Roll
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import NOBODY, SIZE, Run, Segment, State
+from lapse.core.queue.source import Source
 from lapse.core.queue.sources import Sources
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.trait import NONE
@@ -126,6 +127,12 @@ class QueueState:
                 break
         return found
 
+    def held_sources(self) -> Iterator[Source]:
+        """Sources of which there are messages, or may be; scheduled ones count."""
+        for number, source in enumerate(self.sources):
+            if source.stands or self.scheduled.count(number):
+                yield source
+
     # The one way in which anything changes
 
     def apply(self, change: Change) -> None:
@@ -157,6 +164,8 @@ class QueueState:
                 self._note(change)
             case Verb.IDENTIFIED | Verb.FORGOTTEN:
                 self.repeats.apply(change)
+            case Verb.REPLACED:
+                self.sources.replace(change.source)
             case Verb.PAUSED | Verb.RESUMED:
                 self.paused = change.verb is Verb.PAUSED
 
@@ -275,8 +284,7 @@ class QueueState:
 
     def _drop(self, segment: Segment) -> None:
         expired = np.flatnonzero(segment.state == State.EXPIRED)
-        for messages in self.sources.messages(segment, expired):
-            number = self.sources.number(messages.topic, messages.partition)
+        for number, messages in self.sources.by_source(segment, expired):
             self.expired.extend((number, first, last) for first, last in messages.ranges())
         self.sources.drop(segment)
         del self.segments[segment.index]

@@ -241,6 +241,13 @@ class SowShard:
         """Take over from the journal's latest value per key; the shard must be new. Keys of the runtime are skipped."""
         self.state.restore(items)
 
+    def replace_topic(self, topic: str, step: Step) -> None:
+        """Take what comes from a topic from now on for another topic's: it was deleted and created again (C42).
+
+        Records and scheduled versions stay; bookmarks name updates of the new topic only.
+        """
+        self.state.replace_sources(topic, step)
+
     def take_over(self, now_ms: int, step: Step) -> None:
         """Begin after `restore`: subscriptions get a full timeout, and unfinished queries begin again (C5).
 

@@ -201,14 +201,22 @@ class SowState:
         # A compacted journal may hand them over in any order.
         self.sources.extend([("", -1)] * (number + 1 - len(self.sources)))
         self.sources[number] = (topic, int(partition))
-        self._source_numbers[self.sources[number]] = number
+        # The latest bears the name: the topic of an earlier one was deleted (C42).
+        self._source_numbers[self.sources[number]] = max(number, self._source_numbers.get(self.sources[number], -1))
 
     def source(self, topic: str, partition: int, step: Step) -> int:
         """Return the number of an underlying partition; a new one is journaled."""
         number = self._source_numbers.get((topic, partition))
-        if number is None:
-            number = len(self.sources)
-            self.change(step, journal.SOURCE + _SOURCE.pack(number), f"{topic}\0{partition}".encode())
+        return self._new_source(topic, partition, step) if number is None else number
+
+    def replace_sources(self, topic: str, step: Step) -> None:
+        """Give the partitions of a topic that was created again new numbers (C42)."""
+        for name, partition in [source for source in self._source_numbers if source[0] == topic]:
+            self._new_source(name, partition, step)
+
+    def _new_source(self, topic: str, partition: int, step: Step) -> int:
+        number = len(self.sources)
+        self.change(step, journal.SOURCE + _SOURCE.pack(number), f"{topic}\0{partition}".encode())
         return number
 
     def known_source(self, topic: str, partition: int) -> int | None:

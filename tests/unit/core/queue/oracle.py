@@ -138,6 +138,7 @@ class Oracle:
         self.seen: dict[tuple[str, int, bytes], int] = {}
         self.released: list[tuple[Bookmark, list[str]]] = []
         self.dying: dict[Bookmark, Gone] = {}
+        self.since: dict[str, int] = {}
 
     # Small questions
 
@@ -433,6 +434,7 @@ class Oracle:
         if message is None:
             return "already_settled"
         strict = self.settings.leasing is Leasing.STRICT
+        never = token is not None and token > message.deliveries
         stale = token is not None and token != message.deliveries
         match message.state:
             case "scheduled":
@@ -450,27 +452,30 @@ class Oracle:
             case "leased":
                 if (strict or verb == "renew") and message.holder != subscription:
                     return "not_holder"
-                if stale and (strict or verb != "acknowledge"):
+                if never or (stale and (strict or verb != "acknowledge")):
                     return "stale"
                 return "settled"
         if self.late(message, now_ms):
             return "time_limit"
         if strict or verb in ("cancel", "renew"):
             return "not_leased"
-        return "stale" if verb == "expire" and stale else "settled"
+        return "stale" if never or (verb == "expire" and stale) else "settled"
 
     def settle(
         self,
         verb: str,
         subscription: str,
-        named: list[tuple[Bookmark, int | None, bool]],
+        named: list[tuple[Bookmark, int | None, int | None, bool]],
         now_ms: int,
         delay_ms: int = 0,
         lease_ms: int | None = None,
         log_ends: dict[tuple[str, int], int] | None = None,
     ) -> list[tuple[Bookmark, str]]:
         answers = []
-        for bookmark, token, alone in named:
+        for bookmark, token, epoch, alone in named:
+            if epoch is not None and epoch < self.since.get(bookmark[0], 0):
+                answers.append((bookmark, "stale"))
+                continue
             result = self.judge(verb, bookmark, subscription, token, now_ms, alone, log_ends or {})
             answers.append((bookmark, result))
             if result != "settled":
@@ -534,6 +539,25 @@ class Oracle:
         for message in self.in_state("leased", "sent", *WAITING):
             if message.bookmark in bookmarks:
                 self._gone(message, now_ms, "log_truncated")
+
+    def log_begins(self, topic: str, begin_offset: int, now_ms: int) -> None:
+        """Kafka has removed the records of a topic below an offset (C40)."""
+        for message in [*self.in_state("leased", "sent", *WAITING), *self.scheduled()]:
+            if message.bookmark[0] == topic and message.bookmark[2] < begin_offset:
+                was = message.state
+                self._gone(message, now_ms, "log_truncated")
+                message.state = "never was" if was == "scheduled" else "gone"
+        self.remembered = {one for one in self.remembered if one[0] != topic or one[2] >= begin_offset}
+
+    def replaced(self, topic: str, epoch: int, now_ms: int) -> None:
+        """A topic was deleted and created again (C42)."""
+        self.log_begins(topic, 1 << 62, now_ms)
+        self.order = [bookmark for bookmark in self.order if bookmark[0] != topic]
+        self.messages = {bookmark: message for bookmark, message in self.messages.items() if bookmark[0] != topic}
+        self.seen = {name: at_ms for name, at_ms in self.seen.items() if name[0] != topic}
+        if (topic, 0) in self.next_offset:
+            self.next_offset[topic, 0] = 0
+            self.since[topic] = epoch
 
     def purge(self, now_ms: int, leased: bool, text: str = "") -> tuple[int, int]:
         kept = 0 if leased else len([m for m in self.in_state("leased") if FILTERS[text](m.body)])

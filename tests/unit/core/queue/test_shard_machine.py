@@ -28,11 +28,12 @@ INSTANTS = st.sampled_from([None, None, None, -500, 0, 1, 50, 100, 300])
 VERBS = st.sampled_from(["acknowledge", "cancel", "expire", "renew"])
 CLAIMS = st.lists(
     st.builds(
-        lambda topic, first, length, token: Claim(topic, 0, first, first + length, token),
+        lambda topic, first, length, token, epoch: Claim(topic, 0, first, first + length, token, epoch),
         st.sampled_from(["orders", "orders", "direct", "nowhere"]),
         st.integers(0, 40),
         st.sampled_from([0, 0, 1, 3, 12]),
         st.sampled_from([None, None, 0, 1, 2, 3]),
+        st.sampled_from([None, None, 1, 3]),
     ),
     min_size=1,
     max_size=3,
@@ -211,7 +212,8 @@ class ShardMachine(RuleBasedStateMachine):
         if held:
             message = held[which % len(held)]
             topic, partition, offset = message.bookmark
-            claim = Claim(topic, partition, offset, offset, message.deliveries - stale)
+            epoch = None if which % 3 == 0 else self.world.epoch - which % 2
+            claim = Claim(topic, partition, offset, offset, message.deliveries - stale, epoch)
             self.world.settle(verb, message.holder, claim, lease_ms=lease_ms if verb == "renew" else None)
 
     @rule(verb=VERBS, which=st.integers(0, 30))
@@ -275,6 +277,15 @@ class ShardMachine(RuleBasedStateMachine):
         dying = list(self.world.oracle.dying)
         self.world.bury(dying[which % len(dying)])
 
+    @rule(topic=TOPICS, begin_offset=st.integers(0, 30))
+    def log_begins(self, topic, begin_offset) -> None:
+        self.world.log_begins(topic, begin_offset)
+
+    @rule(topic=TOPICS, crashes=st.lists(st.booleans(), max_size=3), really=st.sampled_from([False, True]))
+    def replace(self, topic, crashes, really) -> None:
+        if really:
+            self.world.replace(topic, crashes)
+
     @rule()
     def commit(self) -> None:
         self.world.commit()
@@ -328,7 +339,7 @@ class ShardMachine(RuleBasedStateMachine):
 @pytest.mark.feature(
     "C2", "C5", "C6", "C9", "C10", "C13", "C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21", "C22"
 )
-@pytest.mark.feature("C23", "C27", "C29", "D3", "C37", "Q16", "L1", "C12", "C31", "C32", "C34", "C40")
+@pytest.mark.feature("C23", "C27", "C29", "D3", "C37", "Q16", "L1", "C12", "C31", "C32", "C34", "C40", "C42")
 @pytest.mark.feature("Q11", "Q12", "Q13", "Q14", "Q15", "Q20")
 def test_the_shard_is_the_oracle() -> None:
     from hypothesis.stateful import run_state_machine_as_test

@@ -18,6 +18,7 @@ from lapse.core.queue import dispatch as dispatching
 from lapse.core.queue import journal as journals
 from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
+from lapse.core.queue import truncation
 from lapse.core.queue.journal import QueueJournal, restore
 from lapse.core.queue.segment import State
 from lapse.core.queue.settings import QueueSettings
@@ -51,6 +52,7 @@ def small(size: int = 5, ring: int = 4, at_once: int = 3) -> Iterator[None]:
         patch.setattr(dispatching, "JUDGED_AT_ONCE", at_once)
         for module in (dispatching, timers):
             patch.setattr(module, "STEP_MESSAGES", at_once)
+        patch.setattr(truncation, "AT_ONCE", 2)
         yield
 
 
@@ -230,6 +232,57 @@ class World:
                 assert there == (len(refused) < before)
                 assert not there or len(removal.messages) == before - len(refused)
 
+    def log_begins(self, topic: str, begin_offset: int) -> None:
+        """Kafka removes the beginning of a topic, and the shard comes to know, in as many steps as it takes."""
+        self.lost |= {(topic, 0, record.offset) for record in self.topics[topic, 0] if record.offset < begin_offset}
+        now_ms, more = self.now_ms, True
+
+        def tell(step: Step) -> None:
+            nonlocal more
+            while more:
+                more = not self.shard.log_begins(topic, 0, begin_offset, now_ms, step)
+
+        self._both(tell, lambda: self.oracle.log_begins(topic, begin_offset, now_ms))
+
+    def replace(self, topic: str, crashes: Iterable[bool] = ()) -> None:
+        """Delete a topic and create it again; the shard is taken over, and perhaps again before it is done."""
+        self.topics[topic, 0] = []
+        self.lost = {bookmark for bookmark in self.lost if bookmark[0] != topic}
+        self.crash()
+        for bookmark in [one for one in self.oracle.dying if one[0] == topic]:
+            self.bury(bookmark)
+        done, gone = False, Counter[Gone]()
+        falls = iter(crashes)
+        while not done:
+            step = self._open()
+            done = self.shard.replace_topic(topic, self.epoch, self.now_ms, step)
+            gone.update(all_gone(step))
+            if next(falls, False) and not done:
+                self.commit()
+                self._reopen()
+            else:
+                step.removals.clear()
+        self.oracle.replaced(topic, self.epoch, self.now_ms)
+        assert gone == Counter(self.oracle.removals)
+        self.oracle.removals = []
+        self.forgotten = {bookmark for bookmark in self.forgotten if bookmark[0] != topic}
+        self.check()
+        self.commit()
+
+    def _reopen(self) -> None:
+        """A crash in the middle of what the oracle does in one go: the shard alone is taken over."""
+        state, self.journal = self._restored()
+        self.log.append(self.epoch, self.journal.begin())
+        self.shard = QueueShard(self.settings, state)
+        self._begin_topics()
+        step = self._open()
+        self.shard.take_over(self.now_ms, step)
+        self.commit()
+
+    def _begin_topics(self) -> None:
+        for topic, epoch in self.oracle.since.items():
+            self.shard.topic_begins(topic, 0, epoch)
+
     @contextmanager
     def selection(self, text: str) -> Iterator[None]:
         """A filter under selection, every message judged, as the runtime does it."""
@@ -294,7 +347,7 @@ class World:
         else:
             outcomes = self.shard.settle(Verb(verb), subscription, claims, now_ms, step, delay_ms)
         named = [
-            ((claim.topic, claim.partition, offset), claim.delivery_count, claim.first == claim.last)
+            ((claim.topic, claim.partition, offset), claim.delivery_count, claim.epoch, claim.first == claim.last)
             for claim in claims
             for offset in range(claim.first, claim.last + 1)
         ]
@@ -356,6 +409,10 @@ class World:
         self.shard = QueueShard(self.settings, state)
         self.oracle = copy.deepcopy(self.committed)
         self.oracle.settings = self.settings
+        for subscriber in self.oracle.subscribers.values():
+            # When a subscription was heard of is not durable, and the clock may have been set back since.
+            subscriber.last_seen_ms = state.subscriptions[subscriber.id].last_seen_ms
+        self._begin_topics()
         self.forgotten |= {b for b, message in self.oracle.messages.items() if message.state == "expired"}
         self.step = None
         self._know_sources()
@@ -433,11 +490,7 @@ class World:
             for one in step.deliveries
             for row in rows(one.messages)
         ]
-        gone = [
-            Gone(bookmark, tuple(map(str, one.reasons)), one.letter, deadline_ms, one.at_ms, deliveries, cancels)
-            for one in step.removals
-            for bookmark, deadline_ms, deliveries, cancels in rows(one.messages)
-        ]
+        gone = all_gone(step)
         assert by_subscription(sent) == by_subscription(self._last_sent)
         assert Counter(gone) == Counter(self._last_gone)
         told = [
@@ -583,6 +636,14 @@ def rows(messages: Messages) -> Iterator[tuple[Bookmark, int | None, int, int]]:
             int(messages.deliveries[at]),
             cancels,
         )
+
+
+def all_gone(step: Step) -> list[Gone]:
+    return [
+        Gone(bookmark, tuple(map(str, one.reasons)), one.letter, deadline_ms, one.at_ms, deliveries, cancels)
+        for one in step.removals
+        for bookmark, deadline_ms, deliveries, cancels in rows(one.messages)
+    ]
 
 
 def by_subscription(sent: Iterable[Sent]) -> dict[str, list[Sent]]:

@@ -1,0 +1,80 @@
+"""Truncation: messages whose records Kafka has removed, or removed with their whole topic, leave (C40, C42)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.removal import Removals
+from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.segment import LIVE, State
+from lapse.core.queue.step import Step
+from lapse.core.reason import Reason
+
+AT_ONCE: Final = 4096
+"""About so many messages leave in one step."""
+
+_THERE: Final = (*LIVE, State.SENT)
+
+
+class Truncation:
+    """Takes out what stands in a log no longer, a bounded amount at a time."""
+
+    def __init__(self, decisions: Decisions, removals: Removals, schedule: Schedule) -> None:
+        self._decisions = decisions
+        self._removals = removals
+        self._schedule = schedule
+        self._state = decisions.state
+
+    def below(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
+        """See `QueueShard.log_begins`."""
+        number = self._state.sources.find(topic, partition)
+        return number is None or self._take_out(number, begin_offset, now_ms, step)
+
+    def replace(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
+        """See `QueueShard.replace_topic`."""
+        state = self._state
+        numbers = state.sources.of_topic(topic)
+        if not all(self._take_out(number, 1 << 62, now_ms, step) for number in numbers):
+            return False
+        if step.removals:
+            # What leaves in this step may be kept for a letter's sake (C27), and belongs to the old source.
+            return False
+        for number in numbers:
+            for outdated in [at for at, chunk in state.repeats.chunks.items() if chunk.source == number]:
+                self._decisions.do(Change(Verb.FORGOTTEN, offset=outdated), step)
+            self._decisions.do(Change(Verb.REPLACED, source=number), step)
+            self.begins(topic, state.sources[number].partition, epoch)
+        return True
+
+    def begins(self, topic: str, partition: int, epoch: int) -> None:
+        """See `QueueShard.topic_begins`."""
+        sources = self._state.sources
+        sources[sources.number(topic, partition)].since_epoch = epoch
+
+    def _take_out(self, number: int, begin_offset: int, now_ms: int, step: Step) -> bool:
+        """Let messages of a source below an offset leave; False if some are left."""
+        state, source, reasons = self._state, self._state.sources[number], (Reason.LOG_TRUNCATED,)
+        last = min(begin_offset, source.next_offset) - 1
+        left = AT_ONCE
+        for piece in list(source.find(0, last)):
+            if piece.place < 0:
+                continue
+            for segment, first, stop in state.spans([(piece.place, piece.last - piece.first + 1)]):
+                slots = np.flatnonzero(np.isin(segment.state[first:stop], _THERE)) + first
+                if len(slots):
+                    self._removals.remove([(segment, slots)], reasons, now_ms, step)
+                    left -= len(slots)
+                break
+            if left <= 0:
+                return False
+        for offset in list(state.scheduled.between(number, 0, last)):
+            self._schedule.remove(number, offset, reasons, now_ms, step)
+            if not (left := left - 1):
+                return False
+        for of, offset in [one for one in state.remembered if one[0] == number and one[1] < begin_offset]:
+            self._decisions.do(Change(Verb.HONOURED, source=of, offset=offset), step)
+        return True

@@ -1,0 +1,139 @@
+"""Topics that are deleted and created again, or lose their beginning, under and beside workers (C40, C42)."""
+
+import time
+
+import pytest
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lapse_client import SowClient
+from support.deployment import Deploy, Deployment
+from support.log import texts, until, write
+
+
+def recreate(here: Deployment, name: str, partitions: int = 1) -> None:
+    """Delete a topic, and create it again under its name."""
+    admin = AdminClient({"bootstrap.servers": here.servers})
+
+    def topic_id() -> str:
+        try:
+            return str(admin.describe_topics(TopicCollection([name]))[name].result(15).topic_id)
+        except KafkaException:  # no broker knows of it yet
+            return old
+
+    old = ""
+    old = topic_id()
+    admin.delete_topics([name])[name].result(15)
+    new = NewTopic(name, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
+
+    def created() -> bool:
+        try:
+            admin.create_topics([new])[name].result(15)
+        except KafkaException:  # the deletion is not finished
+            time.sleep(0.1)
+            return False
+        return True
+
+    until(created, f"{name} is created again")
+    until(lambda: topic_id() != old, "another topic id")
+
+
+@pytest.mark.feature("C42", "C13", "D2", "L14")
+def test_a_topic_created_again_while_no_worker_runs_is_another_one(deploy: Deploy) -> None:
+    """Old messages leave with letters of headers only, new ones are read from offset 0, old settlements are stale."""
+    here = deploy({"orders": {"lease_period": "5m"}}, session_timeout="2s").apply()
+    worker = here.worker().wait_for_shards(1)
+    here.write("orders", *(f"old {number}" for number in range(5)), headers=[("mine", b"1")])
+    with here.subscriber("orders", 3, timeout_s=60) as subscriber:
+        old = [subscriber.receive(20) for _ in range(3)]
+        subscriber.settle("acknowledge", [one for one in old[:1] if one], wait=True)
+        worker.kill()
+        recreate(here, here.name("orders"))
+        here.write("orders", *(f"new {number}" for number in range(8)))
+        worker.start().wait_for_shards(1)
+        until(lambda: "was deleted and created again" in worker.text, "the worker to say so")
+        got = []
+        while len(got) < 2:
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            if (delivery.value or b"").startswith(b"new"):
+                got.append(delivery)
+        assert [one.bookmark.offset for one in got] == [0, 1]
+        # Offset 1 was delivered once then and once now: the reign tells the two apart.
+        (late,) = subscriber.settle("acknowledge", [one for one in old[1:2] if one], wait=True)
+        assert late.result == "stale"
+        (right,) = subscriber.settle("acknowledge", got[1:2], wait=True)
+        assert right.settled
+    with here.queue("orders") as queue:
+        name = here.name("orders")
+        assert [one.result for one in queue.acknowledge([f"{name}:0:4#1"])] == ["stale"]
+        assert [one.result for one in queue.acknowledge([f"{name}:0:20#1"])] == ["unknown"]
+    letters = here.letters("orders", 4)
+    assert [letter.value() for letter in letters] == [None] * 4
+    assert {texts(letter)["lapse-reasons"] for letter in letters} == {"log_truncated"}
+    assert [int(texts(letter)["__dlq.errors.offset"]) for letter in letters] == [1, 2, 3, 4]
+    worker.kill()
+    worker.start().wait_for_shards(1)
+    assert here.depth("orders")["depth"] == 7, "closed once only"
+    assert "was deleted and created again" not in worker.text
+
+
+@pytest.mark.feature("C42", "C1", "S8")
+def test_a_topic_created_again_under_a_running_worker_is_noticed(deploy: Deploy) -> None:
+    """The worker ends itself, and its supervisor's next one closes the old state; a SOW topic keeps its records."""
+    here = deploy({})
+    here.configure(
+        {"orders": {"topic_pattern": "orders{}-.*", "default_publish_target": "orders{}-a"}, "plain": {}},
+        {"prices": {}},
+        session_timeout="2s",
+    )
+    here.apply()
+    worker = here.worker(supervised=True).wait_for_shards(3)
+    names = {stem: here.name(stem) for stem in ("orders", "plain", "prices")}
+    pattern = f"{names['orders']}-a"
+    for stem in ("plain", "prices"):
+        here.write(stem, '{"n": 1}', '{"n": 2}', key=b"old")
+    producer_write(here, pattern, 3)
+    until(lambda: here.depth("orders")["depth"] == 3, "the messages of the pattern")
+    until(lambda: here.depth("plain")["depth"] == 2, "the messages of the plain topic")
+    for name in (names["plain"], names["prices"], pattern):
+        recreate(here, name)
+    producer_write(here, pattern, 1)
+    here.write("plain", '{"n": 3}')
+    here.write("prices", '{"n": 4}', key=b"new")
+    until(lambda: here.depth("plain")["depth"] == 1, "the new message alone", 60)
+    until(lambda: here.depth("orders")["depth"] == 1, "the new message of the pattern alone", 60)
+    assert "deleted and created again" in worker.log.read_text()
+    assert len(here.letters("plain", 2)) == 2
+    assert len(here.letters("orders", 3)) == 3
+    with here.subscriber("plain", 5, timeout_s=60) as subscriber:
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        assert (delivery.value, delivery.bookmark.offset) == (b'{"n": 3}', 0)
+        subscriber.settle("acknowledge", [delivery], wait=True)
+    with SowClient(names["prices"], connection=here.connection) as client:
+        until(lambda: {one.key for one in client.query()} == {b"old", b"new"}, "old and new records")
+
+
+@pytest.mark.feature("C40", "L14")
+def test_records_that_kafka_removed_leave_though_nobody_reads(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}).apply()
+    here.worker().wait_for_shards(1)
+    here.write("orders", *(str(number) for number in range(10)))
+    later = str(time.time_ns() // 1_000_000 + 3_600_000).encode()
+    here.write("orders", "scheduled", headers=[("lapse-enqueue-at-ms", later)])
+    here.write("orders", "last")
+    until(lambda: here.depth("orders")["depth"] == 11, "the messages")
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    place = TopicPartition(here.name("orders"), 0, 11)
+    admin.delete_records([place])[place].result(15)
+    letters = here.letters("orders", 11, 30)
+    assert {texts(letter)["lapse-reasons"] for letter in letters} == {"log_truncated"}
+    assert {letter.value() for letter in letters} == {None}
+    left = here.depth("orders")
+    assert (left["depth"], left["scheduled"]) == (1, 0)
+
+
+def producer_write(here: Deployment, topic: str, count: int) -> None:
+    write(here.servers, topic, [b"%d" % number for number in range(count)])

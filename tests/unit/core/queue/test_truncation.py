@@ -1,0 +1,71 @@
+"""Records that Kafka removed, and topics that were deleted and created again (C40, C42)."""
+
+import pytest
+
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement import Claim
+from unit.core.queue.world import World, small
+
+
+def world(count: int = 6, **options: object) -> World:
+    one = World(QueueSettings(name="orders", lease_ms=100, **options))
+    for _ in range(count):
+        one.publish("orders")
+    one.read("orders")
+    return one
+
+
+@pytest.mark.feature("C40")
+def test_what_the_log_no_longer_has_leaves_scheduled_messages_too() -> None:
+    one = world()
+    one.publish("orders", enqueue_at_ms=one.now_ms + 500)
+    one.publish("orders")
+    one.read("orders")
+    one.subscribe("inky", 2)
+    one.deliver()
+    one.log_begins("orders", 7)
+    assert [message.bookmark[2] for message in one.oracle.in_state("available", "leased")] == [7]
+    assert one.shard.depth()["scheduled"] == 0
+    one.commit()
+    one.crash()
+    assert one.shard.depth()["depth"] == 1
+
+
+@pytest.mark.feature("C42")
+def test_a_topic_that_was_created_again_begins_anew_and_its_old_bookmarks_are_stale() -> None:
+    with small(4):
+        one = world(10)
+        one.subscribe("inky", 2)
+        one.deliver()
+        one.commit()
+        epoch = one.epoch
+        one.replace("orders", [True, False, True])
+        assert one.shard.depth()["depth"] == 0
+        assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0, 1, epoch)) == ["stale"]
+        assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0, 1)) == ["unknown"]
+        for _ in range(3):
+            one.publish("orders")
+        one.read("orders")
+        # Never delivered, so there is no first delivery to settle; with the reign even after one.
+        assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0, 1)) == ["stale"]
+        one.deliver()
+        for verb in ("acknowledge", "cancel", "expire", "renew"):
+            assert one.settle(verb, "inky", Claim("orders", 0, 0, 0, 1, epoch)) == ["stale"]
+        assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0, 1, one.epoch)) == ["settled"]
+        one.commit()
+        one.crash()
+        assert one.settle("acknowledge", "inky", Claim("orders", 0, 1, 1, 1, epoch)) == ["stale"]
+        assert [message.bookmark[2] for message in one.oracle.in_state("available", "leased")] == [1, 2]
+
+
+@pytest.mark.feature("C42", "X6")
+def test_a_repeat_of_a_message_of_the_old_topic_is_none() -> None:
+    one = World(QueueSettings(name="orders", dedup_window_ms=60_000))
+    said = {"timestamp": 1_000}
+    one.publish("orders", **said)
+    one.topics["orders", 0][0].headers.append(("lapse-message-id", b"a"))
+    one.read("orders")
+    one.commit()
+    assert one.shard.state.repeats.chunks
+    one.replace("orders")
+    assert not one.shard.state.repeats.chunks
