@@ -1,5 +1,6 @@
 """Message ids: a repeat within the window is dropped, by record timestamps, across restarts."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,3 +156,25 @@ def test_without_a_timestamp_the_latest_one_counts():
     queue = Queue()
     assert queue.read("a", at_ms=-1) == []
     assert queue.read("a", at_ms=-1) == [0]
+
+
+def test_the_window_of_a_batch_is_that_of_its_last_record():
+    queue = Queue()
+    queue.read("a", at_ms=5_000)
+    step = Step()
+    plain = [
+        SimpleNamespace(offset=offset, timestamp=at_ms, key=None, value=b"", headers=[])
+        for offset, at_ms in ((1, 5_001), (2, 5_000 + WINDOW_MS))
+    ]
+    queue.shard.arrive("t", 0, plain, step)
+    assert not queue.shard.state.repeats.chunks
+
+
+@pytest.mark.parametrize("name", ["plain", 'quo"te', "back\\slash", "#hash", "\x07", "x" * 40, "x" * 41, "é"])
+def test_an_id_takes_no_more_of_the_journal_than_its_digest(name: str):
+    queue = Queue()
+    assert queue.read(name, at_ms=5_000) == []
+    ((kept, _),) = queue.shard.state.repeats.chunks[0].ids
+    assert (kept == name) == (name in ("plain", "x" * 40))
+    assert len(json.dumps(kept)) <= 42
+    assert queue.read(name, kept, at_ms=5_001) == ([0, 1] if kept == name else [0])

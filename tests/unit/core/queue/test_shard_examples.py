@@ -3,8 +3,10 @@
 import pytest
 
 from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.fairness import allot
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.subscription import Subscription
 from lapse.core.reason import Reason
 from unit.core.queue.world import World, small
 
@@ -641,3 +643,21 @@ def test_inherited_segments_move_out_of_the_reach_of_the_old_owner() -> None:
         one.log.compact(one.log.end, tombstones_too=True)
         one.crash()
         assert one.shard.depth()["available"] == 12
+
+
+@pytest.mark.feature("Q8")
+def test_under_strict_a_stranger_is_nobody_and_holds_nothing() -> None:
+    one = with_messages(4, leasing=Leasing.STRICT)
+    for name in ("inky", "blinky", "clyde", "pinky"):
+        one.subscribe(name)
+    one.deliver()
+    assert one.settle("acknowledge", "stranger", Claim("orders", 0, 0, 3)) == ["not_holder"] * 4
+    assert one.settle("renew", "stranger", Claim("orders", 0, 0, 3)) == ["not_holder"] * 4
+
+
+@pytest.mark.feature("Q7")
+@pytest.mark.parametrize("fairness", Fairness)
+def test_with_nothing_to_deal_out_nobody_gets_it_and_the_turn_stays(fairness: Fairness) -> None:
+    some = [Subscription("inky", 0, "", 0, 0, 1_000), Subscription("blinky", 1, "", 2, 2, 1_000)]
+    assert allot(fairness, 0, some, 3) == ([], 3)
+    assert allot(fairness, 5, some[:1], 3) == ([], 3)

@@ -92,6 +92,58 @@ def test_a_message_whose_record_is_gone_matches_nothing_and_does_not_hold_up_the
 
 
 @pytest.mark.feature("Q14")
+def test_what_arrives_under_a_filter_is_judged_from_the_payload_that_came_with_it() -> None:
+    one = world()
+    one.subscribe("inky", 4, text="/f = 1")
+    publish(one, {"f": 1}, {"f": 0}, {"f": 1})
+    step = Step()
+    one.shard.deliver(one.now_ms, step)
+    assert not one.shard.unjudged, "a payload is read back that was there a moment ago"
+    assert [offset for sent in step.deliveries for offset in sent.messages.offsets] == [0, 2]
+
+
+@pytest.mark.feature("Q14", "X1")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TOPIC() = 'orders'",
+        "PARTITION() = 0",
+        "OFFSET() = 1",
+        "KEY() = 'k'",
+        "HEADER('trace') = '2'",
+        "TIMESTAMP_MS() > 0",
+    ],
+)
+def test_a_filter_may_ask_for_all_that_a_record_says(text: str) -> None:
+    one = world()
+    one.publish("direct")
+    one.publish("orders")
+    one.publish("orders", key=b"k")
+    one.topics["orders", 0][1].headers = [("trace", b"1"), ("trace", b"2")]
+    for topic in ("orders", "direct"):
+        one.read(topic)
+    one.shard.subscribe("inky", "", 3, 100_000, text, one.now_ms, one.step)
+    while one.shard.deliver(one.now_ms, one.step):
+        one._judge(one.shard.unjudged)
+    sent = [(s.messages.topic, offset) for s in one.step.deliveries for offset in s.messages.offsets.tolist()]
+    everywhere = [("orders", 0), ("orders", 1), ("direct", 0)]
+    assert sent == {"TOPIC": everywhere[:2], "PARTI": everywhere, "TIMES": everywhere}.get(text[:5], [("orders", 1)])
+
+
+@pytest.mark.feature("Q14", "X7")
+def test_a_subscription_whose_filter_cannot_be_compiled_leaves_no_trace() -> None:
+    one = world({"f": 1})
+    one.subscribe("inky", 1, text="/f = 1")
+    step = Step()
+    for name in ("inky", "blinky"):
+        with pytest.raises(ValueError, match="column"):
+            one.shard.subscribe(name, "", 1, 1_000, "/f = = 1", one.now_ms, step)
+    assert step == Step()
+    one.check()
+    assert got(one.deliver(), "inky") == [0]
+
+
+@pytest.mark.feature("Q14")
 def test_what_is_known_of_a_segment_goes_with_it() -> None:
     with small(size=3):
         one = world()

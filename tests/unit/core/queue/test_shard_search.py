@@ -1,9 +1,11 @@
 """Every order of commands in a small world: two subscriptions, three messages, a crash after each and every step.
 
-A breadth-first search over all reachable states. Each step starts from what the journal gives back, so whatever it
-proves holds with a crash at any point; a step that a crash takes away altogether is the state before it.
-Without `LAPSE_SOAK` it goes six commands deep; with it, until no new state is found.
+A breadth-first search over all reachable states, to its end. Each change is made to what the journal gives back, so
+whatever this proves holds with a crash at any point; a step that a crash takes away altogether is the state before it.
+With `LAPSE_SOAK` the world is larger: leases are renewed, messages cancelled with a delay, and time goes on for longer.
 """
+
+from __future__ import annotations
 
 import os
 from collections.abc import Iterator
@@ -19,20 +21,24 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from unit.core.queue.world import dump, published, rows, small
 
-START_MS, LEASE_MS, TTL_MS, TICK_MS, TICKS = 1_000, 100, 150, 100, 2
+SOAK = "LAPSE_SOAK" in os.environ
+START_MS, LEASE_MS, TTL_MS, TICK_MS, TICKS = 1_000, 100, 150, 100, 3 if SOAK else 2
 BACKLOGS = {"inky": 1, "blinky": 2}
 LIFETIMES_MS = (None, TTL_MS, None)
-SOAK = "LAPSE_SOAK" in os.environ
-SETTLEMENTS = (Verb.ACKNOWLEDGE, Verb.CANCEL, Verb.EXPIRE)
+SETTLEMENTS = ("acknowledge", "cancel", "expire", *(("delay", "renew") if SOAK else ()))
 
 
 class Told(NamedTuple):
-    """What the world outside was told of one message."""
+    """What the world outside was told of one message, as far as it still matters."""
 
-    tokens: tuple[tuple[str, int], ...] = ()
+    deliveries: int = 0
+    holder: str = ""
     leased_until_ms: int = 0
     cancels: int = 0
     fate: str = ""
+
+    def back(self, cancels: int = 0) -> Told:
+        return self._replace(holder="", leased_until_ms=0, cancels=self.cancels + cancels)
 
 
 class Node(NamedTuple):
@@ -42,6 +48,9 @@ class Node(NamedTuple):
     left: bool
 
 
+Log = dict[bytes, bytes]
+
+
 def commands(node: Node) -> Iterator[tuple]:
     yield ("deliver",)
     if node.now_ms < START_MS + TICK_MS * TICKS:
@@ -49,9 +58,11 @@ def commands(node: Node) -> Iterator[tuple]:
     if not node.left:
         yield ("leave",)
     for offset, told in enumerate(node.told):
-        for subscription, token in told.tokens:
-            for verb in SETTLEMENTS:
-                yield (verb, offset, subscription, token)
+        # Under each token that was ever given out, by either subscription; of what is gone, under one.
+        for token in range(1, told.deliveries + 1):
+            for subscription in BACKLOGS:
+                for verb in SETTLEMENTS:
+                    yield (verb, offset, subscription, token)
 
 
 class Search:
@@ -65,7 +76,7 @@ class Search:
             max_cancels=1,
         )
 
-    def first(self) -> tuple[Node, dict[bytes, bytes]]:
+    def first(self) -> tuple[Node, Log]:
         shard = QueueShard(self.settings)
         journal = QueueJournal(shard.state, 1)
         log = written({}, journal.begin())
@@ -77,12 +88,54 @@ class Search:
         log = written(log, journal.encode(step))
         return Node(START_MS, (Told(),) * len(records), dump(shard.state), False), log
 
-    def follow(self, node: Node, log: dict[bytes, bytes], command: tuple) -> tuple[Node, dict[bytes, bytes]]:
+    def all_nodes(self) -> set[Node]:
+        node, log = self.first()
+        seen, edge, depth = {node}, [(node, log)], 0
+        while edge:
+            following = []
+            depth += 1
+            epoch = 1 + depth // 2
+            for node, log in edge:
+                # Before each second step, another owner takes the shard over.
+                log = log if depth % 2 else self.taken_over(node, log, epoch)
+                for after, log_after in self.follow(node, log, epoch):
+                    if after not in seen:
+                        seen.add(after)
+                        following.append((after, log_after))
+            edge = following
+        return seen
+
+    def taken_over(self, node: Node, log: Log, epoch: int) -> Log:
         restored = restore(log.items())
-        shard = QueueShard(self.settings, restored.state)
-        journal = QueueJournal(shard.state, 1, restored)
-        log = written(log, journal.maintain())
-        step = Step()
+        journal = QueueJournal(restored.state, epoch, restored)
+        log = written(log, journal.begin())
+        shard, step = QueueShard(self.settings, restored.state), Step()
+        shard.take_over(node.now_ms, step)
+        assert not step.changes
+        assert dump(shard.state) == node.known, "a take-over changes the state"
+        return log
+
+    def follow(self, node: Node, log: Log, epoch: int) -> Iterator[tuple[Node, Log]]:
+        """What each command makes of a state; after a change, the next one begins with what the journal gives back."""
+        shard = journal = None
+        for command in commands(node):
+            if shard is None:
+                restored = restore(log.items())
+                shard = QueueShard(self.settings, restored.state)
+                journal = QueueJournal(shard.state, epoch, restored)
+                log_before = written(log, journal.maintain())
+            step = Step()
+            after = self.carry_out(shard, step, node, command)
+            if step.changes:
+                log_after = written(log_before, journal.encode(step))
+                assert dump(restore(log_after.items()).state) == after.known, "I15: a crash changes the state"
+                yield after, log_after
+                shard = None
+            else:
+                assert after.known == node.known, "nothing was journaled, and something changed"
+                yield after, log_before
+
+    def carry_out(self, shard: QueueShard, step: Step, node: Node, command: tuple) -> Node:
         now_ms, told, left = node.now_ms, list(node.told), node.left
         match command:
             case ("deliver",):
@@ -92,7 +145,7 @@ class Search:
                 shard.advance(now_ms, step)
             case ("leave",):
                 left = shard.unsubscribe("blinky", now_ms, step)
-                told = [one._replace(leased_until_ms=0) if held(one, "blinky") else one for one in told]
+                told = [one.back() if one.holder == "blinky" else one for one in told]
             case (verb, offset, subscription, token):
                 told[offset] = self.settle(shard, step, node, verb, offset, subscription, token)
         self.hear(step, told, now_ms)
@@ -100,32 +153,32 @@ class Search:
             assert 0 <= subscriber.outstanding <= BACKLOGS[name], "I6"
         live = shard.depth()["depth"]
         assert live == sum(not one.fate for one in told), "I1: a message is lost, or is there twice"
-        known = dump(shard.state)
-        if not step.changes:
-            assert known == node.known, "nothing was journaled, and something changed"
-            return Node(now_ms, tuple(told), known, left), log
-        log = written(log, journal.encode(step))
-        assert dump(restore(log.items()).state) == known, "I15: a crash changes the state"
-        return Node(now_ms, tuple(told), known, left), log
+        return Node(now_ms, tuple(told), dump(shard.state), left)
 
     def settle(
-        self, shard: QueueShard, step: Step, node: Node, verb: Verb, offset: int, subscription: str, token: int
+        self, shard: QueueShard, step: Step, node: Node, asked: str, offset: int, subscription: str, token: int
     ) -> Told:
-        (outcome,) = shard.settle(verb, subscription, [Claim("orders", 0, offset, offset, token)], node.now_ms, step)
+        verb = "cancel" if asked == "delay" else asked
+        claim = Claim("orders", 0, offset, offset, token)
+        if verb == "renew":
+            ((outcome,), until_ms) = shard.renew(subscription, [claim], node.now_ms, step)
+        else:
+            until_ms, delay_ms = 0, TICK_MS if asked == "delay" else 0
+            (outcome,) = shard.settle(Verb(verb), subscription, [claim], node.now_ms, step, delay_ms)
         one = node.told[offset]
-        current = bool(one.tokens) and one.tokens[-1] == (subscription, token) and one.leased_until_ms > 0
+        current = (one.holder, one.deliveries) == (subscription, token)
         if outcome.result is not Result.SETTLED:
-            assert dump(shard.state) == node.known, "a refused settlement changes nothing"
+            assert not step.changes, "a refused settlement changes nothing"
             assert one.fate or not current, "a holder's settlement is refused"
             return one
         assert not one.fate, "I1: settled twice"
-        if verb is not Verb.ACKNOWLEDGE:
-            assert token == one.tokens[-1][1], "I4: an old token did something"
-        if self.settings.leasing is Leasing.STRICT:
-            assert current, "strict: settled by another than the holder"
-        if verb is Verb.ACKNOWLEDGE:
-            return one._replace(fate="acknowledged", leased_until_ms=0)
-        return one._replace(leased_until_ms=0, cancels=one.cancels + (verb is Verb.CANCEL))
+        if verb != "acknowledge":
+            assert token == one.deliveries, "I4: an old token did something"
+        if self.settings.leasing is Leasing.STRICT or verb == "renew":
+            assert current, "settled by another than the holder"
+        if verb == "acknowledge":
+            return Told(1, fate="acknowledged")
+        return one._replace(leased_until_ms=until_ms) if verb == "renew" else one.back(cancels=verb == "cancel")
 
     def hear(self, step: Step, told: list[Told], now_ms: int) -> None:
         for removal in step.removals:
@@ -136,27 +189,21 @@ class Search:
                 reasons = set(map(str, removal.reasons))
                 assert ("time_limit" in reasons) == (deadline_ms is not None and deadline_ms <= now_ms)
                 if "forced_expire" not in reasons:
-                    assert ("max_deliveries" in reasons) == (deliveries == 2 and len(one.tokens) == 2), "I5"
-                    assert ("max_cancels" in reasons) == (cancels == 2 and one.cancels == 2), "I5"
-                told[offset] = one._replace(fate="removed", leased_until_ms=0)
+                    assert ("max_deliveries" in reasons) == (deliveries == one.deliveries == 2), "I5"
+                    assert ("max_cancels" in reasons) == (cancels == one.cancels == 2), "I5"
+                told[offset] = Told(1, fate="removed")
         for delivery in step.deliveries:
             for (_, _, offset), deadline_ms, deliveries, _ in rows(delivery.messages):
                 one = told[offset]
                 assert not one.fate, "I1: delivered after it left"
                 assert deadline_ms is None or now_ms < deadline_ms, "I2"
                 assert one.leased_until_ms <= now_ms, "I3"
-                assert deliveries == len(one.tokens) + 1 <= 2, "I4, I5"
-                told[offset] = one._replace(
-                    tokens=(*one.tokens, (delivery.subscription, deliveries)), leased_until_ms=delivery.until_ms
-                )
+                assert deliveries == one.deliveries + 1 <= 2, "I4, I5"
+                told[offset] = Told(deliveries, delivery.subscription, delivery.until_ms, one.cancels)
         for happening in step.happenings:
             if happening.kind == "lease_returned":
                 for (_, _, offset), *_ in rows(happening.messages):
-                    told[offset] = told[offset]._replace(leased_until_ms=0)
-
-
-def held(one: Told, subscription: str) -> bool:
-    return bool(one.tokens) and one.tokens[-1][0] == subscription
+                    told[offset] = told[offset].back()
 
 
 def written(log: dict[bytes, bytes], items: list) -> dict[bytes, bytes]:
@@ -173,18 +220,6 @@ def written(log: dict[bytes, bytes], items: list) -> dict[bytes, bytes]:
 @pytest.mark.parametrize("leasing", Leasing)
 def test_no_order_of_commands_breaks_an_invariant(leasing: Leasing) -> None:
     with small(size=2, ring=2):
-        search = Search(leasing)
-        node, log = search.first()
-        seen, edge, depth = {node}, [(node, log)], 0
-        while edge and (SOAK or depth < 6):
-            depth += 1
-            following = []
-            for node, log in edge:
-                for command in commands(node):
-                    after, log_after = search.follow(node, log, command)
-                    if after not in seen:
-                        seen.add(after)
-                        following.append((after, log_after))
-            edge = following
-    print(len(seen), "states")
-    assert len(seen) > 500
+        found = Search(leasing).all_nodes()
+    assert {node.now_ms for node in found} == {START_MS + TICK_MS * tick for tick in range(TICKS + 1)}
+    assert {one.fate for node in found for one in node.told} == {"", "acknowledged", "removed"}

@@ -74,7 +74,7 @@ class Log:
             self.end += 1
 
     def latest(self) -> dict[bytes, bytes]:
-        """What counts: not what a lower epoch writes behind a higher one's claim."""
+        """What counts: not what a lower epoch writes behind a higher one's claim. Steps stand in a ring."""
         reign, latest = 0, dict[bytes, bytes]()
         for _, epoch, key, value in self.records:
             if epoch < reign:
@@ -83,6 +83,7 @@ class Log:
             latest.pop(key, None)
             if key and value is not None:
                 latest[key] = value
+        assert all(0 <= int.from_bytes(key[9:]) < journals.RING for key in latest if key[:1] == b"d")
         return latest
 
     def compact(self, below: int, tombstones_too: bool) -> None:
@@ -303,8 +304,16 @@ class World:
 
     def deliver(self) -> dict[str, list[Sent]]:
         def until_done(step: Step) -> None:
-            while self.shard.deliver(self.now_ms, step):
+            more, looks = True, 0
+            while more:
+                handed = sum(len(one.messages) for one in step.deliveries if not one.barrier)
+                more = self.shard.deliver(self.now_ms, step)
+                handed = sum(len(one.messages) for one in step.deliveries if not one.barrier) - handed
+                assert handed <= dispatching.STEP_MESSAGES, "a step that holds up the others"
+                looks += 1
+                assert looks < 1_000, "a delivery that is never done"
                 self._judge(self.shard.unjudged)
+            assert more is False
             assert not self.shard.unjudged
 
         self._both(until_done, lambda: self.oracle.deliver(self.now_ms))
@@ -379,6 +388,7 @@ class World:
         """Make the open step durable, in one batch."""
         if self.step is not None:
             self.log.append(self.epoch, self.journal.encode(self.step))
+            assert not self.shard.state.dropped, "a leak"
             self._clear()
             self.durably_released, self.oracle.released = self.oracle.released, []
             self.step = None

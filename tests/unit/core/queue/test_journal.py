@@ -1,0 +1,85 @@
+"""What the journal of a queue shard holds over many steps and reigns: numbers that stay, keys that go."""
+
+import pytest
+
+from lapse.core.lifetime import Expiration
+from lapse.core.queue import journal as journals
+from lapse.core.queue.change import Verb
+from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.segment import State
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.trait import Flag
+from unit.core.queue.world import World, small
+
+QUEUE = QueueSettings(name="orders", expiration=Expiration(enabled=True), lease_ms=100, max_cancels=2)
+VERBS = (
+    "ARRIVED LEASED SENT RETURNED CANCELLED RENEWED SETTLED EXPIRED SCHEDULED UNSCHEDULED SUBSCRIBED UNSUBSCRIBED "
+    "PAUSED RESUMED RELEASED REMEMBERED HONOURED IDENTIFIED FORGOTTEN"
+)
+
+
+@pytest.mark.feature("Q16")
+def test_numbers_that_changelogs_hold_never_change() -> None:
+    assert [verb.name for verb in Verb][:19] == VERBS.split()
+    assert [verb.value for verb in Verb][:19] == list(range(1, 20))
+    states = "GONE AVAILABLE LEASED DELAYED SENT EXPIRED"
+    assert [state.name for state in State][:6] == states.split()
+    assert [state.value for state in State][:6] == list(range(6))
+    assert (Flag.RANKED, Flag.BARRIER) == (1, 2)
+
+
+@pytest.mark.feature("Q16")
+def test_what_a_new_reign_inherits_is_moved_under_its_epoch_and_the_old_keys_go() -> None:
+    with small(size=3, ring=4):
+        one = World(QUEUE)
+        for _ in range(10):
+            one.publish("orders")
+        one.read("orders")
+        one.commit()
+        one.crash()
+        one.crash()
+        for _ in range(8):
+            one.subscribe("inky")
+            one.commit()
+        latest = one.log.latest()
+        assert sorted(int.from_bytes(key[9:]) for key in latest if key[:1] == b"g") == [0, 1, 2, 3]
+        assert {int.from_bytes(key[1:9]) for key in latest} == {one.epoch}
+
+
+@pytest.mark.feature("Q16")
+def test_the_changelog_of_a_long_life_is_as_long_as_what_lives() -> None:
+    with small(size=3, ring=4):
+        one = World(QUEUE)
+        one.subscribe("inky", 3)
+        for _ in range(40):
+            one.publish("orders")
+            one.publish("orders", enqueue_at_ms=one.now_ms + 1, message_id=b"%d" % one.now_ms)
+            one.read("orders")
+            one.deliver()
+            one.commit()
+            one.advance(1)
+            one.deliver()
+            one.settle("acknowledge", "inky", *claims(one))
+            one.commit()
+        assert not one.oracle.in_state("available", "leased", "delayed")
+        kinds = [key[:1] for key in one.log.latest()]
+        assert kinds.count(b"d") <= 4
+        assert kinds.count(b"g") <= 1
+        assert kinds.count(b"c") == 1
+        assert not kinds.count(b"s")
+
+
+@pytest.mark.feature("Q16", "X7")
+def test_a_step_of_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    restored = restore([])
+    journal = QueueJournal(restored.state, 1, restored)
+    monkeypatch.setattr(journals, "_FORMAT", 9)
+    written = journal.begin()
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="format 9; this version of lapse reads format 1"):
+        restore([(key, value) for key, value in written if value is not None])
+
+
+def claims(one: World) -> list[Claim]:
+    return [Claim(*m.bookmark, m.bookmark[2], m.deliveries) for m in one.oracle.in_state("leased")]

@@ -1,0 +1,36 @@
+"""The scheduled messages of a shard, found by range, whatever order they come and go in."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.queue import scheduled as module
+from lapse.core.queue.scheduled import Scheduled, ScheduledMessages
+
+SOURCES, OFFSETS = st.integers(0, 1), st.integers(0, 12)
+
+
+@pytest.mark.feature("L5", "C16")
+@given(st.lists(st.tuples(st.booleans(), SOURCES, OFFSETS)), SOURCES, OFFSETS, OFFSETS)
+def test_a_range_finds_what_is_there_in_order_and_once(told: list, source: int, first: int, last: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_SLACK", 2)
+        messages, naive = ScheduledMessages(), dict[tuple[int, int], Scheduled]()
+        for number, (comes, of, offset) in enumerate(told):
+            if comes:
+                messages.add(of, offset, Scheduled(number, 1_000))
+                naive[of, offset] = Scheduled(number, 1_000)
+            else:
+                messages.discard(of, offset)
+                naive.pop((of, offset), None)
+            for one in (0, 1):
+                kept, live = len(messages._offsets.get(one, [])), sum(of == one for of, _ in naive)
+                assert live <= kept <= 3 * live + 3, "a leak"
+        assert dict(messages.items()) == naive
+        assert len(messages) == len(naive)
+        assert list(messages.between(source, first, last)) == sorted(
+            offset for of, offset in naive if of == source and first <= offset <= last
+        )
+        for name in ((source, first), (source, last)):
+            assert (name in messages) == (name in naive)
+            assert messages.get(*name) == naive.get(name)
