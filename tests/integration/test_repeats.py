@@ -7,6 +7,31 @@ from support.deployment import Deploy
 from support.log import until
 
 
+@pytest.mark.feature("X6", "C43", "C46")
+def test_a_sow_topic_drops_repeats_across_a_crash_also_with_homes(deploy: Deploy) -> None:
+    """One topic with its key in the record, one with keys from payloads over two partitions."""
+    deployment = deploy({})
+    deployment.configure({}, {"plain": {}, "homes": {"key": "/k", "partitions": 2}})
+    worker = deployment.apply().worker().wait_for_shards(3)
+    first = [("lapse-message-id", b"order-7")]
+    for stem in ("plain", "homes"):
+        deployment.write(stem, b'{"k": 1, "v": 1}', b'{"k": 1, "v": 2}', headers=first, key=b"1", partition=0)
+    tails = {stem: deployment.tail(f"lapse.sow.{deployment.name(stem)}") for stem in ("plain", "homes")}
+    for stem, tail in tails.items():
+        tail.wait(1)
+        until(lambda stem=stem: deployment.events(stem), "the repeat")
+    worker.kill()
+    for stem in ("plain", "homes"):
+        deployment.write(stem, b'{"k": 1, "v": 3}', headers=first, key=b"1", partition=0)
+    deployment.write("homes", b'{"k": 2, "v": 4}', headers=first, partition=1)
+    deployment.write("plain", b'{"k": 2, "v": 4}', headers=[("lapse-message-id", b"order-8")], key=b"2")
+    deployment.worker().wait_for_shards(3)
+    for stem, tail in tails.items():
+        until(lambda stem=stem: len([e for e in deployment.events(stem) if e.event == "repeated"]) == 2, stem)
+        values = sorted(one.value() or b"" for one in tail.wait(2))
+        assert values == [b'{"k": 1, "v": 1}', b'{"k": 2, "v": 4}']
+
+
 @pytest.mark.feature("X6", "C43", "Q16")
 def test_a_repeat_is_dropped_across_a_crash(deploy: Deploy) -> None:
     deployment = deploy({"once": {"expiration": "enabled"}, "thrice": {"dedup_window": "0s"}}).apply()

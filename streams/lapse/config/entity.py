@@ -65,6 +65,7 @@ class EntityConfig(BaseModel):
         heartbeat_timeout: silence after which a subscription is lost, ms (Q5).
         payload_window: payloads that a shard keeps in memory, MiB.
         retention: how long deliveries, events and commands are kept, ms.
+        dedup_window: a message whose `lapse-message-id` was seen so shortly before is dropped, ms; `"0s"` = none (X6).
         on_expire: `"package.module:function"`, called with a copy of each message that leaves (L15).
         on_expire_timeout: time limit of one call, ms (C26).
     """
@@ -79,6 +80,7 @@ class EntityConfig(BaseModel):
     heartbeat_timeout: DurationMs = 10_000
     payload_window: int = Field(default=64, ge=1)
     retention: DurationMs = 86_400_000
+    dedup_window: DurationMs = 120_000
     on_expire: expiry_function.FunctionName | None = None
     on_expire_timeout: DurationMs = Field(default=10_000, ge=1)
 
@@ -117,7 +119,6 @@ class QueueConfig(EntityConfig):
         group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
         target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
         forward_to: topic or queue that gets every message which could be delivered (Q21).
-        dedup_window: a message whose `lapse-message-id` was seen so shortly before is dropped, ms; `"0s"` = none (X6).
         recovery_point: where a new queue begins: `"beginning"`, `"end"`, or an instant in ms since the epoch (Q16).
     """
 
@@ -133,7 +134,6 @@ class QueueConfig(EntityConfig):
     max_per_subscription_backlog: int | None = Field(default=None, ge=0)
     max_deliveries: int = Field(default=0, ge=0, le=65_000)
     max_cancels: int = Field(default=0, ge=0, le=65_000)
-    dedup_window: DurationMs = 120_000
     recovery_point: Literal["beginning", "end"] | int = "beginning"
     ordering: Literal["partition", "total"] = "partition"
     priority: str | None = None

@@ -59,6 +59,7 @@ class SowEntity(Entity):
             hash_index=config.hash_index,
             dead_letter_reasons=config.letter_reasons(),
             heartbeat_timeout_ms=config.heartbeat_timeout,
+            dedup_window_ms=config.dedup_window,
             grave_ms=max(_REMEMBERED_MS, config.remember_removed or 0),
             remembers_removed=config.remember_removed is not None,
             keeps_copies=config.on_expire is not None,

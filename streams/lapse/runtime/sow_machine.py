@@ -245,7 +245,12 @@ class SowMachine:
         step.replies.clear()
 
     def _split(self, changes: Items) -> Items:
-        """Keep the last changes for the batch that has the source offsets; the others go ahead of it."""
+        """Keep the last changes for the batch that has the source offsets; the others go ahead of it.
+
+        Message ids are among the last: were they durable without the offsets, a crash would have the shard read the
+        same records again, and take them for repeats.
+        """
+        changes.sort(key=lambda item: item[0][:1] == journal.IDS)
         size = 0
         for at in range(len(changes) - 1, -1, -1):
             key, value = changes[at]

@@ -12,9 +12,9 @@ import numpy as np
 from lapse.core import lifetime
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP, TTL_MS, Expiration, ExpirationModel, InvalidLifetime
 from lapse.core.record import Record
+from lapse.core.repeats import MESSAGE_ID, id_of
 
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
-MESSAGE_ID: Final = "lapse-message-id"
 _TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID}
 _SILENT: Final = -1
 _INVOLVED: Final = -2
@@ -105,7 +105,7 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
     for name, value in record.headers:
         if name == REDRIVE_QUEUE and value != queue.encode():
             return
-    message_id = next((value for name, value in record.headers if name == MESSAGE_ID and value), None)
+    message_id = id_of(record.headers)
     if message_id is not None:
         arrivals.identified.append((record.offset, message_id, record.timestamp))
     try:

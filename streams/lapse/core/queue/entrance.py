@@ -10,7 +10,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival import Arrivals, sort_out
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.repeats import without
+from lapse.core.queue.repeats import sift, without
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.step import Happening, Messages, Step
 from lapse.core.queue.trait import NONE, Traits
@@ -59,7 +59,7 @@ class Entrance:
     def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
         """Leave out messages whose id was seen within the window; forget ids that are older (X6, C43)."""
         window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
-        found = repeats.sift(number, arrivals, window_ms)
+        found = sift(repeats, number, arrivals, window_ms)
         for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
             self._decisions.do(Change(Verb.FORGOTTEN, offset=outdated), step)
         if found.ids:

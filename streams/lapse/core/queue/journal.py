@@ -28,13 +28,13 @@ import numpy as np
 
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.dying import dying_of
-from lapse.core.queue.repeats import chunk_of
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.source import Source
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import NONE, Traits
+from lapse.core.repeats import chunk_of
 
 RING: Final = 256
 Items = list[tuple[bytes, bytes | None]]

@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from lapse.core.queue import repeats
 from lapse.core.queue.change import Change, Places, Verb
 from lapse.core.queue.dying import Dying, dying_of
 from lapse.core.queue.index import Index
-from lapse.core.queue.repeats import Repeats
 from lapse.core.queue.roll import Roll
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import NOBODY, SIZE, Run, Segment, State
@@ -19,6 +19,7 @@ from lapse.core.queue.source import Source
 from lapse.core.queue.sources import Sources
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.trait import NONE
+from lapse.core.repeats import Repeats
 
 REMEMBERED_EXPIRED: Final = 4096
 """So many ranges of expired messages are remembered after their segment is gone, so that an answer can say so."""
@@ -163,7 +164,7 @@ class QueueState:
             case Verb.REMEMBERED | Verb.HONOURED | Verb.DYING | Verb.BURIED:
                 self._note(change)
             case Verb.IDENTIFIED | Verb.FORGOTTEN:
-                self.repeats.apply(change)
+                repeats.apply(self.repeats, change)
             case Verb.REPLACED:
                 self.sources.replace(change.source)
             case Verb.PAUSED | Verb.RESUMED:

@@ -9,6 +9,7 @@ The first byte of a journal key says what its value is:
 | `c` | the subscription's id | the subscription, as JSON | it ended |
 | `t` | source (uint32) | topic, a zero byte, partition in decimal | never |
 | `g` | the record's key | a grave, packed as in `grave` | it is old enough |
+| `i` | number (uint64) | message ids that came together, as JSON | the window is over |
 | `y` | source (uint32), offset (int64) | a letter that waits, packed as in `dying` | it is safe |
 | `\x00` | | the runtime's own | |
 
@@ -26,3 +27,4 @@ SUBSCRIPTION: Final = b"c"
 SOURCE: Final = b"t"
 GRAVE: Final = b"g"
 DYING: Final = b"y"
+IDS: Final = b"i"

@@ -29,6 +29,7 @@ class Happening(StrEnum):
     EXPIRED = "expired"
     DEAD_LETTERED = "dead_lettered"
     DYING = "dying"
+    REPEATED = "repeated"
     DELETED = "deleted"
     SCHEDULED = "scheduled"
     SUBSCRIBED = "subscribed"

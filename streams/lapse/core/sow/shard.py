@@ -12,6 +12,7 @@ from typing import Final
 
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP
 from lapse.core.record import Record
+from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, is_redriven_elsewhere, read
 from lapse.core.sow.command import Command, Commands
@@ -19,7 +20,7 @@ from lapse.core.sow.dying import Deathbed
 from lapse.core.sow.journal import RECORD
 from lapse.core.sow.life import Life
 from lapse.core.sow.origin import is_replicated
-from lapse.core.sow.output import Letter, Removal, Step
+from lapse.core.sow.output import Departure, Happening, Letter, Place, Removal, Step
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import HEAD
 from lapse.core.sow.settings import SowSettings
@@ -41,13 +42,14 @@ class SowShard:
         state: what the shard remembers; read only.
     """
 
-    __slots__ = ("_commands", "_deathbed", "_life", "_statements", "settings", "state")
+    __slots__ = ("_commands", "_deathbed", "_ids", "_life", "_statements", "settings", "state")
 
     def __init__(self, settings: SowSettings) -> None:
         self.settings = settings
         self.state = SowState(settings)
         self._life = Life(self.state)
         self._statements = Statements(settings.expiration)
+        self._ids = Batch(self.state.repeats, -1, 0)
         self._commands = Commands(self.state, self._life)
         self._deathbed = Deathbed(self.state)
 
@@ -66,12 +68,14 @@ class SowShard:
         acted_on = settings.expiration.enabled
         plain = not settings.key and not settings.home.shared
         max_bytes = settings.max_step_bytes
+        self._ids = Batch(state.repeats, source, settings.dedup_window_ms)
         statements = self._statements
         entries, graves, subscribers = state.entries, state.graves, state.subscribers
         scheduled = state.schedule.by_key
         pack = HEAD.pack
         unpack = HEAD.unpack_from
-        for taken, record in enumerate(records, 1):
+        taken = 0
+        for taken, record in enumerate(records, 1):  # noqa: B007  # the last one is returned
             value = record.value
             key = record.key
             timestamp_ms = record.timestamp
@@ -111,30 +115,49 @@ class SowShard:
                         if subscribers:
                             self._life.tell(name, old, fresh, step)
                         if step.bytes >= max_bytes:
-                            return taken
+                            break
                         continue
             self._take(topic, partition, source, record, step)
             if step.bytes >= max_bytes:
-                return taken
-        return len(records)
+                break
+        if self._ids.fresh or state.repeats.chunks:
+            newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms) if taken else -1
+            state.identify(self._ids, source, newest_ms, settings.dedup_window_ms, step)
+        return taken
 
     def _take(self, topic: str, partition: int, source: int, record: Record, step: Step) -> None:
         if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self.settings.name):
             return
         at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
         home = self.settings.home
+        name = self._id_of(record)
+        if name is not None and self._ids.is_repeat(name, at_ms):
+            if home.speaks_for(partition):
+                place = Place(topic, partition, record.offset)
+                step.departures.append(Departure(Happening.REPEATED, at_ms, place, record.key))
+            return
         try:
             update = read(record, source, at_ms, self.settings)
         except Refused as refused:
             if home.speaks_for(partition):
                 self._life.refuse(record, topic, partition, refused, at_ms, step)
             return
-        if not home.holds(update.key):
-            return
-        try:
-            self._life.take(update, step)
-        except Refused as refused:
-            self._life.refuse(record, topic, partition, refused, at_ms, step)
+        if home.holds(update.key):
+            try:
+                self._life.take(update, step)
+            except Refused as refused:
+                self._life.refuse(record, topic, partition, refused, at_ms, step)
+                return
+        # Every shard that reads a record remembers its id, so that all find the same repeats (C46).
+        if name is not None and (update.deadline_ms > at_ms or not self.settings.expiration.enabled):
+            self._ids.occupy(name, at_ms)
+
+    def _id_of(self, record: Record) -> str | None:
+        """The message id of a record, as it is kept; None without one, or if repeats are welcome."""
+        if not self.settings.dedup_window_ms:
+            return None
+        raw = id_of(record.headers)
+        return None if raw is None else name_of(raw)
 
     def command(self, command: Command, at_ms: int, step: Step, restriction: str | None = None) -> None:
         """Do a command as of an instant: what has expired by then is not there for it (L10, L11).

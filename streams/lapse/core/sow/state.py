@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from lapse.core.lifetime import NEVER
+from lapse.core.repeats import Batch, Repeats, chunk_of
 from lapse.core.sow import journal
 from lapse.core.sow.expiry import DeadlineIndex
 from lapse.core.sow.grave import Grave
@@ -22,6 +24,12 @@ _RECORD_BYTES = 16
 """What a journal record takes besides key and value, about."""
 
 _SOURCE = struct.Struct(">I")
+_NUMBER = struct.Struct(">Q")
+
+
+def _rank(item: tuple[bytes, bytes | None]) -> tuple[bool, bytes]:
+    name = item[0]
+    return name[:1] != journal.SOURCE, name if name[:1] == journal.IDS else b""
 
 
 class SowState:
@@ -33,6 +41,7 @@ class SowState:
         schedule: scheduled versions.
         graves: what is remembered of deleted records, by the record's journal key.
         dying: packed letters that the broker refuses, by their journal key (C27).
+        repeats: message ids that were seen within the window (X6).
         subscribers: by the subscription's id.
         sources: topic and partition by the source's number.
         sequence: number of the last update.
@@ -48,6 +57,7 @@ class SowState:
         "graves",
         "hash_index",
         "now_ms",
+        "repeats",
         "schedule",
         "sequence",
         "settings",
@@ -62,6 +72,7 @@ class SowState:
         self.deadlines = DeadlineIndex(self.entries)
         self.graves: dict[bytes, Grave] = {}
         self.dying: dict[bytes, bytes] = {}
+        self.repeats = Repeats()
         self.subscribers: dict[str, Subscriber] = {}
         self.sources: list[tuple[str, int]] = []
         self.schedule = Schedule(settings.expiration.enabled, self.sources)
@@ -125,6 +136,12 @@ class SowState:
                 self.dying.pop(name, None)
             else:
                 self.dying[name] = value
+        elif prefix == journal.IDS:
+            number = _NUMBER.unpack_from(name, 1)[0]
+            if value is None:
+                self.repeats.forget(number)
+            else:
+                self.repeats.add(number, chunk_of(*json.loads(value)))
         elif prefix != journal.RUNTIME:
             raise ValueError(f"a journal record of a kind that this version does not know: {prefix!r}")
 
@@ -145,8 +162,8 @@ class SowState:
                     sequence = number
             else:
                 others.append((name, value))
-        # Sources first: the order of scheduled versions is that of their bookmarks.
-        for name, value in sorted(others, key=lambda item: item[0][:1] != journal.SOURCE):
+        # Sources first: the order of scheduled versions is that of their bookmarks. Message ids in the order they came.
+        for name, value in sorted(others, key=_rank):
             self.apply(name, value)
         since = (subscriber.subscription.since for subscriber in self.subscribers.values())
         self.sequence = max(chain((sequence,), since))
@@ -218,6 +235,15 @@ class SowState:
         number = len(self.sources)
         self.change(step, journal.SOURCE + _SOURCE.pack(number), f"{topic}\0{partition}".encode())
         return number
+
+    def identify(self, batch: Batch, source: int, newest_ms: int, window_ms: int, step: Step) -> None:
+        """Remember the ids of a batch; forget those out of the window at the source's latest stamp (X6)."""
+        repeats = self.repeats
+        for number in list(repeats.outdated(source, newest_ms, window_ms)):
+            self.change(step, journal.IDS + _NUMBER.pack(number), None)
+        if batch.fresh:
+            name = journal.IDS + _NUMBER.pack(repeats.next_number)
+            self.change(step, name, json.dumps(batch.chunk()).encode())
 
     def known_source(self, topic: str, partition: int) -> int | None:
         """Return the number of an underlying partition that this shard has read; None of another."""
