@@ -20,6 +20,7 @@ from pydantic import (
 
 from lapse.config import expiry_function
 from lapse.config.duration import DurationMs, duration_ms
+from lapse.config.recovery_point import RecoveryPoint
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
@@ -119,7 +120,8 @@ class QueueConfig(EntityConfig):
         group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
         target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
         forward_to: topic or queue that gets every message which could be delivered (Q21).
-        recovery_point: where a new queue begins: `"beginning"`, `"end"`, or an instant in ms since the epoch (Q16).
+        recovery_point: where a new queue begins: `"beginning"`, `"end"`, an instant in ms since the epoch, or bookmarks
+            (Q16).
     """
 
     topics: tuple[str, ...] = ()
@@ -134,7 +136,7 @@ class QueueConfig(EntityConfig):
     max_per_subscription_backlog: int | None = Field(default=None, ge=0)
     max_deliveries: int = Field(default=0, ge=0, le=65_000)
     max_cancels: int = Field(default=0, ge=0, le=65_000)
-    recovery_point: Literal["beginning", "end"] | int = "beginning"
+    recovery_point: RecoveryPoint = "beginning"
     ordering: Literal["partition", "total"] = "partition"
     priority: str | None = None
     barrier: str | None = None

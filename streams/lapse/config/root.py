@@ -103,6 +103,7 @@ class Config(BaseModel):
             raise ValueError(f"{', '.join(sorted(both))}: a queue and a SOW topic cannot share a name")
         for name in self.queue:
             self._follow(name)
+            self._know_bookmarks(name)
         for name, queue in self.queue.items():
             letters = queue.dead_letter_topic(name)
             if letters and letters in queue.underlying(name):
@@ -111,6 +112,17 @@ class Config(BaseModel):
                     f"{name} → {letters} → {name} (C28)"
                 )
         return self
+
+    def _know_bookmarks(self, name: str) -> None:
+        """Refuse a recovery point at a topic that the queue does not read (Q16)."""
+        queue = self.queue[name]
+        if isinstance(queue.recovery_point, tuple):
+            for bookmark in queue.recovery_point:
+                if bookmark.topic not in queue.underlying(name) and not queue.reads(bookmark.topic):
+                    raise ValueError(
+                        f"queue.{name}.recovery_point: {bookmark} is of none of the queue's topics: "
+                        f"{', '.join(queue.underlying(name)) or queue.topic_pattern}"
+                    )
 
     def forward_topic(self, name: str) -> str | None:
         """The topic that a queue forwards to: named itself, or where a publish to the named queue goes (Q21)."""

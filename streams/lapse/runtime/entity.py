@@ -14,6 +14,7 @@ import orjson
 from faust.types import TP
 
 from lapse.config import QueueConfig, SowConfig
+from lapse.config.recovery_point import RecoveryPoint
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.changelog import Changelog, ChangelogReader
@@ -24,6 +25,7 @@ from lapse.runtime.letter_writer import LetterWriter
 from lapse.runtime.machine import Machine
 from lapse.runtime.payload import LogReader
 from lapse.runtime.producer import BatchProducer, Output
+from lapse.runtime.recovery_point import begin_offsets
 from lapse.runtime.rule_process import RuleProcess
 from lapse.runtime.runner import Runner
 from lapse.runtime.store import JournalStore
@@ -330,10 +332,12 @@ class Entity(ABC):
 
     async def _begin_new_sources(self, positions: dict[TP, int | None]) -> None:
         """Place new sources at the recovery point (Q16)."""
-        point = getattr(self.config, "recovery_point", "beginning")
+        point: RecoveryPoint = getattr(self.config, "recovery_point", "beginning")
         commands = names.commands(self.name)
         new = [tp for tp, offset in positions.items() if offset is None and tp.topic != commands]
-        if not new or point == "beginning":
+        if not new:
             return
-        instant_ms = None if point == "end" else int(point)
-        positions.update(await self.services.log_reader.ends(new, instant_ms))
+        if isinstance(point, tuple):
+            there = await self.services.topic_ids.of(one.topic for one in point)
+            point = tuple(one for one in point if one.topic in there) or "beginning"
+        positions.update(await begin_offsets(self.name, point, new, self.services.aside_reader))

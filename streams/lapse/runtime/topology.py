@@ -226,6 +226,13 @@ class Topology:
                     f"queue {name}: forward_to: there is no topic {target}, and no queue of that name; create it"
                 )
         for name, queue in self.config.queue.items():
+            for one in queue.recovery_point if isinstance(queue.recovery_point, tuple) else ():
+                count = self.existing.get(one.topic)
+                if count is not None and one.partition >= count:
+                    found.append(
+                        f"queue {name}: recovery_point {one}: topic {one.topic} has {count} partitions, from 0 on"
+                    )
+        for name, queue in self.config.queue.items():
             if queue.priority is not None and queue.ordering == "partition" and self.partitions(name) > 1:
                 found.append(
                     f'queue {name}: priority over {self.partitions(name)} partitions requires ordering = "total" (Q17)'

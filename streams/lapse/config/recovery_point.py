@@ -1,0 +1,39 @@
+"""Where a new queue begins to read (Q16), as `lapse.toml` says it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from lapse.protocol.bookmark import Bookmark
+
+_EXPECTED = (
+    'expected "beginning", "end", an instant in ms since the epoch, or a bookmark such as "orders:0:1200", '
+    "or a list of bookmarks, one for each partition"
+)
+
+
+def recovery_point(value: object) -> object:
+    """Read a recovery point; bookmarks become a tuple of them.
+
+    Raises:
+        ValueError: it is none; the text says what is expected, and of a bookmark what is wrong with it.
+    """
+    if value in ("beginning", "end") or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{_EXPECTED}, not {value!r}")
+    try:
+        bookmarks = tuple(Bookmark.parse(text) for text in texts)
+    except ValueError as error:
+        raise ValueError(f"{_EXPECTED}; {error}") from error
+    places = [(one.topic, one.partition) for one in bookmarks]
+    for topic, partition in places:
+        if places.count((topic, partition)) > 1:
+            raise ValueError(f"two bookmarks for {topic}:{partition}; one for each partition")
+    return bookmarks
+
+
+RecoveryPoint = Annotated[Literal["beginning", "end"] | int | tuple[Bookmark, ...], BeforeValidator(recovery_point)]
