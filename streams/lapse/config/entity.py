@@ -122,6 +122,8 @@ class QueueConfig(EntityConfig):
         forward_to: topic or queue that gets every message which could be delivered (Q21).
         recovery_point: where a new queue begins: `"beginning"`, `"end"`, an instant in ms since the epoch, or bookmarks
             (Q16).
+        state: whether all state is in memory, or what is not needed on disk (Q16).
+        state_memory: memory that segments of a shard may take with `state = "disk"`, MiB.
     """
 
     topics: tuple[str, ...] = ()
@@ -137,6 +139,8 @@ class QueueConfig(EntityConfig):
     max_deliveries: int = Field(default=0, ge=0, le=65_000)
     max_cancels: int = Field(default=0, ge=0, le=65_000)
     recovery_point: RecoveryPoint = "beginning"
+    state: Literal["memory", "disk"] = "memory"
+    state_memory: int = Field(default=64, ge=1)
     ordering: Literal["partition", "total"] = "partition"
     priority: str | None = None
     barrier: str | None = None

@@ -7,7 +7,7 @@ a higher claim is void: its author had lost the shard and did not know it yet.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ class Changelog:
         contested: the latest epoch that was claimed twice; it belongs to nobody. 0 = none.
     """
 
-    latest: dict[bytes, bytes] = field(default_factory=dict)
+    latest: MutableMapping[bytes, bytes] = field(default_factory=dict)
     epoch: int = 0
     next_offset: int = 0
     void: set[bytes] = field(default_factory=set)
@@ -76,9 +76,9 @@ class Changelog:
             self.latest[key] = value
         return True
 
-    def items(self) -> list[tuple[bytes, bytes]]:
-        """The shard's own records: without claims and progress."""
-        return [(key, value) for key, value in self.latest.items() if not key.startswith(b"\x00")]
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """The shard's own records, one after the other: without claims and progress."""
+        return ((key, self.latest[key]) for key in self.latest if not key.startswith(b"\x00"))
 
     def progress(self) -> bytes | None:
         """How far the latest reign that said so had read."""
@@ -112,9 +112,21 @@ class ChangelogReader:
             **security,
         }
 
-    async def read(self, topic: str, partition: int, into: Changelog) -> list[tuple[bytes, bytes | None]]:
-        """Read on from `into.next_offset` to the end; returns what was taken in, in order."""
-        taken: list[tuple[bytes, bytes | None]] = []
+    async def read(
+        self,
+        topic: str,
+        partition: int,
+        into: Changelog,
+        keep: Callable[[list[tuple[bytes, bytes | None]]], None] | None = None,
+    ) -> None:
+        """Read on from `into.next_offset` to the end.
+
+        Args:
+            topic: the changelog.
+            partition: which of its partitions.
+            into: takes the records in.
+            keep: called with what was taken in, in order, some at a time, and once at the end.
+        """
         tp = TopicPartition(topic, partition)
         consumer = AIOKafkaConsumer(**self.settings)
         await consumer.start()
@@ -130,6 +142,7 @@ class ChangelogReader:
             position = max(into.next_offset, begin)
             consumer.seek(tp, position)
             while position < end:
+                taken: list[tuple[bytes, bytes | None]] = []
                 for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
                     taken.extend(
                         (record.key, record.value)
@@ -137,7 +150,11 @@ class ChangelogReader:
                         if into.take(record.key, record.value, record.headers)
                     )
                 position = await consumer.position(tp)
+                into.next_offset = position
+                if keep is not None:
+                    keep(taken)
             into.next_offset = max(position, end)
+            if keep is not None:
+                keep([])
         finally:
             await farewell(consumer)
-        return taken

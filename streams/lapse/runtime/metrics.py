@@ -85,6 +85,8 @@ class Figures(Collector):
         oldest = GaugeMetricFamily("lapse_queue_oldest_age_seconds", "Age of the first message.", labels=_SHARD)
         subscriptions = GaugeMetricFamily("lapse_subscriptions", "Open subscriptions.", labels=_SHARD)
         records = GaugeMetricFamily("lapse_sow_records", "Records of a SOW topic.", labels=_SHARD)
+        segments = GaugeMetricFamily("lapse_queue_segments", "Segments by where they are.", labels=[*_SHARD, "place"])
+        loads = CounterMetricFamily("lapse_queue_segment_loads", "Segments read back from disk.", labels=_SHARD)
         waiting = GaugeMetricFamily(
             "lapse_letters_waiting", "Dead letters on their way, and refused ones.", labels=_SHARD
         )
@@ -98,11 +100,14 @@ class Figures(Collector):
                 records.add_metric(shard, gauges["records"])
             else:
                 oldest.add_metric(shard, 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000)
+                for place in ("memory", "disk"):
+                    segments.add_metric([*shard, place], gauges[f"segments_{place}"])
+                loads.add_metric(shard, gauges["segment_loads"])
             subscriptions.add_metric(shard, gauges["subscriptions"])
             waiting.add_metric(shard, machine.figures.letters_waiting + gauges["dying"])
         skew = GaugeMetricFamily("lapse_clock_offset_seconds", "The broker's clock less this machine's (L13).")
         skew.add_metric([], self._clock.skew_ms / 1000)
-        yield from (messages, oldest, subscriptions, records, waiting, skew)
+        yield from (messages, oldest, subscriptions, records, segments, loads, waiting, skew)
 
     def _rules(self, rows: list[_Row]) -> Iterator[Metric]:
         """Calls of `on_expire` functions (L15)."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from pathlib import Path
+
 from faust.types import TP
 
 from lapse.config import QueueConfig
 from lapse.core.queue.journal import restore
+from lapse.core.queue.shelf import Segments
 from lapse.protocol import topic as names
 from lapse.runtime.changelog import Changelog
 from lapse.runtime.entity import Entity, Services
@@ -13,6 +17,8 @@ from lapse.runtime.forwarding import Forwarding
 from lapse.runtime.payload import PayloadWindow
 from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
+from lapse.runtime.shelf_file import ShelfFile
+from lapse.runtime.spill import Spill
 
 
 class QueueEntity(Entity):
@@ -41,11 +47,34 @@ class QueueEntity(Entity):
         super().__init__(name, config, partitions, services)
         self._dead_letter_partitions = dead_letter_partitions
         self._forward = forward
+        self._shelves: dict[int, ShelfFile[int]] = {}
+
+    def records(self) -> MutableMapping[bytes, bytes]:
+        """Something empty that takes what a changelog partition holds; on disk, if that is where state may be."""
+        return Spill(self._directory) if self.config.state == "disk" else {}
+
+    async def release(self, partition: int) -> None:
+        """Give a shard up, and its shelf."""
+        await super().release(partition)
+        shelf = self._shelves.pop(partition, None)
+        if shelf is not None:
+            shelf.close()
+
+    @property
+    def _directory(self) -> Path:
+        assert self.app is not None
+        return Path(str(self.app.conf.tabledir))
+
+    def _segments(self, partition: int) -> Segments:
+        if self.config.state == "memory":
+            return Segments()
+        shelf = self._shelves[partition] = ShelfFile(self._directory)
+        return Segments(shelf, self.config.state_memory << 20)
 
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
         """Build a shard from its changelog."""
         settings = self.config.settings(self.name, partition)
-        restored = restore(changelog.items())
+        restored = restore(changelog.items(), self._segments(partition))
         for tp, offset in positions.items():
             if tp.topic != names.commands(self.name):
                 source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]

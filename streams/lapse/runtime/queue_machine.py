@@ -363,8 +363,15 @@ class QueueMachine:
         return await self._payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
 
     def gauges(self) -> dict[str, int]:
-        """Messages by state, and subscriptions (Q15)."""
-        return {**self.shard.depth(), "subscriptions": len(self.shard.state.subscriptions)}
+        """Messages by state, subscriptions (Q15), and where the segments are (Q16)."""
+        segments = self.shard.state.segments
+        return {
+            **self.shard.depth(),
+            "subscriptions": len(self.shard.state.subscriptions),
+            "segments_memory": segments.in_memory,
+            "segments_disk": len(segments) - segments.in_memory,
+            "segment_loads": segments.loads,
+        }
 
     async def oldest_ms(self) -> int | None:
         """Arrival of the first message in order, ms since the epoch; None if there is none (Q15)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -59,6 +59,9 @@ class ShardOwner(Protocol):
 
     async def last_epoch(self, partition: int) -> int:
         """The epoch of a shard's last delivery; 0 if there is none."""
+
+    def records(self) -> MutableMapping[bytes, bytes]:
+        """Something empty that takes what a changelog partition holds."""
 
     async def changelog_end(self, partition: int) -> int:
         """Where the changelog partition ends now."""
@@ -200,7 +203,11 @@ class JournalStore(FaustStore[Any, Any]):
         changelog = self._open(partition) if followed is None else followed
         kept = changelog.next_offset
         reader = owner.changelog_reader
-        self._keep(partition, await reader.read(topic, partition, changelog), changelog)
+
+        def keep(items: Items) -> None:
+            self._keep(partition, items, changelog)
+
+        await reader.read(topic, partition, changelog, keep)
         if not changelog.epoch:
             # The changelog is new, the deliveries perhaps not: their readers know epochs, and only higher ones count.
             changelog.epoch = await owner.last_epoch(partition)
@@ -212,7 +219,7 @@ class JournalStore(FaustStore[Any, Any]):
             claimed_at = (await sent).offset
             # What stands before the claim counts; what lower epochs write behind it does not.
             while changelog.next_offset <= claimed_at:
-                self._keep(partition, await reader.read(topic, partition, changelog), changelog)
+                await reader.read(topic, partition, changelog, keep)
             if changelog.epoch == epoch and changelog.contested != epoch:
                 break
         self._next_offsets[partition], self._epochs[partition] = changelog.next_offset, epoch
@@ -267,7 +274,7 @@ class JournalStore(FaustStore[Any, Any]):
 
     def _open(self, partition: int) -> Changelog:
         """What is kept of a partition's changelog; nothing here."""
-        return Changelog()
+        return Changelog(self.owner.records())
 
     def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:
         """Keep what was read from the changelog; nothing here."""
@@ -338,12 +345,13 @@ class RocksDBStore(JournalStore):
             database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
             meta = None
         self._databases[partition] = database
-        changelog = Changelog()
+        changelog = Changelog(self.owner.records())
         if meta is not None:
             changelog.next_offset = int.from_bytes(meta[:8], "big")
             changelog.epoch = int.from_bytes(meta[8:16], "big")
-            kept = database.items()  # in raw mode keys are bytes, whatever the annotation says
-            changelog.latest = {key: value for key, value in kept if isinstance(key, bytes) and key != self._META}
+            for key, value in database.items():  # in raw mode keys are bytes, whatever the annotation says
+                if isinstance(key, bytes) and key != self._META:
+                    changelog.latest[key] = value
         return changelog
 
     def _fault_of(self, meta: bytes) -> str:

@@ -10,6 +10,8 @@ from lapse.runtime.store import RocksDBStore
 
 
 class Store(RocksDBStore):
+    owner = SimpleNamespace(records=dict)
+
     def __init__(self, directory: Path) -> None:
         self.app = SimpleNamespace(conf=SimpleNamespace(tabledir=directory))
         self.table_name = "prices"

@@ -43,12 +43,14 @@ class Chooser:
         self._traits = settings.traits
         self._now_ms = now_ms
         self.turn = turn
+        self._filters: set[str] = set()
         self.unknown: list[int] = []
         """Places that have to be judged under the filters before anything behind them can be dealt out."""
 
     def deal(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
         """Deal out at most `limit` messages; places in the order of delivery."""
         ring = [one for one in subscriptions if one.space]
+        self._filters = {one.filter for one in ring}
         space = {one.number: one.space for one in ring}
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}
@@ -120,8 +122,12 @@ class Chooser:
         order = segment.rank_order()
         return order[self._free(segment, barrier)[order]].astype(np.intp)
 
+    def _hopeless(self, index: int, used: int) -> bool:
+        """Whether a segment has nothing for anyone; where groups count, even such a message may hold others back."""
+        return self._traits.group is None and self._matching.hopeless(self._filters, index, used)
+
     def _by_place(self, barrier: int | None) -> Iterator[Chunk]:
-        for segment in self._state.with_available():
+        for segment in self._state.with_available(self._hopeless):
             if barrier is not None and segment.base >= barrier:
                 return
             slots = np.flatnonzero(self._free(segment, barrier))
@@ -137,7 +143,7 @@ class Chooser:
         while opened or pending is not None:
             # Open every segment whose best may come before the best that is open.
             while pending is not None and (not opened or state.index.tops.of(pending) <= opened[0][0]):
-                segment = state.segments[pending]
+                segment = state.segments.look(pending)
                 slots = self._free_by_rank(segment, barrier)
                 if len(slots):
                     heapq.heappush(opened, (segment.key(int(slots[0])), pending, segment, slots, 0))

@@ -108,7 +108,10 @@ class Decisions:
         """Places that a subscription holds: leased, and sent at most once."""
         leased: Slots = []
         sent: Slots = []
-        for segment in self.state.segments.values():
+        for index in sorted(self.state.segments):
+            if not self.state.outline(index).may_be_held_by(number):
+                continue
+            segment = self.state.segments[index]
             if segment.holder is None:
                 continue
             column, mine = segment.state[: segment.used], segment.holder[: segment.used] == number

@@ -107,7 +107,7 @@ class Dispatch:
         while state.index.barriers and subscriptions:
             place = state.index.barriers[0]
             index, slot = divmod(place, SIZE)
-            segment, at = state.segments[index], np.array([slot])
+            segment, at = state.segments.look(index), np.array([slot])
             over = self._settings.expiration.enabled and segment.deadline_of(slot) <= now_ms
             if over or state.first_held() != place or segment.state[slot] != State.AVAILABLE:
                 return True

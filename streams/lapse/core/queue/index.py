@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.instants import Instants
+from lapse.core.queue.label import Outline
 from lapse.core.queue.segment import Segment, State
-from lapse.core.queue.tops import Tops
+from lapse.core.queue.tops import Key, Tops
 from lapse.core.queue.trait import OWN_GROUP, Flag
 
 
@@ -19,7 +20,8 @@ class Index:
     """Derived from the segments, and derived anew after a recovery.
 
     Args:
-        segment: finds a live segment; an empty one in place of those that are gone.
+        outline: what is known of a live segment; of an empty one in place of those that are gone.
+        best: a segment's best key by priority; None if it has nothing available, or is gone.
 
     Attributes:
         deadlines: which segment has an unleased message that expires first.
@@ -30,13 +32,13 @@ class Index:
         tops: which segment has the message that priority puts first.
     """
 
-    def __init__(self, segment: Callable[[int], Segment]) -> None:
-        self.deadlines = Instants(lambda index: segment(index).min_deadline_ms)
-        self.untils = Instants(lambda index: segment(index).min_until_ms)
+    def __init__(self, outline: Callable[[int], Outline], best: Callable[[int], Key | None]) -> None:
+        self.deadlines = Instants(lambda index: outline(index).min_deadline_ms)
+        self.untils = Instants(lambda index: outline(index).min_until_ms)
         self.barriers: list[int] = []
         self.ranked = False
         self.grouped = False
-        self.tops = Tops(lambda index: segment(index).best())
+        self.tops = Tops(best)
         self._bound_groups: Counter[int] = Counter()
 
     def bound_groups(self) -> set[int]:
@@ -47,6 +49,10 @@ class Index:
         """Note that a segment changed."""
         if self.ranked:
             self.tops.touch(segment.index)
+
+    def put_away(self, segment: Segment) -> None:
+        """Learn what has to be known of a segment before its columns are out of reach."""
+        self.tops.settle(segment.index, segment.best)
 
     def add(self, segment: Segment) -> None:
         """Take notice of a whole segment, after a recovery."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.matching import UNKNOWN
@@ -29,12 +27,12 @@ class Inquiry:
     def depth(self) -> dict[str, int]:
         """How many messages there are, by state; scheduled and dying ones do not count in the depth."""
         counts = {State.AVAILABLE: 0, State.LEASED: 0, State.DELAYED: 0}
-        for segment in self._state.segments.values():
-            counts[State.AVAILABLE] += segment.available
-            if segment.available != segment.held:
-                state = segment.state[: segment.used]
+        for index in self._state.segments:
+            outline = self._state.outline(index)
+            counts[State.AVAILABLE] += outline.available
+            if outline.available != outline.held:
                 for bound in (State.LEASED, State.DELAYED):
-                    counts[bound] += int(np.count_nonzero(state == bound))
+                    counts[bound] += outline.count(bound)
         return {
             "available": counts[State.AVAILABLE],
             "leased": counts[State.LEASED],
@@ -50,7 +48,11 @@ class Inquiry:
         for index in sorted(self._state.segments):
             if left <= 0:
                 return
-            segment = self._state.segments[index]
+            outline = self._state.outline(index)
+            if not text and skip >= (there := sum(outline.count(state) for state in LIVE)):
+                skip -= there
+                continue
+            segment = self._state.segments.look(index)
             slots = self._decisions.slots_in(segment, LIVE, text)
             if skip >= len(slots):
                 skip -= len(slots)
@@ -85,7 +87,7 @@ class Inquiry:
         """See `QueueShard.selected`."""
         claims: list[Claim] = []
         for index in sorted(self._state.segments):
-            segment = self._state.segments[index]
+            segment = self._state.segments.look(index)
             for messages in self._decisions.messages([(segment, self._decisions.slots_in(segment, LIVE, text))]):
                 claims += [Claim(messages.topic, messages.partition, *ends) for ends in messages.ranges()]
         return claims
@@ -94,19 +96,22 @@ class Inquiry:
         """See `QueueShard.to_judge`."""
         places: list[int] = []
         for index in sorted(self._state.segments):
-            segment = self._state.segments[index]
+            if index < self._decisions.matching.judged_to(text):
+                continue
+            segment = self._state.segments.look(index)
             slots = self._decisions.slots_in(segment, LIVE, text, UNKNOWN)
             places += (slots[: limit - len(places)] + segment.base).tolist()
             if len(places) >= limit:
+                self._decisions.matching.note_judged(text, index)
                 break
         return places
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
         """Topic, partition and offset of the message at a place; None if it is gone."""
         index, slot = divmod(place, SIZE)
-        segment = self._state.segments.get(index)
-        if segment is None or slot >= segment.used:
+        if slot >= self._state.outline(index).used:
             return None
+        segment = self._state.segments.look(index)
         run = segment.run_at(slot)
         source = self._state.sources[run.source]
         return source.topic, source.partition, run.offset + slot - run.slot

@@ -30,6 +30,7 @@ from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.dying import dying_of
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
 from lapse.core.queue.segment import Segment
+from lapse.core.queue.shelf import Segments, Shelf
 from lapse.core.queue.source import Source
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
@@ -195,7 +196,7 @@ class QueueJournal:
         state = self._state
         state.dirty.pop(index, None)
         key = _KEY.pack(b"g", self._epoch, index)
-        items: Items = [(key, _AS_OF.pack(state.sequence - 1) + state.segments[index].encode())]
+        items: Items = [(key, _AS_OF.pack(state.sequence - 1) + bytes(state.segments.encoded(index)))]
         before = self._whole_at.get(index)
         if before is not None and before != key:
             items.append((before, None))
@@ -203,30 +204,28 @@ class QueueJournal:
         return items
 
 
-def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
+def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = None) -> Restored:
     """Rebuild the state from the latest record of every key.
 
     A take-over that did not come to its end has left records of two epochs: what the lower ones say of steps,
     subscriptions and the schedule counts exactly as long as no higher one has written its first step.
 
+    Args:
+        items: the records, in any order, each asked for once.
+        segments: takes the segments in, as they come; None = all stay in memory.
+
     Raises:
         ValueError: a record of another format than this version writes.
     """
-    state = QueueState()
+    state = QueueState(segments)
     restored = Restored(state)
     steps: dict[int, bytes] = {}
-    segments: dict[int, tuple[int, bytes, bytes]] = {}
-    by_epoch = sorted(items, key=_epoch_and_number)
-    reign = max((key[1:9] for key, _ in by_epoch if key[:1] == b"d"), default=b"")
-    for key, value in by_epoch:
+    columns: Shelf = {} if state.segments.shelf is None else state.segments.shelf
+    whole, rest = _sort_out(items, columns, restored.obsolete)
+    rest.sort(key=_epoch_and_number)
+    reign = max((key[1:9] for key, _ in rest if key[:1] == b"d"), default=b"")
+    for key, value in rest:
         kind = key[:1]
-        if kind == b"g":
-            as_of, index = _AS_OF.unpack_from(value)[0], _KEY.unpack(key)[2]
-            older = segments.get(index)
-            if older is not None:
-                restored.obsolete.append(older[1])
-            segments[index] = (as_of, key, value)
-            continue
         restored.obsolete.append(key)
         if key[1:9] < reign:
             continue
@@ -240,8 +239,8 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
     sequences = sorted(steps)
     last = steps[sequences[-1]]
     _restore_sources(state, last)
-    for index, (as_of, key, value) in sorted(segments.items()):
-        state.adopt(Segment.decode(value[_AS_OF.size :]))
+    for index, (as_of, key) in sorted(whole.items()):
+        state.adopt(Segment.decode(columns[index]))
         state.as_of[index] = as_of
         restored.whole_at[index] = key
     for sequence in sequences:
@@ -250,10 +249,35 @@ def restore(items: Iterable[tuple[bytes, bytes]]) -> Restored:
             state.apply(change)
             if change.verb is Verb.RELEASED and sequence == sequences[-1]:
                 restored.released.append(change)
+        state.segments.make_room()
     _restore_head(state, last)
     state.sequence = sequences[-1] + 1
     state.settle_indexes()
     return restored
+
+
+def _sort_out(
+    items: Iterable[tuple[bytes, bytes]], columns: Shelf, obsolete: list[bytes]
+) -> tuple[dict[int, tuple[int, bytes]], list[tuple[bytes, bytes]]]:
+    """Put the columns of each segment aside, those of its highest epoch.
+
+    Returns:
+        Of each segment the last step that it contains, and its key; and all records that are no segments.
+    """
+    whole: dict[int, tuple[int, bytes]] = {}
+    rest: list[tuple[bytes, bytes]] = []
+    for key, value in items:
+        if key[:1] != b"g":
+            rest.append((key, value))
+            continue
+        as_of, index = _AS_OF.unpack_from(value)[0], _KEY.unpack(key)[2]
+        known = whole.get(index)
+        if known is not None:
+            obsolete.append(min(known[1], key))
+        if known is None or known[1] < key:
+            whole[index] = (as_of, key)
+            columns[index] = memoryview(value)[_AS_OF.size :]
+    return whole, rest
 
 
 def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:

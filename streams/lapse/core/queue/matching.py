@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.segment import SIZE
+from lapse.core.queue.segment import SIZE, Segment, State
 from lapse.core.queue.view import RecordView
 
 UNKNOWN: Final = 0
@@ -28,6 +28,7 @@ class Matching:
         self._compile = compile_filter
         self._filters: dict[str, tuple[Predicate, dict[int, NDArray[np.uint8]]]] = {}
         self._subscribed: set[str] = set()
+        self._judged_to: dict[str, int] = {}
         self._selecting: list[str] = []
 
     @property
@@ -52,11 +53,13 @@ class Matching:
         """
         self._compile(text)
         self._selecting.append(text)
+        self._judged_to[text] = 0
         self._refresh()
 
     def end_selection(self, text: str) -> None:
         """Forget it again, unless a subscription has it."""
         self._selecting.remove(text)
+        self._judged_to.pop(text, None)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -76,6 +79,31 @@ class Matching:
                     column = columns[index] = np.zeros(SIZE, np.uint8)
                 if column[slot] == UNKNOWN:
                     column[slot] = YES if message is not None and predicate(message) else NO
+
+    def judged_to(self, text: str) -> int:
+        """The first segment in which a message may be unknown under a filter under selection."""
+        return self._judged_to.get(text, 0)
+
+    def note_judged(self, text: str, index: int) -> None:
+        """Note that nothing is unknown before a segment; what is judged stays so, and new messages stand behind."""
+        if text in self._judged_to:
+            self._judged_to[text] = index
+
+    def put_away(self, segment: Segment) -> None:
+        """Note which places of a segment are empty for good, so that it need not be looked at for them."""
+        state = segment.state[: segment.used]
+        for _, columns in self._filters.values():
+            column = columns.get(segment.index)
+            if column is not None:
+                column[: segment.used][(state == State.GONE) | (state == State.EXPIRED)] = NO
+
+    def hopeless(self, texts: Iterable[str], index: int, used: int) -> bool:
+        """Whether none of a segment's messages can match any of the filters."""
+        for text in texts:
+            column = self._filters[text][1].get(index) if text else None
+            if column is None or not bool((column[:used] == NO).all()):
+                return False
+        return True
 
     def codes(self, text: str, index: int, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
         """What is known of some places of a segment under a filter; the empty one matches all."""

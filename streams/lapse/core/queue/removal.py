@@ -41,11 +41,19 @@ class Removals:
         """Remove messages that wait although they were delivered or cancelled too often: a limit was lowered (C23)."""
         if not (self._settings.max_deliveries or self._settings.max_cancels):
             return
-        for segment in list(self._state.segments.values()):
+        for index in sorted(self._state.segments):
+            outline = self._state.outline(index)
+            if not (
+                0 < self._settings.max_deliveries <= outline.most_deliveries
+                or 0 < self._settings.max_cancels < outline.most_cancels
+            ):
+                continue
+            segment = self._state.segments[index]
             waiting = self._decisions.slots_in(segment, (State.AVAILABLE, State.DELAYED))
             beyond = waiting[self._beyond_limits(segment, waiting) > 0]
             if len(beyond):
                 self.remove_for_all_reasons(segment, beyond, now_ms, step, (), returned=True)
+            self._state.segments.make_room()
 
     def remove_for_all_reasons(
         self,

@@ -53,6 +53,10 @@ class Run(NamedTuple):
 _HEAD: Final = struct.Struct("<BqHHq")
 _RUN: Final = struct.Struct("<HHqH")
 _FORMAT: Final = 1
+_BARE_BYTES: Final = 1_500
+"""What a segment takes without its columns."""
+
+_RUN_BYTES: Final = 200
 
 
 class Segment:
@@ -125,6 +129,41 @@ class Segment:
     def droppable(self) -> bool:
         """Whether every place was taken and all of them are gone."""
         return self.held == 0 and self.used == SIZE
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        columns = (
+            self.state,
+            self.deliveries,
+            self.deadline_ms,
+            self.cancels,
+            self.holder,
+            self.until_ms,
+            self.ranks,
+            self.flags,
+            self.groups,
+            self._rank_order,
+        )
+        return _BARE_BYTES + _RUN_BYTES * len(self.runs) + sum(0 if one is None else one.nbytes for one in columns)
+
+    @property
+    def most_deliveries(self) -> int:
+        """The greatest delivery count."""
+        return int(self.deliveries[: self.used].max(initial=0))
+
+    @property
+    def most_cancels(self) -> int:
+        """The greatest cancel count."""
+        return 0 if self.cancels is None else int(self.cancels[: self.used].max(initial=0))
+
+    def count(self, state: State) -> int:
+        """How many places are in a state."""
+        return int(np.count_nonzero(self.state[: self.used] == state))
+
+    def may_be_held_by(self, number: int) -> bool:
+        """Whether a subscription may hold any of the messages."""
+        return self.holder is not None
 
     def deadlines(self) -> NDArray[np.int64]:
         """The deadline column, made if it does not exist."""
@@ -255,7 +294,7 @@ class Segment:
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes) -> Segment:
+    def decode(cls, data: bytes | memoryview) -> Segment:
         """Unpack a segment from the journal.
 
         Raises:

@@ -187,6 +187,7 @@ class Settling:
                 continue
             for segment, slot, stop in list(self._state.spans([(piece.place, piece.last - piece.first + 1)])):
                 yield segment, slot, stop, piece.first, settlement.SETTLED
+                self._state.segments.make_room()
                 break
             else:
                 outcomes.extend(self._missing(number, piece.first, piece.last))

@@ -2,6 +2,7 @@
 
 Every method takes the instant at which it counts and a `Step` that it fills. It decides from the state, and each
 decision is a `Change` that is applied at once, so that what follows in the same step sees it. Nothing else mutates.
+Where nobody is at work on a segment, what there is no room for in memory is put away (Q16).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class QueueShard:
         self.settings = settings
         self.state = QueueState() if state is None else state
         self.matching = Matching(compile_filter)
+        self.state.segments.resting.append(self.matching.put_away)
         self._keep_filters()
         self._decisions = Decisions(settings, self.state, self.matching)
         self._removals = Removals(self._decisions)
@@ -60,6 +62,7 @@ class QueueShard:
 
         Records that were seen before are skipped, so that reading again after a crash changes nothing.
         """
+        self.state.segments.make_room()
         self._entrance.arrive(topic, partition, records, step)
 
     def room(self) -> int:
@@ -127,6 +130,7 @@ class QueueShard:
         known = self.state.subscriptions.get(subscription)
         if known is None:
             return False
+        self.state.segments.make_room()
         leased, sent = self._decisions.held_by(known.number)
         self._removals.give_back(leased, now_ms, step)
         if sent:
@@ -168,6 +172,7 @@ class QueueShard:
         Returns:
             What happened to each message, in the order of the claims.
         """
+        self.state.segments.make_room()
         return self._settling.settle(verb, subscription, claims, now_ms, step, delay_ms)
 
     def renew(
@@ -178,6 +183,7 @@ class QueueShard:
         Returns:
             What happened to each message, and when the renewed leases end, ms since the epoch.
         """
+        self.state.segments.make_room()
         return self._settling.renew(subscription, claims, now_ms, step, lease_ms)
 
     def purge(self, now_ms: int, step: Step, leased: bool = False, text: str = "") -> tuple[int, int]:
@@ -188,14 +194,19 @@ class QueueShard:
         Returns:
             How many were removed, and how many leased ones were left.
         """
+        self.state.segments.make_room()
         wanted = (State.AVAILABLE, State.DELAYED, *((State.LEASED,) if leased else ()))
         removed = skipped = 0
-        for segment in list(self.state.segments.values()):
+        for index in sorted(self.state.segments):
+            if not self.state.outline(index).held:
+                continue
+            segment = self.state.segments[index]
             skipped += 0 if leased else len(self._decisions.slots_in(segment, (State.LEASED,), text))
             slots = self._decisions.slots_in(segment, wanted, text)
             if len(slots):
                 removed += len(slots)
                 self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (Reason.PURGED,))
+            self.state.segments.make_room()
         if not text:
             removed += self._schedule.purge(now_ms, step)
         return removed, skipped
@@ -203,6 +214,7 @@ class QueueShard:
     def truncated(self, topic: str, partition: int, offsets: Sequence[int], now_ms: int, step: Step) -> None:
         """Take out messages whose records Kafka no longer has (C40)."""
         for offset in offsets:
+            self.state.segments.make_room()
             self._settling.truncate(Claim(topic, partition, offset, offset), now_ms, step)
 
     def keep_dying(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
@@ -272,6 +284,7 @@ class QueueShard:
 
     def advance(self, now_ms: int, step: Step) -> None:
         """Do what is due at `now_ms`, in the order of C2; much of it at once is left for the next call."""
+        self.state.segments.make_room()
         self._timers.expire(now_ms, step)
         self._timers.end_leases(now_ms, step)
         for lost in [one for one in self.state.subscriptions.values() if one.lost_at_ms <= now_ms]:
@@ -301,10 +314,12 @@ class QueueShard:
                 facts = {**known.facts(), "max_backlog": max_backlog}
                 self._decisions.do(Change(Verb.SUBSCRIBED, holder=known.number, facts=facts), step)
         # What was sent at most once may never have arrived, and then nobody will ever free its place.
-        for segment in list(self.state.segments.values()):
-            sent = self._decisions.slots_in(segment, (State.SENT,))
-            if len(sent):
+        for index in sorted(self.state.segments):
+            if self.state.outline(index).count(State.SENT):
+                segment = self.state.segments[index]
+                sent = self._decisions.slots_in(segment, (State.SENT,))
                 self._decisions.do(Change(Verb.SETTLED, places_of([(segment, sent)])), step)
+                self.state.segments.make_room()
         self._removals.remove_beyond_limits(now_ms, step)
 
     # What goes out
@@ -320,6 +335,7 @@ class QueueShard:
         Returns:
             Whether there may be more to hand out at once.
         """
+        self.state.segments.make_room()
         return self._dispatch.deliver(now_ms, step)
 
     def repeat(self, released: Change, step: Step) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -12,12 +12,15 @@ from lapse.core.queue import repeats
 from lapse.core.queue.change import Change, Places, Verb
 from lapse.core.queue.dying import Dying, dying_of
 from lapse.core.queue.index import Index
+from lapse.core.queue.label import Outline
 from lapse.core.queue.roll import Roll
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import NOBODY, SIZE, Run, Segment, State
+from lapse.core.queue.shelf import Segments
 from lapse.core.queue.source import Source
 from lapse.core.queue.sources import Sources
 from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.tops import Key
 from lapse.core.queue.trait import NONE
 from lapse.core.repeats import Repeats
 
@@ -27,6 +30,9 @@ REMEMBERED_EXPIRED: Final = 4096
 
 class QueueState:
     """Messages, leases, subscriptions and sources of one shard.
+
+    Args:
+        segments: empty; knows where those lie that are not needed now. None = all stay in memory.
 
     Attributes:
         segments: live segments by index.
@@ -45,8 +51,9 @@ class QueueState:
         expired: ranges (source, first offset, last offset) that expired and whose segment is gone.
     """
 
-    def __init__(self) -> None:
-        self.segments: dict[int, Segment] = {}
+    def __init__(self, segments: Segments | None = None) -> None:
+        self.segments = Segments() if segments is None else segments
+        self.segments.resting.append(self._put_away)
         self.next_place = 0
         self.sources = Sources()
         self.roll = Roll()
@@ -63,10 +70,17 @@ class QueueState:
         self._head = 0
         self._first = 0
         self._nothing = Segment(-1)
-        self.index = Index(self._segment)
+        self.index = Index(self.outline, self._best)
 
-    def _segment(self, index: int) -> Segment:
-        return self.segments.get(index, self._nothing)
+    def outline(self, index: int) -> Outline:
+        """What is known of a segment without its columns; of an empty one where there is none."""
+        return self.segments.outline(index) or self._nothing
+
+    def _put_away(self, segment: Segment) -> None:
+        self.index.put_away(segment)
+
+    def _best(self, index: int) -> Key | None:
+        return self.segments.look(index).best() if index in self.segments else None
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:
@@ -87,26 +101,29 @@ class QueueState:
                     yield segment, slot, stop
                 place += stop - slot
 
-    def with_available(self) -> Iterator[Segment]:
-        """Segments with something available, in the order of places."""
+    def with_available(self, hopeless: Callable[[int, int], bool] | None = None) -> Iterator[Segment]:
+        """Segments with something available, in the order of places, to look at.
+
+        Args:
+            hopeless: tells of a segment and its number of places whether it can be left out; None = none can.
+        """
         last = (self.next_place - 1) // SIZE
         while self._head < last:
-            segment = self.segments.get(self._head)
-            if segment is not None and segment.available:
+            if self.outline(self._head).available:
                 break
             self._head += 1
         for index in range(self._head, last + 1):
-            segment = self.segments.get(index)
-            if segment is not None and segment.available:
-                yield segment
+            outline = self.outline(index)
+            if outline.available and not (hopeless is not None and hopeless(index, outline.used)):
+                yield self.segments.look(index)
 
     def first_held(self) -> int | None:
         """The first place whose message is still there; None if there is none."""
         # A place that is empty stays so, and the first one is never before the last answer.
         while self._first < self.next_place:
             index, slot = divmod(self._first, SIZE)
-            segment = self.segments.get(index)
-            if segment is not None and segment.held:
+            if self.outline(index).held:
+                segment = self.segments.look(index)
                 state = segment.state[slot : segment.used]
                 there = np.flatnonzero((state != State.GONE) & (state != State.EXPIRED))
                 if len(there):
@@ -189,6 +206,7 @@ class QueueState:
 
     def _touch(self, segment: Segment) -> None:
         self.dirty.setdefault(segment.index, self.sequence)
+        self.segments.changed(segment)
         self.index.touch(segment)
 
     def _arrive(self, change: Change) -> None:
@@ -297,26 +315,30 @@ class QueueState:
 
     def adopt(self, segment: Segment) -> None:
         """Take a segment over as the journal holds it."""
-        self.segments[segment.index] = segment
+        self.segments.restored(segment)
         for run in segment.runs:
             source = self.sources[run.source]
             source.add(run.offset, segment.base + run.slot, run.count)
             source.next_offset = max(source.next_offset, run.offset + run.count)
         self.next_place = max(self.next_place, segment.base + segment.used)
+        self.segments.make_room()
 
     def settle_indexes(self) -> None:
         """After recovery: derive every index and count that the journal does not hold."""
         self.as_of.clear()
-        for segment in list(self.segments.values()):
+        self.index = Index(self.outline, self._best)
+        self.roll.forget_outstanding()
+        for index in sorted(self.segments):
+            segment = self.segments[index]
             segment.recount()
             if segment.droppable:
                 self._drop(segment)
+            else:
+                self.index.add(segment)
+                self._count_bound(segment)
+            self.segments.make_room()
         self._head = min(self.segments, default=0)
-        self.index = Index(self._segment)
-        self.roll.forget_outstanding()
-        for _, segment in sorted(self.segments.items()):
-            self.index.add(segment)
-            self._count_bound(segment)
+        self.segments.loads = 0
 
     def _count_bound(self, segment: Segment) -> None:
         """Count what the holders of a segment's messages have outstanding."""

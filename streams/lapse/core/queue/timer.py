@@ -44,6 +44,7 @@ class Timers:
                     self._removals.remove([(segment, slots)], (Reason.TIME_LIMIT,), now_ms, step)
             segment.find_min_deadline()
             deadlines.note(segment.min_deadline_ms, index)
+            state.segments.make_room()
 
     def end_leases(self, now_ms: int, step: Step) -> None:
         """Return messages whose lease or delay is over."""
@@ -63,3 +64,4 @@ class Timers:
                     self._decisions.do(Change(Verb.RETURNED, places_of([(segment, delayed)])), step)
             segment.find_min_until()
             untils.note(segment.min_until_ms, index)
+            state.segments.make_room()

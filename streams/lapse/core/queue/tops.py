@@ -29,6 +29,19 @@ class Tops:
         """Note that a segment changed."""
         self._stale.add(segment)
 
+    def settle(self, segment: int, best: Callable[[], Key | None]) -> None:
+        """Note a segment's best key now, if it has changed: it will not be at hand later."""
+        if segment in self._stale:
+            self._stale.discard(segment)
+            self._note(segment, best())
+
+    def _note(self, segment: int, key: Key | None) -> None:
+        if key is None:
+            self._known.pop(segment, None)
+        elif self._known.get(segment) != key:
+            self._known[segment] = key
+            heapq.heappush(self._heap, (key, segment))
+
     def of(self, segment: int) -> Key:
         """Best key of a segment that `by_key` gave."""
         return self._known[segment]
@@ -36,12 +49,7 @@ class Tops:
     def by_key(self) -> Iterator[int]:
         """Segments with something available, best first; nothing may change while this is used."""
         for segment in self._stale:
-            key = self._best(segment)
-            if key is None:
-                self._known.pop(segment, None)
-            elif self._known.get(segment) != key:
-                self._known[segment] = key
-                heapq.heappush(self._heap, (key, segment))
+            self._note(segment, self._best(segment))
         self._stale.clear()
         if len(self._heap) > 2 * len(self._known) + _SLACK:
             self._heap = [(key, segment) for segment, key in self._known.items()]

@@ -60,7 +60,7 @@ class Traits:
         )
 
     @classmethod
-    def decode(cls, ranks: bytes, flags: bytes, groups: bytes) -> Traits:
+    def decode(cls, ranks: bytes | memoryview, flags: bytes | memoryview, groups: bytes | memoryview) -> Traits:
         """Read what `encode` wrote."""
         return cls(
             np.frombuffer(ranks, "<u8").astype(np.uint64) if ranks else None,

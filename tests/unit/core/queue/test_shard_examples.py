@@ -10,6 +10,8 @@ from lapse.core.queue.subscription import Subscription
 from lapse.core.reason import Reason
 from unit.core.queue.world import World, small
 
+pytestmark = pytest.mark.usefixtures("each_room")
+
 ON = Expiration(enabled=True)
 MINUTE_MS = 60_000
 

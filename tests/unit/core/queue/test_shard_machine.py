@@ -106,13 +106,16 @@ class ShardMachine(RuleBasedStateMachine):
         ring=st.sampled_from([2, 4, 16]),
         patience=st.sampled_from([1, 1, 3, 12]),
         at_once=st.sampled_from([1, 3, 1_000]),
+        room=st.sampled_from([None, 0, 0, 4_000]),
         ready=st.booleans(),
     )
-    def begin(self, queue: QueueSettings, size: int, ring: int, patience: int, at_once: int, ready: bool) -> None:
+    def begin(
+        self, queue: QueueSettings, size: int, ring: int, patience: int, at_once: int, room: int | None, ready: bool
+    ) -> None:
         self._small.__exit__(None, None, None)
         self._small = small(size, ring, at_once)
         self._small.__enter__()
-        self.world = World(queue)
+        self.world = World(queue, room)
         self.patience = patience
         self.on_their_way: list[tuple[str, str, Claim]] = []
         if ready:

@@ -18,6 +18,8 @@ BARRIER = TraitReader(barrier=compile_filter("/b = 'yes'"))
 GROUP = TraitReader(group=compile_value("/g"))
 STOP = {"b": "yes"}
 
+pytestmark = pytest.mark.usefixtures("each_room")
+
 
 def world(*bodies: dict, said: dict | None = None, **settings) -> World:
     settings.setdefault("lease_ms", 100)

@@ -20,10 +20,12 @@ from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
 from lapse.core.queue import truncation
 from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.label import Label
 from lapse.core.queue.segment import State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Verb
 from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.shelf import Segments
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Queued, Step
 from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent, Told
@@ -97,15 +99,24 @@ class Log:
 
 
 class World:
-    """One shard, its oracle, its changelog and its underlying topics."""
+    """One shard, its oracle, its changelog and its underlying topics.
 
-    def __init__(self, settings: QueueSettings) -> None:
+    Args:
+        settings: the queue's.
+        room: bytes of memory for segments, the others are on a shelf; None = all are in memory, or as the class says.
+    """
+
+    room: int | None = None
+
+    def __init__(self, settings: QueueSettings, room: int | None = None) -> None:
         self.settings = settings
+        if room is not None:
+            self.room = room
         self.now_ms = 1_000
         self.log = Log()
         self.epoch = 1
         self.oracle = Oracle(settings)
-        self.shard = QueueShard(settings)
+        self.shard = QueueShard(settings, QueueState(self._segments()))
         self.journal = QueueJournal(self.shard.state, self.epoch)
         self.step: Step | None = None
         self.topics: dict[tuple[str, int], list[Published]] = defaultdict(list)
@@ -127,6 +138,9 @@ class World:
             for topic in ("orders", "direct"):
                 self.shard.state.sources.number(topic, 0)
                 self.oracle.next_offset.setdefault((topic, 0), 0)
+
+    def _segments(self) -> Segments:
+        return Segments() if self.room is None else Segments({}, self.room)
 
     # Commands, on both
 
@@ -447,7 +461,7 @@ class World:
     def _restored(self) -> tuple[QueueState, QueueJournal]:
         self.epoch += 1
         self.log.claim(self.epoch)
-        restored = restore(self.log.latest().items())
+        restored = restore(self.log.latest().items(), self._segments())
         self.released = restored.released
         return restored.state, QueueJournal(restored.state, self.epoch, restored)
 
@@ -524,7 +538,15 @@ class World:
         state, oracle = self.shard.state, self.oracle
         numbers = {subscriber.number: subscriber.id for subscriber in oracle.subscribers.values()}
         live = []
-        for index, segment in sorted(state.segments.items()):
+        if self.room is not None:
+            assert state.segments._loaded.keys() <= state.segments._used.keys() | state.segments._weights.keys()
+            assert not state.segments._loaded.keys() & state.segments._seen.keys()
+            for index, label in state.segments._labels.items():
+                segment = state.segments.look(index)
+                assert Label.of(segment) == label
+                assert segment.encode() == bytes(state.segments.encoded(index))
+        for index in sorted(state.segments):
+            segment = state.segments.look(index)
             assert not segment.droppable
             column = segment.state[: segment.used]
             assert segment.available == np.count_nonzero(column == State.AVAILABLE)
@@ -688,7 +710,8 @@ def dump(state: QueueState) -> bytes:
             for s in state.subscriptions.values()
         ],
     ]
-    for index, segment in sorted(state.segments.items()):
+    for index in sorted(state.segments):
+        segment = state.segments.look(index)
         column = segment.state[: segment.used]
         live, bound, held = _LIVE[column], _BOUND[column], _HELD[column]
 
