@@ -1,36 +1,14 @@
 """Figures of a real worker for Prometheus, and the age of the oldest message."""
 
-import socket
 import time
-import urllib.request
-from collections.abc import Mapping
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from support.deployment import Deploy, Deployment
+from support.figures import free_port, scraped
 from support.log import until
 
 QUEUES = {"figures": {"expiration": "enabled", "lease_period": "1s"}}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def scraped(port: int) -> Mapping[tuple[str, ...], float]:
-    """Sums over entities and shards, by sample name and the values of its other labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    sums: dict[tuple[str, ...], float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            rest = (value for name, value in sorted(sample.labels.items()) if name not in ("entity", "shard"))
-            name = (sample.name, *rest)
-            sums[name] = sums.get(name, 0) + sample.value
-    return sums
 
 
 @pytest.fixture(scope="module")

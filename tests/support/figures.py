@@ -1,0 +1,27 @@
+"""A worker's figures, as Prometheus gets them."""
+
+import socket
+import urllib.request
+from collections.abc import Mapping
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def free_port() -> int:
+    """A port of this machine that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def scraped(port: int) -> Mapping[tuple[str, ...], float]:
+    """Sums over entities and shards, by sample name and the values of its other labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    sums: dict[tuple[str, ...], float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            rest = (value for name, value in sorted(sample.labels.items()) if name not in ("entity", "shard"))
+            name = (sample.name, *rest)
+            sums[name] = sums.get(name, 0) + sample.value
+    return sums
