@@ -432,6 +432,9 @@ class World:
         self.settings = settings or self.settings
         self.shard = QueueShard(self.settings, state)
         self.oracle = copy.deepcopy(self.committed)
+        for subscriber in self.oracle.subscribers.values():
+            # Not durable: a take-over counts anew, unless the clock was set back behind what is (C5).
+            subscriber.last_seen_ms = state.subscriptions[subscriber.id].last_seen_ms
         self.oracle.settings = self.settings
         for subscriber in self.oracle.subscribers.values():
             # When a subscription was heard of is not durable, and the clock may have been set back since.
