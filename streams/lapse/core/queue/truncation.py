@@ -69,6 +69,7 @@ class Truncation:
                     self._removals.remove([(segment, slots)], reasons, now_ms, step)
                     left -= len(slots)
                 break
+            state.segments.make_room()
             if left <= 0:
                 return False
         for offset in list(state.scheduled.between(number, 0, last)):
