@@ -33,6 +33,12 @@ class Acknowledgments:
         self._batches = [SettlementBatch() for _ in shards]
         self._since_ms = [0.0] * len(shards)
 
+    def grow(self, count: int) -> None:
+        """Make room for more shards, before they are among the subscription's."""
+        with self._lock:
+            self._batches += [SettlementBatch() for _ in range(count)]
+            self._since_ms += [0.0] * count
+
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """Collect; a shard's are sent as soon as they are enough.
 

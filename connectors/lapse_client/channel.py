@@ -111,6 +111,22 @@ class Channel(Generic[T]):
             raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
         self._thread.start()
 
+    def ends(self, entity: str, count: int) -> list[TopicPartition]:
+        """Where the deliveries of an entity end now.
+
+        Raises:
+            KafkaException: no answer in time, or a refusal.
+        """
+        return [self._end(topic.deliveries(entity), partition) for partition in range(count)]
+
+    def join(self, entity: str, ends: Sequence[TopicPartition]) -> None:
+        """Take in the shards of one more entity, read from `ends` on; to be called by the channel's own thread."""
+        for partition in range(len(ends)):
+            shard = Shard(len(self.shards), entity, partition)
+            self.shards.append(shard)
+            self._by_partition[topic.deliveries(entity), partition] = shard
+        self._consumer.incremental_assign(list(ends))
+
     def close(self) -> None:
         """Stop reading; commands that are on their way still go out. May be called twice."""
         if self._stopping.is_set():

@@ -44,6 +44,7 @@ class Credits:
         self._active_at_ms = [0.0] * shards
         self._to_tell: set[int] = set(range(shards))
         self._idle_moves = 0
+        self._goals: list[int] = []  # what shards are raised to as others give back; empty = all have theirs
         self._deal()
 
     @property
@@ -89,6 +90,7 @@ class Credits:
         The other shards deliver nothing, so what they were told does not count.
         """
         self._travelling = False
+        self._goals = []
         for shard in range(self._shards):
             if shard != home:
                 self._told[shard] = self._held[shard] = 0
@@ -103,18 +105,50 @@ class Credits:
             self.max_backlog = max_backlog
             self._deal()
 
+    def grow(self, count: int) -> None:
+        """Take in more shards; they get credit as the others, who are told to do with less, confirm it."""
+        for shard in range(self._shards, self._shards + count):
+            self.outstanding.append(0)
+            self._told.append(0)
+            self._held.append(0)
+            self._waiting.append(True)
+            self._active_at_ms.append(0.0)
+            self._to_tell.add(shard)
+        self._shards += count
+        share, rest = divmod(self.max_backlog, self._shards)
+        self._travelling = 0 < self.max_backlog < self._shards
+        most = [1 if self._travelling else share + (shard < rest) for shard in range(self._shards)]
+        for shard, credit in enumerate(most):
+            if self._told[shard] > credit:
+                self._tell(shard, credit)
+        self._goals = [] if self._travelling else most
+
     def due(self, now_ms: float) -> list[Grant]:
         """What is to be told to which shard now; the caller does so."""
         if self._travelling:
             self._take_back(now_ms)
             self._pass_on()
+        elif self._goals:
+            self._raise()
         if not self._to_tell:
             return []
         grants = [Grant(shard, self._told[shard]) for shard in sorted(self._to_tell)]
         self._to_tell.clear()
         return grants
 
+    def _raise(self) -> None:
+        """Give shards what is free, until each has its goal."""
+        free = self.max_backlog - self.total()
+        for shard, goal in enumerate(self._goals):
+            more = min(goal - self._told[shard], free)
+            if more > 0:
+                self._tell(shard, self._told[shard] + more)
+                free -= more
+        if self._told == self._goals:
+            self._goals = []
+
     def _deal(self) -> None:
+        self._goals = []
         share, rest = divmod(self.max_backlog, self._shards)
         self._travelling = 0 < self.max_backlog < self._shards
         self._next = rest if self._travelling else 0

@@ -7,16 +7,19 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Final, Literal
 
 from lapse_client.connection import Connection, entities
 from lapse_client.delivery import Delivery, Settling
-from lapse_client.error import Closed, UnknownEntity
+from lapse_client.error import Closed, LapseError, UnknownEntity
 from lapse_client.settlement import SettlementResult, results
 from lapse_client.subscription import Subscription
 from lapse_client.terms import Terms
 
 log = logging.getLogger("lapse_client")
+
+LOOK_EVERY_S: Final = 5.0
+"""How often queues are looked for that match a regular expression and came later."""
 
 Handler = Callable[[Delivery], object]
 
@@ -36,7 +39,8 @@ class QueueSubscriber:
     partitions the credits have to travel, which costs latency.
 
     Args:
-        queue: its name, or a compiled regular expression: then all queues whose whole name matches now.
+        queue: its name, or a compiled regular expression: then all queues whose whole name matches; at least one has
+            to exist at the start, and those that come later are joined within seconds.
         max_backlog: most unsettled deliveries at once, over all partitions; 0 = barriers only.
         connection: the cluster; from the environment by default.
         name: of the subscription, for people and for peeks; unique by default.
@@ -85,6 +89,7 @@ class QueueSubscriber:
         self._handlers: set[int] = set()
         self._idle = threading.Event()
         self._idle.set()
+        self._stopping = threading.Event()
 
     @property
     def name(self) -> str:
@@ -104,6 +109,8 @@ class QueueSubscriber:
             subscription = Subscription(self._connection, self._queues(), self.terms, self._on_refused)
             subscription.start(self._timeout_s)
             self._subscription = subscription
+            if isinstance(self.queue, re.Pattern):
+                threading.Thread(target=self._look_out, args=(self.queue,), name="lapse look-out", daemon=True).start()
         return self
 
     def close(self) -> None:
@@ -113,6 +120,7 @@ class QueueSubscriber:
         """
         if self._subscription is None:
             return
+        self._stopping.set()
         self._subscription.stop()
         if threading.get_ident() not in self._handlers:
             self._idle.wait()
@@ -258,6 +266,16 @@ class QueueSubscriber:
         if not matching:
             raise UnknownEntity("queue that matches", self.queue.pattern, known)
         return [(name, self._connection.shards("queue", name)) for name in matching]
+
+    def _look_out(self, pattern: re.Pattern[str]) -> None:
+        """Join queues that come later and match (Q3)."""
+        while not self._stopping.wait(LOOK_EVERY_S):
+            try:
+                for name in entities(self._connection.partitions(), sow=False):
+                    if pattern.fullmatch(name) and name not in self.subscription.queues:
+                        self.subscription.join(name, self._connection.shards("queue", name))
+            except LapseError as error:
+                log.info("could not look for further queues: %s", error)
 
 
 def _handle(handler: Handler, delivery: Delivery) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Final, cast
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message
 
 from lapse.protocol import header, prefetch
 from lapse.protocol.answer import Answer
@@ -72,6 +73,10 @@ class Subscription:
         self._confirmed = threading.Event()
         self._error: BaseException | None = None
         self._generations = [0] * len(self._shards)  # one more each time that a shard has forgotten us
+        self._first = len(self._shards)
+        self._joining: deque[tuple[str, int]] = deque()
+        self.queues = {queue for queue, _ in queues}
+        """Names of the queues that are subscribed to, or about to be."""
         self._stopped = False
         self._closing = False
         self._advised: set[str] = set()
@@ -96,6 +101,12 @@ class Subscription:
                 self.channel.send(shard, self._command("unsubscribe", answer="none"))
             self._close_channel()
             raise error
+
+    def join(self, queue: str, shards: int) -> None:
+        """Take in one more queue; by the channel's thread, soon."""
+        if queue not in self.queues:
+            self.queues.add(queue)
+            self._joining.append((queue, shards))
 
     def stop(self) -> None:
         """Hand out no more; what was handed out can still be settled."""
@@ -263,6 +274,8 @@ class Subscription:
         now_ms = elapsed_ms()
         self._acknowledgments.flush_older(self.terms.ack_interval_ms)
         if not self._closing:
+            while self._joining:
+                self._join(*self._joining.popleft())
             self._grant(now_ms)
             beat_ms = self.terms.heartbeat_timeout_ms / 3
             for shard in self._shards:
@@ -271,6 +284,20 @@ class Subscription:
         if self._credits.travelling:
             return TICK_S / 5
         return min(TICK_S, max(0.001, self.terms.ack_interval_ms / 2000), self.terms.heartbeat_timeout_ms / 12_000)
+
+    def _join(self, queue: str, shards: int) -> None:
+        try:
+            ends = self.channel.ends(queue, shards)
+        except KafkaException as error:
+            log.warning("%s cannot be joined yet: %s", queue, error)
+            self.queues.discard(queue)
+            return
+        log.info("%s: joined", queue)
+        self._acknowledgments.grow(shards)
+        self._generations += [0] * shards
+        self.channel.join(queue, ends)
+        with self._lock:
+            self._credits.grow(shards)
 
     def full(self) -> bool:
         """Never: the backlog bounds what can arrive (from `Channel`)."""
@@ -320,7 +347,9 @@ class Subscription:
         if answer is not None and answer.status != "ok":
             error = CommandFailed(self._shards[grant.shard].entity, answer)
         if answer is None or error is not None:
-            if isinstance(error, CommandFailed):
+            if isinstance(error, CommandFailed) and grant.shard >= self._first:
+                log.warning("the subscription goes on without it: %s", error)  # one that was not asked for by name
+            elif isinstance(error, CommandFailed):
                 self.failed(error)  # asking again would be refused again
             return
         with self._lock:

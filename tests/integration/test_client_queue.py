@@ -226,6 +226,31 @@ def test_a_subscription_may_name_queues_by_regular_expression(shards: Start) -> 
     assert len(seen) == 10
 
 
+@pytest.mark.feature("Q3", "X3")
+def test_a_queue_that_comes_later_and_matches_is_joined(shards: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages come, too, and the backlog holds over all queues together."""
+    monkeypatch.setattr("lapse_client.subscriber.LOOK_EVERY_S", 0.2)
+    first = shards(partitions=2)
+    publish(first, 20)
+    pattern = re.compile(r"q[0-9]+" + re.escape(first.queue[2:]))
+    with QueueSubscriber(pattern, 6, connection=Connection(first.servers)) as receiver:
+        held = [receiver.receive(10) for _ in range(6)]
+        second = shards(partitions=3)
+        publish(second, 30)
+        until(lambda: second.queue in {shard.entity for shard in receiver.subscription.channel.shards})
+        assert receiver.receive(0.5) is None, "more than the backlog"
+        for delivery in held:
+            assert delivery is not None
+            delivery.acknowledge()
+        seen = {delivery.place for delivery in held if delivery is not None}
+        while len(seen) < 50:
+            delivery = receiver.receive(10)
+            assert delivery is not None, seen
+            seen.add(delivery.place)
+            delivery.acknowledge()
+        until(lambda: first.depth() == 0 and second.depth() == 0)
+
+
 @pytest.mark.feature("Q15", "X3")
 def test_a_queue_is_inquired_and_settled_without_a_subscription(shards: Start) -> None:
     queue = shards(partitions=2)

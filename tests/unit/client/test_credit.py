@@ -75,6 +75,25 @@ def test_a_queue_may_allow_less_than_was_asked_for() -> None:
     assert deal.due(1.0) == [(0, 3), (1, 2)]
 
 
+@given(st.integers(1, 6), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 40))
+def test_shards_that_join_get_their_share_once_the_others_have_given_it_back(
+    shards: int, joining: list[int], max_backlog: int
+) -> None:
+    deal = Credits(shards, max_backlog)
+    now = 0.0
+    for count in [0, *joining]:
+        if count:
+            deal.grow(count)
+            shards += count
+        for _ in range(4):
+            for grant in deal.due(now):
+                deal.answered(grant.shard, grant.credit, now)
+            assert deal.total() <= max_backlog
+        dealt = [deal.credit(shard) for shard in range(shards)]
+        assert sum(dealt) == max_backlog
+        assert max(dealt) - min(dealt) <= 1
+
+
 class Traffic(RuleBasedStateMachine):
     """Shards that deliver whatever their credit allows, with commands and answers in flight."""
 
@@ -97,6 +116,15 @@ class Traffic(RuleBasedStateMachine):
         self.now += ms
         for grant in self.credits.due(self.now):
             self.asked[grant.shard].append(grant.credit)
+
+    @rule(count=st.integers(1, 3))
+    def a_queue_joins(self, count: int) -> None:
+        if len(self.asked) < 8:
+            self.credits.grow(count)
+            for per_shard in (self.asked, self.back):
+                per_shard += [[] for _ in range(count)]
+            for per_shard in (self.allowed, self.leased, self.held):
+                per_shard += [0] * count
 
     @rule(number=st.integers(0, 5))
     def shard_reads_a_command(self, number: int) -> None:
