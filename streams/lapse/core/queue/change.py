@@ -44,6 +44,8 @@ class Verb(IntEnum):
     DYING = 30
     BURIED = 31
     REPLACED = 40
+    RETIRING = 50
+    USED = 51
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class Change:
         facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it;
             IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp;
             DYING: what the letter has to say.
+            RETIRING: the retirement, empty = in service; USED: the configuration, `until_ms` is when.
     """
 
     verb: Verb

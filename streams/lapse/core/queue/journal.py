@@ -8,6 +8,7 @@ The changelog topic keeps the latest record of every key, so the journal is laid
 - `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
   remembered acknowledgment. `i` epoch number: message ids that were seen within the window. `y` epoch source offset: a
   dying message.
+- `z` epoch 0: how far the queue's end is. `u` epoch 0: when a temporary queue was last used.
 
 The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
 what the new owner writes. Segments that the new owner inherited stand under older epochs until `maintain` has moved
@@ -28,6 +29,7 @@ import numpy as np
 
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.dying import dying_of
+from lapse.core.queue.ending import entry
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.shelf import Segments, Shelf
@@ -66,6 +68,8 @@ _KEPT_APART: Final = frozenset(
         Verb.FORGOTTEN,
         Verb.DYING,
         Verb.BURIED,
+        Verb.RETIRING,
+        Verb.USED,
     }
 )
 
@@ -123,6 +127,7 @@ class QueueJournal:
             items.append((_SCHEDULED_KEY.pack(b"y", self._epoch, *name), json.dumps(dying.facts()).encode()))
         for number, chunk in state.repeats.chunks.items():
             items.append((_KEY.pack(b"i", self._epoch, number), json.dumps(chunk).encode()))
+        items += [(_KEY.pack(kind, self._epoch, 0), value) for kind, value in state.ending.entries()]
         items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, self._released)))
         items += [(key, None) for key in self._obsolete]
         self._obsolete.clear()
@@ -183,6 +188,9 @@ class QueueJournal:
             chunk = (change.source, change.until_ms, change.facts.get("ids"))
             value = json.dumps(chunk).encode() if change.verb is Verb.IDENTIFIED else None
             return _KEY.pack(b"i", self._epoch, change.offset), value
+        if change.verb in (Verb.RETIRING, Verb.USED):
+            kind, ending = entry(change)
+            return _KEY.pack(kind, self._epoch, 0), ending
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.verb is Verb.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
@@ -348,6 +356,8 @@ def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
         case b"s":
             _, _, source, offset = _SCHEDULED_KEY.unpack(key)
             state.scheduled.add(source, offset, Scheduled(*_SCHEDULED.unpack(value)))
+        case kind:
+            state.ending.restore(kind, value)
 
 
 def _restore_sources(state: QueueState, value: bytes) -> None:

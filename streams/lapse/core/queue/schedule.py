@@ -66,12 +66,12 @@ class Schedule:
         self._decisions.do(Change(Verb.UNSCHEDULED, source=source, offset=offset), step)
         self._decisions.refuse(source, offset, deadline_ms, reasons, now_ms, step)
 
-    def purge(self, now_ms: int, step: Step) -> int:
+    def purge(self, now_ms: int, step: Step, reason: Reason = Reason.PURGED) -> int:
         """Take all out; how many there were (C37)."""
         names = list(self._state.scheduled.items())
         for (source, offset), scheduled in names:
             late = self._decisions.settings.expiration.enabled and scheduled.deadline_ms <= now_ms
-            reasons = (Reason.TIME_LIMIT, Reason.PURGED) if late else (Reason.PURGED,)
+            reasons = (Reason.TIME_LIMIT, reason) if late else (reason,)
             self.remove(source, offset, reasons, now_ms, step)
         return len(names)
 

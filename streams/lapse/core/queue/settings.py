@@ -57,6 +57,9 @@ class QueueSettings:
         dead_letter_reasons: reasons that cause a letter (C22, C25).
         target_depth: most messages that are active at once; None = all (Q13).
         dedup_window_ms: a message whose id was seen so shortly before is dropped, ms; 0 = none is (X6).
+        idle_ms: a queue that nobody used for so long deletes itself, ms; 0 = never (Q18).
+        configured: stands for the whole configuration; another one counts as use (Q18).
+        shards: how many shards the queue has.
         traits: reads priority, barrier and group of messages (Q11, Q12, Q20).
         parse: reads payloads, for expressions.
     """
@@ -78,6 +81,9 @@ class QueueSettings:
     dead_letter_reasons: frozenset[Reason] = QUEUE_DEAD_LETTER_REASONS
     target_depth: int | None = None
     dedup_window_ms: int = 120_000
+    idle_ms: int = 0
+    configured: str = ""
+    shards: int = 1
     traits: TraitReader = NO_TRAITS
     parse: Parse = json.loads
 

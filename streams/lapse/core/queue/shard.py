@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from lapse.core.agreement import Agreement
 from lapse.core.expression import compile_filter
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
+from lapse.core.queue.activity import Activity
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.deathbed import Deathbed
 from lapse.core.queue.decision import Decisions, places_of
@@ -20,6 +22,7 @@ from lapse.core.queue.entrance import Entrance
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE, Inquiry
 from lapse.core.queue.matching import Matching
 from lapse.core.queue.removal import Removals
+from lapse.core.queue.retiring import QueueEstate
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import State
 from lapse.core.queue.settings import QueueSettings
@@ -54,6 +57,9 @@ class QueueShard:
         self._dispatch = Dispatch(self._decisions)
         self._inquiry = Inquiry(self._decisions)
         self._deathbed = Deathbed(self._decisions)
+        self.activity = Activity(self._decisions)
+        estate = QueueEstate(self._decisions, self._removals, self._schedule, self._inquiry, self.activity)
+        self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, estate)
 
     # What comes in
 
@@ -66,7 +72,9 @@ class QueueShard:
         self._entrance.arrive(topic, partition, records, step)
 
     def room(self) -> int:
-        """How many more messages may become active (Q13)."""
+        """How many more messages may become active (Q13); none once the shard has agreed to end."""
+        if self.agreement.frozen:
+            return 0
         if self.settings.target_depth is None:
             return 1 << 62
         return max(0, self.settings.target_depth - self.depth()["depth"])
@@ -255,6 +263,12 @@ class QueueShard:
         """Know since which reign a source is the topic of its name; not journaled here (C42)."""
         self._truncation.begins(topic, partition, epoch)
 
+    def use(self, now_ms: int, step: Step) -> None:
+        """Note that somebody publishes, receives, settles or looks, which a temporary queue goes by (C39, Q18)."""
+        if self.activity.watched:
+            self.activity.note(now_ms, step)
+            self.agreement.used(now_ms, step)
+
     # What is asked
 
     def selected(self, text: str) -> list[Claim]:
@@ -285,16 +299,23 @@ class QueueShard:
     def advance(self, now_ms: int, step: Step) -> None:
         """Do what is due at `now_ms`, in the order of C2; much of it at once is left for the next call."""
         self.state.segments.make_room()
+        if self.agreement.retired:
+            self.agreement.advance(now_ms, step)
+            return
         self._timers.expire(now_ms, step)
         self._timers.end_leases(now_ms, step)
         for lost in [one for one in self.state.subscriptions.values() if one.lost_at_ms <= now_ms]:
             self.unsubscribe(lost.id, now_ms, step, f"not heard of for {now_ms - lost.last_seen_ms} ms")
         self._schedule.materialise(now_ms, step)
+        self.agreement.advance(now_ms, step)
 
     def next_due_ms(self) -> int:
         """The next instant at which `advance` has something to do; `NEVER` if there is none."""
+        if self.agreement.retired:
+            return self.agreement.next_due_ms()
         lost_at_ms = min((one.lost_at_ms for one in self.state.subscriptions.values()), default=NEVER)
-        return min(self._timers.next_due_ms(), self._schedule.next_due_ms(), lost_at_ms)
+        due_ms = min(self._timers.next_due_ms(), self._schedule.next_due_ms(), lost_at_ms)
+        return min(due_ms, self.agreement.next_due_ms())
 
     def take_over(self, now_ms: int, step: Step | None = None) -> None:
         """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5).
@@ -304,6 +325,7 @@ class QueueShard:
         messages that were sent at most once become free (Q6). Not before the journal has begun: a change has to stand
         behind what it changes.
         """
+        self.agreement.take_over(now_ms)
         for subscription in self.state.subscriptions.values():
             subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
         if step is None:
@@ -321,6 +343,7 @@ class QueueShard:
                 self._decisions.do(Change(Verb.SETTLED, places_of([(segment, sent)])), step)
                 self.state.segments.make_room()
         self._removals.remove_beyond_limits(now_ms, step)
+        self.activity.begin(now_ms, step)
 
     # What goes out
 
@@ -336,6 +359,8 @@ class QueueShard:
             Whether there may be more to hand out at once.
         """
         self.state.segments.make_room()
+        if self.agreement.frozen:
+            return False
         return self._dispatch.deliver(now_ms, step)
 
     def repeat(self, released: Change, step: Step) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from lapse.core.queue import repeats
 from lapse.core.queue.change import Change, Places, Verb
 from lapse.core.queue.dying import Dying, dying_of
+from lapse.core.queue.ending import Ending
 from lapse.core.queue.index import Index
 from lapse.core.queue.label import Outline
 from lapse.core.queue.roll import Roll
@@ -44,6 +45,7 @@ class QueueState:
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
         paused: whether deliveries are held back (C21).
+        ending: when the shard was last used, and how far its end is (C4, C39, Q18).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
         dropped: segments that are gone since the journal was last written.
         as_of: during recovery, the last step that a segment read whole already contains.
@@ -62,6 +64,7 @@ class QueueState:
         self.remembered: set[tuple[int, int]] = set()
         self.repeats = Repeats()
         self.paused = False
+        self.ending = Ending()
         self.dirty: dict[int, int] = {}
         self.sequence = 0
         self.dropped: list[int] = []
@@ -184,8 +187,14 @@ class QueueState:
                 repeats.apply(self.repeats, change)
             case Verb.REPLACED:
                 self.sources.replace(change.source)
-            case Verb.PAUSED | Verb.RESUMED:
-                self.paused = change.verb is Verb.PAUSED
+            case _:
+                self._apply_to_the_whole(change)
+
+    def _apply_to_the_whole(self, change: Change) -> None:
+        if change.verb in (Verb.PAUSED, Verb.RESUMED):
+            self.paused = change.verb is Verb.PAUSED
+        else:
+            self.ending.apply(change)
 
     def _note(self, change: Change) -> None:
         """Note, or forget, what is known of a message that has no place: not yet, or no more."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from lapse.core.queue.change import Change
 from lapse.core.queue.segment import State
 from lapse.core.reason import Reason
+from lapse.core.retirement import Verdict, Word
 
 
 @dataclass(slots=True)
@@ -163,9 +164,13 @@ class Step:
         deliveries: to be sent once the changes are durable.
         removals: dead letters and events, to be safe before the changes are.
         happenings: events, likewise.
+        words: to other shards of the queue, to be sent once the changes are durable (Q18).
+        verdicts: answers to those who asked for a deletion, likewise.
     """
 
     changes: list[Change] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     removals: list[Removal] = field(default_factory=list)
     happenings: list[Happening] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)

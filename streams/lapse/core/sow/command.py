@@ -172,7 +172,7 @@ class Commands:
             case _:
                 raise CommandRefused(
                     f"{command.command!r} is no command of a SOW topic; there are sow, sow_delete, subscribe, "
-                    "sow_and_subscribe, delta_subscribe, unsubscribe, heartbeat, depth"
+                    "sow_and_subscribe, delta_subscribe, unsubscribe, heartbeat, depth, delete"
                 )
 
     def _sow(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:

@@ -11,6 +11,7 @@ The first byte of a journal key says what its value is:
 | `g` | the record's key | a grave, packed as in `grave` | it is old enough |
 | `i` | number (uint64) | message ids that came together, as JSON | the window is over |
 | `y` | source (uint32), offset (int64) | a letter that waits, packed as in `dying` | it is safe |
+| `z` | | how far the topic's end is, as JSON | it was decided against |
 | `\x00` | | the runtime's own | |
 
 Kafka's compaction keeps the latest value of every key, and that is all that a shard is restored from.

@@ -6,6 +6,7 @@ Every method emits changes through `SowState.change`, which applies them, and pu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason, in_order
@@ -31,6 +32,8 @@ from lapse.core.sow.state import SowState
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
 from lapse.core.sow.view import View
+
+_TIME_LIMIT: Final = (Reason.TIME_LIMIT,)
 
 
 class Life:
@@ -133,6 +136,19 @@ class Life:
         assert version is not None, "only versions that are there are withdrawn"
         self._state.change(step, version_key, None)
         self._version_leaves(version, Reason.WITHDRAWN, at_ms, step)
+
+    def purge(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
+        """Take a record out because the whole SOW topic is deleted (C4)."""
+        facts = facts_of(entry)
+        self._remove(name, entry, Removal(OutOfFocus.DELETED, max(now_ms, facts.timestamp_ms + 1)), step)
+        self._departed(name, entry, now_ms, step, (Reason.PURGED,))
+
+    def purge_version(self, version_key: bytes, now_ms: int, step: Step) -> None:
+        """Take a scheduled version out for the same reason."""
+        version = self._state.schedule.get(version_key)
+        assert version is not None, "only versions that are there are purged"
+        self._state.change(step, version_key, None)
+        self._version_leaves(version, Reason.PURGED, now_ms, step)
 
     def _version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step) -> None:
         self._leave(
@@ -376,17 +392,17 @@ class Life:
             grave = Grave(min(at_ms + self._settings.grave_ms, NEVER), timestamp_ms, offset, source)
             self._state.change(step, journal.GRAVE + name[1:], grave.pack())
 
-    def _departed(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
+    def _departed(
+        self, name: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT
+    ) -> None:
         facts = facts_of(entry)
         place = Place(*self._state.sources[facts.source], facts.offset)
-        if Reason.TIME_LIMIT not in self._settings.dead_letter_reasons and not self._settings.keeps_copies:
-            step.departures.append(
-                Departure(Happening.EXPIRED, now_ms, place, name[1:], facts.deadline_ms, _TIME_LIMIT)
-            )
+        if self._settings.dead_letter_reasons.isdisjoint(reasons) and not self._settings.keeps_copies:
+            step.departures.append(Departure(Happening.EXPIRED, now_ms, place, name[1:], facts.deadline_ms, reasons))
             return
         self._leave(
             step, place, name[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
-            deadline_of(entry), _TIME_LIMIT, now_ms, "", name[1:],
+            deadline_of(entry), reasons, now_ms, "", name[1:],
         )  # fmt: skip
 
     def refuse(self, record: Record, topic: str, partition: int, refused: Refused, at_ms: int, step: Step) -> None:
@@ -453,6 +469,3 @@ class Life:
             return None if changed is None else self._settings.serialize_delta(changed)
         except (ValueError, TypeError, RecursionError):
             return None
-
-
-_TIME_LIMIT = (Reason.TIME_LIMIT,)

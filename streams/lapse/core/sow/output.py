@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
+from lapse.core.retirement import Verdict, Word
 
 if TYPE_CHECKING:
     from lapse.core.sow.query import Query
@@ -205,10 +206,24 @@ class Step:
         messages: for subscribers, in order.
         replies: answers to commands.
         queries: queries that began; each is pulled batch by batch until it is finished.
+        words: to other shards of the topic, to be sent once the changes are durable.
+        verdicts: answers to those who asked for the topic's deletion, likewise.
         bytes: size of the changes so far, about.
     """
 
-    __slots__ = ("bytes", "changes", "copies", "departures", "letters", "messages", "queries", "removals", "replies")
+    __slots__ = (
+        "bytes",
+        "changes",
+        "copies",
+        "departures",
+        "letters",
+        "messages",
+        "queries",
+        "removals",
+        "replies",
+        "verdicts",
+        "words",
+    )
 
     def __init__(self) -> None:
         self.changes: dict[bytes, bytes | None] = {}
@@ -219,6 +234,8 @@ class Step:
         self.messages: list[Message | Expelled] = []
         self.replies: list[Reply] = []
         self.queries: list[Query] = []
+        self.words: list[Word] = []
+        self.verdicts: list[Verdict] = []
         self.bytes = 0
 
     def __bool__(self) -> bool:

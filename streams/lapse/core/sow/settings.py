@@ -28,6 +28,8 @@ class SowSettings:
 
     Attributes:
         name: the entity's name.
+        partition: which shard of it.
+        shards: how many it has.
         expiration: what is done about lifetimes (L6 to L9).
         key: paths of the payload that make the key; empty = the Kafka record key (S1).
         home: which of the keys are the shard's; all, unless every shard reads every partition (C46).
@@ -50,6 +52,8 @@ class SowSettings:
     """
 
     name: str
+    partition: int = 0
+    shards: int = 1
     expiration: Expiration = field(default_factory=Expiration)
     key: tuple[tuple[str, ...], ...] = ()
     home: Home = EVERYTHING

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from lapse.core.agreement import Agreement
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP
 from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
@@ -23,6 +24,7 @@ from lapse.core.sow.origin import is_replicated
 from lapse.core.sow.output import Departure, Happening, Letter, Place, Removal, Step
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import HEAD
+from lapse.core.sow.retiring import SowEstate
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
 from lapse.core.sow.statement import Statements
@@ -39,10 +41,11 @@ class SowShard:
 
     Attributes:
         settings: the same.
+        agreement: on the end of the topic (C4).
         state: what the shard remembers; read only.
     """
 
-    __slots__ = ("_commands", "_deathbed", "_ids", "_life", "_statements", "settings", "state")
+    __slots__ = ("_commands", "_deathbed", "_ids", "_life", "_statements", "agreement", "settings", "state")
 
     def __init__(self, settings: SowSettings) -> None:
         self.settings = settings
@@ -52,6 +55,8 @@ class SowShard:
         self._ids = Batch(self.state.repeats, -1, 0)
         self._commands = Commands(self.state, self._life)
         self._deathbed = Deathbed(self.state)
+        estate = SowEstate(self.state, self._life)
+        self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, estate)
 
     # --- in --------------------------------------------------------------------------------------------------
 
@@ -187,6 +192,9 @@ class SowShard:
         """
         state = self.state
         state.now_ms = max(state.now_ms, now_ms)
+        self.agreement.advance(now_ms, step)
+        if self.agreement.frozen:
+            return self.agreement.next_due_ms() <= now_ms  # what it does not take in may give records new deadlines
         while True:
             version = state.schedule.next_due() if state.schedule else None
             version_ms = NEVER if version is None else version[0]
@@ -233,6 +241,9 @@ class SowShard:
     def next_due_ms(self) -> int | None:
         """Return when `advance` is next needed, ms since the epoch (at most a second early); None = never."""
         state = self.state
+        agreement_ms = self.agreement.next_due_ms()
+        if self.agreement.frozen:
+            return None if agreement_ms == NEVER else agreement_ms
         instants = [subscriber.lost_at_ms for subscriber in state.subscribers.values()]
         if self.settings.expiration.enabled and (expiry_ms := state.deadlines.next_due_ms()) is not None:
             instants.append(expiry_ms)
@@ -240,6 +251,8 @@ class SowShard:
             instants.append(version[0])
         if state.graves:
             instants.append(next(iter(state.graves.values())).until_ms)
+        if agreement_ms != NEVER:
+            instants.append(agreement_ms)
         return min(instants, default=None)
 
     def _forget_graves(self, now_ms: int, step: Step) -> None:
@@ -279,6 +292,7 @@ class SowShard:
             step: gets the queries.
         """
         self.state.now_ms = max(self.state.now_ms, now_ms)
+        self.agreement.take_over(now_ms)
         self._commands.resume(now_ms, step)
 
     # --- out -------------------------------------------------------------------------------------------------

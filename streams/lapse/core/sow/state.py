@@ -9,6 +9,7 @@ from itertools import chain
 
 from lapse.core.lifetime import NEVER
 from lapse.core.repeats import Batch, Repeats, chunk_of
+from lapse.core.retirement import RETIREMENT, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.expiry import DeadlineIndex
 from lapse.core.sow.grave import Grave
@@ -45,6 +46,7 @@ class SowState:
         subscribers: by the subscription's id.
         sources: topic and partition by the source's number.
         sequence: number of the last update.
+        retirement: how far the topic's end is; None = in service (C4).
         now_ms: the latest instant that the shard was told, ms since the epoch; not journaled.
     """
 
@@ -58,6 +60,7 @@ class SowState:
         "hash_index",
         "now_ms",
         "repeats",
+        "retirement",
         "schedule",
         "sequence",
         "settings",
@@ -79,6 +82,7 @@ class SowState:
         self._source_numbers: dict[tuple[str, int], int] = {}
         self.hash_index = HashIndex(settings.hash_index)
         self.sequence = 0
+        self.retirement: Retirement | None = None
         self.now_ms = -1
 
     def change(self, step: Step, name: bytes, value: bytes | None) -> None:
@@ -142,6 +146,8 @@ class SowState:
                 self.repeats.forget(number)
             else:
                 self.repeats.add(number, chunk_of(*json.loads(value)))
+        elif prefix == RETIREMENT:
+            self.retirement = None if value is None else Retirement.decode(value)
         elif prefix != journal.RUNTIME:
             raise ValueError(f"a journal record of a kind that this version does not know: {prefix!r}")
 

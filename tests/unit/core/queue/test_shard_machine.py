@@ -289,6 +289,10 @@ class ShardMachine(RuleBasedStateMachine):
         if really:
             self.world.replace(topic, crashes)
 
+    @rule(force=st.booleans())
+    def end(self, force) -> None:
+        self.world.end(force)
+
     @rule()
     def commit(self) -> None:
         self.world.commit()

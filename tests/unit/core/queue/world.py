@@ -6,7 +6,7 @@ import copy
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,6 +28,8 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.shelf import Segments
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Queued, Step
+from lapse.core.reason import Reason
+from lapse.core.retirement import Asker
 from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent, Told
 
 STATES = {
@@ -447,6 +449,42 @@ class World:
         self._both(lambda step: self.shard.take_over(self.now_ms, step), lambda: self.oracle.take_over(self.now_ms))
         self.commit()
 
+    def end(self, force: bool) -> None:
+        """What a deletion would be answered now, and take along; the shard itself goes on.
+
+        A shard that is restored from the log is asked, so the questions and the decision pass through the journal, too.
+        """
+        self.commit()
+        state = restore(self.log.latest().items()).state
+        shard, oracle, step = QueueShard(self.settings, state), copy.deepcopy(self.oracle), Step()
+        shard.take_over(self.now_ms, step)
+        oracle.take_over(self.now_ms)
+        shard.advance(self.now_ms, step)
+        oracle.advance(self.now_ms)
+        there = {m.bookmark: m for m in (*oracle.in_state("available", "leased", "delayed"), *oracle.scheduled())}
+        leased = Counter(m.holder for m in oracle.in_state("leased"))
+        step = converse(shard, self.now_ms, lambda step: shard.agreement.delete(Asker("me"), force, self.now_ms, step))
+        (verdict,) = step.verdicts
+        assert dict(verdict.counts) == {
+            **{name: len(oracle.in_state(name)) for name in ("leased", "available", "delayed")},
+            "scheduled": len(oracle.scheduled()),
+        }
+        assert bool(verdict.error) is (bool(there) and not force)
+        if verdict.error:
+            assert all(f"{count} by {name} (client) until" in verdict.error for name, count in leased.items())
+            assert shard.state.ending.retirement is None
+            assert not step.removals
+            return
+        while shard.next_due_ms() <= self.now_ms:
+            shard.advance(self.now_ms, step)
+        gone = [(bookmark, one.reasons) for one in step.removals for bookmark, *_ in rows(one.messages)]
+        assert Counter(bookmark for bookmark, _ in gone) == Counter(there.keys())
+        assert all(Reason.PURGED in reasons for _, reasons in gone)
+        assert all((Reason.TIME_LIMIT in reasons) is oracle.late(there[b], self.now_ms) for b, reasons in gone)
+        assert {one.letter for one in step.removals} <= {bool(self.settings.dead_letter_topic), False}
+        assert shard.depth()["depth"] == shard.depth()["scheduled"] == shard.room() == 0
+        assert not shard.deliver(self.now_ms, step)
+
     def _repeat_barriers(self) -> None:
         """What the last durable step released may not have been sent: it is sent once more (C35)."""
         step = Step()
@@ -635,6 +673,15 @@ class World:
         assert self.shard.next_due_ms() <= (NEVER if due_ms is None else due_ms)
 
 
+def converse(shard: QueueShard, now_ms: int, begin: Callable[[Step], object]) -> Step:
+    """Do something that makes a shard talk to itself, and hear it out; what all of that caused."""
+    step = Step()
+    begin(step)
+    while step.words:
+        shard.agreement.hear(step.words.pop(0), now_ms, step)
+    return step
+
+
 def _none(_: object) -> None:
     """What the oracle answers where there is nothing to say."""
 
@@ -706,6 +753,7 @@ def dump(state: QueueState) -> bytes:
         [(source.topic, source.partition, source.next_offset) for source in state.sources],
         sorted(state.scheduled.items()),
         sorted(state.remembered),
+        sorted(state.ending.entries()),
         sorted(state.repeats.chunks.items()),
         sorted(state.dying.items()),
         [

@@ -1,0 +1,69 @@
+"""Ending: what a queue shard remembers of its use and of its end (C4, C39, Q18)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from lapse.core.queue.change import Change, Verb
+from lapse.core.retirement import RETIREMENT, Retirement
+
+_USED: Final = b"u"
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What the journal knows of a temporary queue's use.
+
+    Attributes:
+        at_ms: when, ms since the epoch.
+        configured: by which configuration.
+    """
+
+    at_ms: int
+    configured: str
+
+
+class Ending:
+    """Two facts, each under a key of its own in the journal.
+
+    Attributes:
+        retirement: how far the queue's end is; None = in service.
+        used: when the shard was last used, as far as that is journaled.
+    """
+
+    def __init__(self) -> None:
+        self.retirement: Retirement | None = None
+        self.used: Used | None = None
+
+    def apply(self, change: Change) -> None:
+        """Carry out a change."""
+        self.restore(*entry(change))
+
+    def restore(self, kind: bytes, value: bytes | None) -> None:
+        """Take over what the journal holds under the key of this kind."""
+        if kind == RETIREMENT:
+            self.retirement = None if value is None else Retirement.decode(value)
+        elif kind == _USED and value is not None:
+            self.used = Used(**json.loads(value))
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """What the journal has to hold: kind of the key, and value."""
+        if self.retirement is not None:
+            yield RETIREMENT, self.retirement.encode()
+        if self.used is not None:
+            yield _USED, _as_json(self.used)
+
+
+def entry(change: Change) -> tuple[bytes, bytes | None]:
+    """Kind of the key, and value, that a change leaves in the journal."""
+    if change.verb is Verb.USED:
+        return _USED, _as_json(Used(change.until_ms, change.facts["configured"]))
+    text = change.facts.get("retirement")
+    return RETIREMENT, None if text is None else text.encode()
+
+
+def _as_json(used: Used) -> bytes:
+    return json.dumps(asdict(used)).encode()

@@ -1,0 +1,106 @@
+"""Retiring: how a queue shard takes part in the agreement on the queue's end (C4, C39, L11, Q18)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lapse.core.queue.activity import Activity
+from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.dispatch import STEP_MESSAGES
+from lapse.core.queue.inquiry import Inquiry
+from lapse.core.queue.removal import Removals
+from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.segment import LIVE, State
+from lapse.core.queue.step import Happening, Step
+from lapse.core.reason import Reason
+from lapse.core.retirement import Cause, Holder, Report, Retirement, Verdict, Word
+
+_REASONS = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
+
+
+class QueueEstate:
+    """What the agreement asks of a queue shard (`lapse.core.agreement.Estate`)."""
+
+    def __init__(
+        self, decisions: Decisions, removals: Removals, schedule: Schedule, inquiry: Inquiry, activity: Activity
+    ) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+        self._removals = removals
+        self._schedule = schedule
+        self._inquiry = inquiry
+        self._activity = activity
+
+    @property
+    def retirement(self) -> Retirement | None:
+        """What the journal says; None = in service."""
+        return self._state.ending.retirement
+
+    def keep(self, retirement: Retirement | None, step: Step) -> None:
+        """Journal it."""
+        facts = {} if retirement is None else {"retirement": retirement.encode().decode()}
+        self._decisions.do(Change(Verb.RETIRING, facts=facts), step)
+
+    def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
+        """Say what is there: an idle queue may hold messages, a deleted one may not, unless it is forced."""
+        depth = self._inquiry.depth()
+        counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled")}
+        if cause is Cause.IDLE:
+            willing = self._activity.idle_at_ms() <= now_ms
+            last_ms = self._activity.last_ms if willing or not self._state.subscriptions else now_ms
+            return Report(willing=willing, counts=counts, active_ms=last_ms)
+        return Report(willing=force or not any(counts.values()), counts=counts, holders=self._holders())
+
+    def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
+        """Let some of what is left leave, leased or not; whether that was all."""
+        reason = _REASONS[retirement.cause]
+        removed = 0
+        for segment in list(self._state.segments.values()):
+            if removed >= STEP_MESSAGES:
+                return False
+            slots = self._decisions.slots_in(segment, LIVE)
+            if len(slots):
+                removed += len(slots)
+                self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (reason,))
+        self._schedule.purge(now_ms, step, reason)
+        return True
+
+    def say(self, word: Word, step: Step) -> None:
+        """Send a word."""
+        step.words.append(word)
+
+    def judge(self, verdict: Verdict, step: Step) -> None:
+        """Answer whom asked."""
+        step.verdicts.append(verdict)
+
+    def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
+        """Tell the world that the queue is deleted."""
+        idle_s = self._decisions.settings.idle_ms // 1000
+        detail = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
+        step.happenings.append(Happening("deleted", now_ms, detail=detail))
+
+    def idle_at_ms(self) -> int:
+        """From when on the shard is idle if nothing happens."""
+        return self._activity.idle_at_ms()
+
+    def idle_ms(self) -> int:
+        """How long it takes to count as idle, ms."""
+        return self._decisions.settings.idle_ms
+
+    def _holders(self) -> tuple[Holder, ...]:
+        counts: dict[int, tuple[int, int]] = {}
+        for segment in self._state.segments.values():
+            if segment.holder is None or segment.until_ms is None:
+                continue
+            leased = np.flatnonzero(segment.state[: segment.used] == State.LEASED)
+            for number in np.unique(segment.holder[leased]).tolist():
+                mine = leased[segment.holder[leased] == number]
+                count, until_ms = counts.get(number, (0, 0))
+                counts[number] = count + len(mine), max(until_ms, int(segment.until_ms[mine].max()))
+        holders: list[Holder] = []
+        for number, (count, until_ms) in counts.items():
+            known = self._state.roll.find(number)
+            name, client = ("nobody who is known", "") if known is None else (known.id, known.client)
+            holders.append(Holder(name, client, count, until_ms))
+        return tuple(holders)

@@ -1,0 +1,76 @@
+"""Retiring: how a SOW shard takes part in the agreement on the topic's end (C4, L11)."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from lapse.core.lifetime import NEVER
+from lapse.core.retirement import RETIREMENT, Cause, Report, Retirement, Verdict, Word
+from lapse.core.sow import journal
+from lapse.core.sow.life import Life
+from lapse.core.sow.output import Departure, Happening, Step
+from lapse.core.sow.state import SowState
+
+_AT_ONCE: Final = 10_000
+"""So many records leave in one step."""
+
+
+class SowEstate:
+    """What the agreement asks of a SOW shard (`lapse.core.agreement.Estate`)."""
+
+    __slots__ = ("_life", "_state")
+
+    def __init__(self, state: SowState, life: Life) -> None:
+        self._state = state
+        self._life = life
+
+    @property
+    def retirement(self) -> Retirement | None:
+        """What the journal says; None = in service."""
+        return self._state.retirement
+
+    def keep(self, retirement: Retirement | None, step: Step) -> None:
+        """Journal it."""
+        self._state.change(step, RETIREMENT, None if retirement is None else retirement.encode())
+
+    def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
+        """Say what is there; what has expired is not (L10)."""
+        state = self._state
+        records = sum(not state.is_due(entry, now_ms) for entry in state.entries.values())
+        counts = {"records": records, "scheduled": len(state.schedule)}
+        return Report(willing=force or not any(counts.values()), counts=counts)
+
+    def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
+        """Let some of what is left leave; whether that was all."""
+        state = self._state
+        for name, entry in list(islice(state.entries.items(), _AT_ONCE)):
+            if state.is_due(entry, now_ms):
+                self._life.expire(name, entry, now_ms, step)
+            else:
+                self._life.purge(name, entry, now_ms, step)
+        for name, _ in list(state.schedule):
+            self._life.purge_version(name, now_ms, step)
+        for name in list(state.graves):
+            state.change(step, journal.GRAVE + name[1:], None)
+        return not state.entries
+
+    def say(self, word: Word, step: Step) -> None:
+        """Send a word."""
+        step.words.append(word)
+
+    def judge(self, verdict: Verdict, step: Step) -> None:
+        """Answer whom asked."""
+        step.verdicts.append(verdict)
+
+    def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
+        """Tell the world that the SOW topic is deleted."""
+        step.departures.append(Departure(Happening.DELETED, now_ms, detail="the SOW topic, by command"))
+
+    def idle_at_ms(self) -> int:
+        """Never: SOW topics are not temporary."""
+        return NEVER
+
+    def idle_ms(self) -> int:
+        """Of no meaning."""
+        return 0

@@ -1,0 +1,255 @@
+"""How a queue ends: what stands in its way, who uses it, and what becomes of what is left (C4, C39, L11, Q18)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapse.core.agreement import GRACE_MS
+from lapse.core.lifetime import NEVER, Expiration
+from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.core.reason import Reason
+from lapse.core.retirement import Asker, Phase, Saying
+from unit.core.queue.world import converse, published
+
+MINUTE_MS = 60_000
+IDLE_MS = 5 * MINUTE_MS
+T0 = 1_000_000
+
+
+def settings(**more) -> QueueSettings:
+    more.setdefault("idle_ms", IDLE_MS)
+    return QueueSettings(name="temp", **more)
+
+
+class Temporary:
+    """A temporary queue's only shard, with its journal; `at` says what time it is."""
+
+    def __init__(self, **more) -> None:
+        self.settings = settings(**more)
+        self.log: dict[bytes, bytes | None] = {}
+        self.epoch = 0
+        self.now_ms = T0
+        self.begin()
+
+    def begin(self, **more) -> Step:
+        """Take the shard over, from its journal."""
+        self.settings = settings(**{**self._changed(), **more})
+        self.epoch += 1
+        restored = restore((key, value) for key, value in self.log.items() if value is not None)
+        self.shard = QueueShard(self.settings, restored.state)
+        self.journal = QueueJournal(restored.state, self.epoch, restored)
+        self.log.update(self.journal.begin())
+        step = Step()
+        self.shard.take_over(self.now_ms, step)
+        return self.commit(step)
+
+    def _changed(self) -> dict:
+        return {name: getattr(self.settings, name) for name in ("idle_ms", "dead_letter_topic", "dead_letter_reasons")}
+
+    def commit(self, step: Step) -> Step:
+        if step.changes:
+            self.log.update(self.journal.encode(step))
+        return step
+
+    def at(self, now_ms: int) -> Step:
+        """Let time pass, and whatever is due then happen."""
+        self.now_ms = now_ms
+        step = Step()
+        while self.shard.next_due_ms() <= now_ms:
+            self.shard.advance(now_ms, step)
+            while step.words:
+                self.shard.agreement.hear(step.words.pop(0), now_ms, step)
+        return self.commit(step)
+
+    def use(self, work) -> None:
+        step = Step()
+        self.shard.use(self.now_ms, step)
+        work(step)
+        self.commit(step)
+
+    def publish(self, offset: int, **said) -> None:
+        record = published(offset, timestamp=self.now_ms, **said)
+        self.use(lambda step: self.shard.arrive("temp", 0, [record], step))
+
+    def subscribe(self, name: str = "s") -> None:
+        self.use(lambda step: self.shard.subscribe(name, "client", 1, MINUTE_MS, "", self.now_ms, step))
+
+    @property
+    def ended(self) -> bool:
+        return self.shard.agreement.retired
+
+
+@pytest.mark.feature("Q18", "C39")
+def test_a_queue_that_nobody_uses_ends_at_the_millisecond() -> None:
+    queue = Temporary()
+    assert queue.shard.next_due_ms() == T0 + IDLE_MS
+    queue.at(T0 + IDLE_MS - 1)
+    assert not queue.ended
+    step = queue.at(T0 + IDLE_MS)
+    assert queue.ended
+    assert [(one.kind, one.detail) for one in step.happenings] == [("deleted", "idle for 300 s")]
+    assert not queue.shard.agreement.laid_down, "it answers for a while"
+    queue.at(queue.now_ms + GRACE_MS)
+    assert queue.shard.agreement.laid_down
+    assert queue.shard.next_due_ms() == NEVER
+
+
+@pytest.mark.feature("Q18", "L14", "C25")
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_is_left_leaves_as_auto_deleted_with_letters_if_asked_for(asked: bool) -> None:
+    reasons = frozenset({Reason.AUTO_DELETED} if asked else ())
+    queue = Temporary(dead_letter_topic="dlq.temp", dead_letter_reasons=reasons)
+    for offset in range(3):
+        queue.publish(offset)
+    step = queue.at(T0 + IDLE_MS)
+    assert [(one.reasons, one.letter, len(one.messages)) for one in step.removals] == [
+        ((Reason.AUTO_DELETED,), asked, 3)
+    ]
+    assert queue.shard.depth()["depth"] == 0
+
+
+@pytest.mark.feature("Q18", "C39")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda queue: queue.publish(0),
+        lambda queue: queue.use(lambda step: None),  # a peek, a depth, a heartbeat of nobody: it changes nothing
+        lambda queue: queue.use(lambda step: queue.shard.pause(queue.now_ms, step)),
+        lambda queue: queue.use(
+            lambda step: queue.shard.settle(Verb.ACKNOWLEDGE, "stranger", [Claim("temp", 0, 0, 0)], queue.now_ms, step)
+        ),
+    ],
+)
+def test_every_use_begins_the_idle_time_anew(use) -> None:
+    queue = Temporary()
+    queue.now_ms = T0 + IDLE_MS - 1
+    use(queue)
+    queue.at(T0 + IDLE_MS)
+    assert not queue.ended
+    assert queue.shard.next_due_ms() == T0 + 2 * IDLE_MS - 1
+    queue.at(T0 + 2 * IDLE_MS - 1)
+    assert queue.ended
+
+
+@pytest.mark.feature("C39", "Q18")
+def test_an_open_subscription_is_a_use_that_does_not_end() -> None:
+    queue = Temporary()
+    queue.subscribe()
+    for minute in range(1, 20):
+        queue.at(T0 + minute * MINUTE_MS - 1)
+        queue.use(lambda step: queue.shard.heard("s", queue.now_ms))
+    assert not queue.ended
+    queue.at(T0 + 20 * MINUTE_MS)
+    assert not queue.shard.state.subscriptions, "lost"
+    last_ms = T0 + 19 * MINUTE_MS - 1
+    queue.at(last_ms + IDLE_MS)
+    assert queue.ended
+
+
+@pytest.mark.feature("Q18", "L5")
+def test_a_scheduled_message_keeps_the_queue() -> None:
+    queue = Temporary()
+    queue.publish(0, enqueue_at_ms=T0 + 3 * IDLE_MS)
+    queue.at(T0 + 3 * IDLE_MS - 1)
+    assert not queue.ended
+    queue.at(T0 + 3 * IDLE_MS)
+    assert queue.ended, "once it is visible, nothing keeps the queue that was not used since"
+
+
+@pytest.mark.feature("Q18", "Q16")
+def test_idle_time_goes_on_over_restarts() -> None:
+    queue = Temporary()
+    queue.now_ms += MINUTE_MS
+    queue.publish(0)
+    for _ in range(3):
+        queue.now_ms += MINUTE_MS
+        queue.begin()
+    due_ms = queue.shard.next_due_ms()
+    used_ms = T0 + MINUTE_MS
+    assert used_ms + IDLE_MS <= due_ms <= used_ms + IDLE_MS + IDLE_MS // 60
+    queue.at(due_ms)
+    assert queue.ended
+
+
+@pytest.mark.feature("Q18", "Q16")
+def test_use_that_the_journal_was_not_told_of_counts_after_a_restart() -> None:
+    """The journal learns of use once in a sixtieth of the idle time; a restart may not shorten it."""
+    queue = Temporary()
+    for _ in range(1_000):
+        queue.now_ms += 7
+        queue.use(lambda step: None)
+    used_ms, written = queue.now_ms, sum(key[:1] == b"y" for key in queue.log)
+    assert written == 1
+    queue.begin()
+    assert queue.shard.next_due_ms() >= used_ms + IDLE_MS
+
+
+@pytest.mark.feature("Q18")
+def test_another_configuration_is_a_use() -> None:
+    queue = Temporary()
+    queue.now_ms = T0 + IDLE_MS - 1
+    queue.begin(configured="other")
+    assert queue.shard.next_due_ms() == queue.now_ms + IDLE_MS
+    queue.now_ms += MINUTE_MS
+    queue.begin(configured="other")
+    assert queue.shard.next_due_ms() < queue.now_ms + IDLE_MS
+
+
+@pytest.mark.feature("Q18")
+def test_a_queue_that_is_not_temporary_journals_nothing_and_never_ends() -> None:
+    queue = Temporary(idle_ms=0)
+    queue.publish(0)
+    queue.at(T0 + 1_000 * IDLE_MS)
+    assert not queue.ended
+    assert queue.shard.state.ending.used is None
+
+
+@pytest.mark.feature("C4", "Q16")
+def test_a_pledge_survives_and_keeps_everything_out() -> None:
+    shard = QueueShard(settings(partition=1, shards=2))
+    journal = QueueJournal(shard.state, 1)
+    log = dict(journal.begin())
+    first = QueueShard(settings(partition=0, shards=2))
+    asking = Step()
+    assert first.agreement.delete(Asker("c"), False, T0, asking) == ""
+    (ask,) = [word for word in asking.words if word.to == 1]
+    step = Step()
+    shard.agreement.hear(ask, T0, step)
+    (check,) = step.words
+    assert shard.agreement.checking
+    shard.agreement.hear(check, T0, step)
+    assert (step.words[1].saying, step.words[1].report.willing) == (Saying.REPORT, True)
+    log.update(journal.encode(step))
+    again = QueueShard(settings(partition=1, shards=2), restore((k, v) for k, v in log.items() if v is not None).state)
+    assert again.state.ending.retirement.phase is Phase.PLEDGED
+    assert again.room() == 0
+    again.subscribe("s", "c", 1, MINUTE_MS, "", T0, Step())
+    assert not again.deliver(T0, Step())
+    # The first shard says no after all: what came meanwhile is taken in.
+    released = ask.__class__(saying=Saying.RELEASED, id=ask.id, speaker=0, to=1)
+    again.agreement.hear(released, T0, Step())
+    assert again.room() > 0
+
+
+@pytest.mark.feature("L11", "C4")
+def test_expired_messages_leave_first_and_leased_ones_are_protected() -> None:
+    shard = QueueShard(settings(idle_ms=0, expiration=Expiration(enabled=True), lease_ms=1_000))
+    step = Step()
+    shard.arrive("temp", 0, [published(0, timestamp=T0, ttl_ms=50), published(1, timestamp=T0, ttl_ms=50)], step)
+    shard.subscribe("s", "web:1", 1, MINUTE_MS, "", T0, step)
+    shard.deliver(T0, step)
+
+    def delete(at_ms: int) -> Step:
+        shard.advance(at_ms, step)
+        return converse(shard, at_ms, lambda step: shard.agreement.delete(Asker("c"), False, at_ms, step))
+
+    (refused,) = delete(T0 + 50).verdicts
+    assert refused.error.startswith("temp is not empty: 1 leased: 1 by s (web:1) until 1970-01-01T00:16:41.000Z.")
+    assert [one.reasons for one in step.removals] == [(Reason.TIME_LIMIT,)]
+    (done,) = delete(T0 + 1_000).verdicts
+    assert done.error == ""
+    assert [one.reasons for one in step.removals] == [(Reason.TIME_LIMIT,)] * 2
