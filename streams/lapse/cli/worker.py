@@ -13,9 +13,12 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
+
+if TYPE_CHECKING:
+    from lapse.config import Config
 
 CRASHED: Final = 70
 _RESTART_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -95,18 +98,26 @@ def _die_with_parent() -> None:
 
 def _run(path: Path, data_dir: Path | None, log_level: str) -> None:
     from lapse.config import ConfigError, load
-    from lapse.runtime.topology import TopologyError
 
     try:
         config = load(path)
-        if data_dir is not None:
-            config = config.model_copy(update={"lapse": config.lapse.model_copy(update={"data_dir": str(data_dir)})})
         if not config.queue and not config.sow:
             raise ConfigError(f"{path}: neither [queue.<name>] nor [sow.<name>]; there is nothing to run")
-        from lapse.runtime.application import make_app
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    if data_dir is not None:
+        config = config.model_copy(update={"lapse": config.lapse.model_copy(update={"data_dir": str(data_dir)})})
+    serve(config, log_level)
 
+
+def serve(config: Config, log_level: str) -> None:
+    """Run a worker in this process, until it is stopped."""
+    from lapse.runtime.application import make_app
+    from lapse.runtime.topology import TopologyError
+
+    try:
         app = make_app(config)
-    except (ConfigError, TopologyError) as error:
+    except TopologyError as error:
         raise click.ClickException(str(error)) from error
     import uvloop
     from faust import Worker

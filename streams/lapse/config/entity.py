@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from binascii import crc32
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
 from pydantic import (
@@ -29,6 +30,9 @@ from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS
 from lapse.core.sow import key as sow_key
 from lapse.protocol import topic as topic_names
 from lapse.protocol.avro_payload import AvroPayload
+
+LEAST_IDLE_MS: Final = 300_000
+"""Less idle time than this is no time to delete a queue after (Q18)."""
 
 
 def _expiration(value: object) -> object:
@@ -120,6 +124,7 @@ class QueueConfig(EntityConfig):
         group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
         target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
         forward_to: topic or queue that gets every message which could be delivered (Q21).
+        auto_delete_on_idle: a queue that nobody uses for so long deletes itself, ms, at least 5 minutes (Q18, C39).
         recovery_point: where a new queue begins: `"beginning"`, `"end"`, an instant in ms since the epoch, or bookmarks
             (Q16).
         state: whether all state is in memory, or what is not needed on disk (Q16).
@@ -147,6 +152,14 @@ class QueueConfig(EntityConfig):
     group_by: str | None = None
     target_queue_depth: int | None = Field(default=None, ge=1)
     forward_to: str | None = None
+    auto_delete_on_idle: DurationMs | None = None
+
+    @field_validator("auto_delete_on_idle")
+    @classmethod
+    def _long_enough(cls, period_ms: int | None) -> int | None:
+        if period_ms is not None and period_ms < LEAST_IDLE_MS:
+            raise ValueError("a queue deletes itself after 5 minutes without use at the least (Q18)")
+        return period_ms
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -209,7 +222,7 @@ class QueueConfig(EntityConfig):
         """Where a publish to the queue's name goes (Q2)."""
         return self.default_publish_target or (self.underlying(name) or ("",))[0]
 
-    def settings(self, name: str, partition: int) -> QueueSettings:
+    def settings(self, name: str, partition: int, shards: int = 1) -> QueueSettings:
         """The queue's settings as a shard uses them."""
         fairness = self.fairness
         if fairness is None:
@@ -231,6 +244,9 @@ class QueueConfig(EntityConfig):
             max_cancels=self.max_cancels,
             heartbeat_timeout_ms=self.heartbeat_timeout,
             dedup_window_ms=self.dedup_window,
+            idle_ms=self.auto_delete_on_idle or 0,
+            configured=f"{crc32(self.model_dump_json().encode()):08x}",
+            shards=shards,
             dead_letter_topic=self.dead_letter_topic(name),
             dead_letter_reasons=QUEUE_DEAD_LETTER_REASONS if reasons is None else frozenset(reasons),
             target_depth=self.target_queue_depth,

@@ -1,0 +1,66 @@
+"""Temporary queues: they delete themselves when nobody uses them, and not before (Q18, C39)."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+import support.impatient_worker
+from lapse.protocol import topic
+from support.deployment import Deploy, Deployment, WorkerProcess
+from support.log import until
+
+IDLE_MS = 4_000
+QUEUES = {
+    "left": {"auto_delete_on_idle": "5m", "partitions": 2, "dead_letter_reasons": ["auto_deleted"]},
+    "listened": {"auto_delete_on_idle": "5m"},
+    "watched": {"auto_delete_on_idle": "5m", "partitions": 2},
+    "onward": {"auto_delete_on_idle": "5m", "forward_to": "kept{}"},
+    "kept": {},
+}
+SHARDS = 7
+
+
+def worker(one: Deployment) -> WorkerProcess:
+    """The worker as it is, with idle times of seconds."""
+    data = one.directory / f"data-{len(one.workers)}"
+    return one.run([str(Path(support.impatient_worker.__file__)), str(one.config), str(data), str(IDLE_MS)])
+
+
+def own(one: Deployment, stem: str) -> set[str]:
+    there = one.connection.partitions()
+    return set(topic.own(one.app_id, one.name(stem))) & set(there)
+
+
+@pytest.mark.feature("Q18", "C39", "C25", "L14", "D4")
+def test_a_queue_that_nobody_uses_deletes_itself_and_the_others_stay(deploy: Deploy) -> None:
+    """With letters where they are asked for, over a crash, and each shard's use counts for all."""
+    one = deploy(QUEUES).apply()
+    first = worker(one).wait_for_shards(SHARDS)
+    one.write("left", "nobody", "came", partition=1)
+    with one.subscriber("listened", 1), one.queue("watched") as watched:
+        first.kill()
+        second = worker(one).wait_for_shards(SHARDS)
+
+        def looks() -> bool:
+            watched.peek(top_n=1)
+            time.sleep(0.5)
+            return not own(one, "left")
+
+        until(looks, "the queue that nobody uses is gone", 60)
+        letters = one.letters("left", 2)
+        reasons = {dict(letter.headers() or [])["lapse-reasons"] for letter in letters}
+        assert reasons == {b"auto_deleted"}
+        told = [event for event in one.events("left") if event.event == "deleted"]
+        assert {event.detail for event in told} == {f"idle for {IDLE_MS // 1000} s"}
+        assert sorted(event.partition for event in told) == [0, 1]
+        # An open subscription, a look now and then, and forwarding: in use, for longer than the idle time.
+        for stem in ("listened", "watched", "onward", "kept"):
+            assert len(own(one, stem)) == 3
+    one.write("onward", "goes on")
+    until(lambda: one.depth("kept")["depth"] == 1, "forwarding goes on")
+    # Now nobody listens or looks any more.
+    until(lambda: not own(one, "listened") and not own(one, "watched"), "these are gone as well", 60)
+    assert len(own(one, "onward")) == 3
+    assert second.running
+    assert one.depth("kept")["depth"] == 1
