@@ -274,6 +274,10 @@ class SowClient:
         """Delete records by keys, by filter or by bookmarks, and return how many were removed."""
         return await asyncio.to_thread(self._twin.delete, keys=keys, filter=filter, bookmarks=bookmarks)
 
+    async def delete_topic(self, *, force: bool = False) -> dict[str, int]:
+        """Delete the whole SOW topic, if it is empty, and wait until its topics are gone; closes the client."""
+        return await asyncio.to_thread(self._twin.delete_topic, force=force)
+
     def subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
         """Return updates from now on, to be opened with `async with`."""
         return SowSubscription(self._twin.subscribe(filter, **options))

@@ -24,7 +24,7 @@ from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
 from lapse_client.clock import BrokerClock, elapsed_ms
 from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
-from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, LapseError
+from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.shard import Shard
 
 log = logging.getLogger("lapse_client")
@@ -300,6 +300,8 @@ class Channel(Generic[T]):
             log.warning("%s, shard %d: an answer that cannot be read: %s", shard.entity, shard.partition, error)
             return
         if future is None:
+            if tells_of_end(answer):
+                raise EntityDeleted(shard.entity, answer.error)
             self._listener.refused(shard, answer)
         elif future.set_running_or_notify_cancel():
             future.set_result(answer)
@@ -346,6 +348,11 @@ def _fail(future: Future[Answer], error: BaseException) -> None:
 
 def _ignored(error: KafkaError | None, message: Message) -> None:
     """The one who waits gets a timeout."""
+
+
+def tells_of_end(answer: Answer) -> bool:
+    """Whether a shard says that its entity was deleted: nothing will come from it any more."""
+    return answer.status != "ok" and answer.error.startswith("deleted: ")
 
 
 def forgotten(answer: Answer) -> bool:

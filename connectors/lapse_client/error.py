@@ -6,6 +6,7 @@ LapseError
 ├── InvalidPublication     refused before anything was sent (also a ValueError)
 ├── PublishFailed          Kafka did not take a record; carries topic, key and cause
 ├── CommandFailed          a shard refused a command; carries its answer
+├── EntityDeleted          the queue or SOW topic was deleted while it was used
 ├── AnswerTimeout          no shard answered in time (also a TimeoutError)
 ├── AlreadySettled         this delivery was settled before
 └── Closed                 the object is closed, or was never started
@@ -83,6 +84,13 @@ class CommandFailed(LapseError):
     def __init__(self, entity: str, answer: Answer) -> None:
         self.answer = answer
         super().__init__(f"{entity}, shard {answer.partition}: {answer.command} refused: {answer.error}")
+
+
+class EntityDeleted(LapseError):
+    """The entity was deleted."""
+
+    def __init__(self, entity: str, why: str) -> None:
+        super().__init__(f"{entity}: {why}")
 
 
 class AnswerTimeout(LapseError, TimeoutError):

@@ -1,4 +1,4 @@
-"""A queue without a subscription: depth, peek, settlement, pause, resume, purge (Q8, Q15, Q21)."""
+"""A queue without a subscription: depth, peek, settlement, pause, resume, purge, deletion (C4, Q8, Q15, Q21)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.connection import Connection
 from lapse_client.conversation import Conversation
+from lapse_client.deletion import wait_until_gone
 from lapse_client.delivery import Settling
 from lapse_client.error import Closed
 from lapse_client.settlement import SettlementResult, chunks, results
@@ -165,6 +166,26 @@ class Queue:
             for name, figure in answer.counts.items():
                 total[name] = total.get(name, 0) + figure
         return total
+
+    def delete(self, *, force: bool = False) -> dict[str, int]:
+        """Delete the queue, all shards or none, and wait until its topics are gone; closes the client.
+
+        Its underlying topics, dead letters and events stay (C4).
+
+        Args:
+            force: take along what is there, leased or not, with the reason `purged`.
+
+        Returns:
+            How many messages were there, by state.
+
+        Raises:
+            CommandFailed: it is not empty; the text says how many messages there are, and who has leased which.
+            LapseError: it is deleted, and its topics are still there.
+        """
+        (answer,) = self._live().ask([0], Command(command="delete", force=force), self._timeout_s)
+        self.close()
+        wait_until_gone(self._connection, self.name, self._timeout_s)
+        return answer.counts
 
     def _settle_bookmarks(self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None) -> list[Answer]:
         conversation = self._live()

@@ -13,6 +13,7 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 from lapse_client.channel import Channel, Fields
 from lapse_client.connection import Connection
+from lapse_client.deletion import wait_until_gone
 from lapse_client.error import Closed
 from lapse_client.shard import Shard
 from lapse_client.sow_query import SowQuery
@@ -142,6 +143,27 @@ class SowClient:
         command = Command(command="sow_delete", keys=some_keys, filter=filter, bookmarks=some_bookmarks)
         answers = channel.ask([(shard, command) for shard in channel.shards], self._timeout_s)
         return sum(answer.counts.get("removed", 0) for answer in answers)
+
+    def delete_topic(self, *, force: bool = False) -> dict[str, int]:
+        """Delete the whole SOW topic, all shards or none, and wait until its topics are gone; closes the client.
+
+        Its underlying topic, dead letters and events stay (C4).
+
+        Args:
+            force: take along the records that are there, with the reason `purged`.
+
+        Returns:
+            How many records and scheduled versions there were.
+
+        Raises:
+            CommandFailed: it is not empty; the text says how many records there are.
+            LapseError: it is deleted, and its topics are still there.
+        """
+        channel = self._live()
+        (answer,) = channel.ask([(channel.shards[0], Command(command="delete", force=force))], self._timeout_s)
+        self.close()
+        wait_until_gone(self._connection, self.topic, self._timeout_s)
+        return answer.counts
 
     def subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int = 10_000) -> SowSubscription:  # noqa: A002
         """Return updates from now on, to be opened with `with`; see `SowSubscription`."""

@@ -188,6 +188,26 @@ def purge(
     click.echo(orjson.dumps(counts) if as_json else f"{counts.get('removed', 0):,} messages removed.")
 
 
+@queue.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Take along what is there, leased or not.")
+@click.option("--yes", is_flag=True, help="Do not ask, with --force.")
+@_SERVERS
+@_JSON
+def delete(name: str, force: bool, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
+    """Delete the queue NAME, if it is empty.
+
+    Its underlying topics, dead letters and events stay.
+    """
+    with _open(name, bootstrap_servers) as client:
+        if force and not yes:
+            there = client.depth()
+            messages = there.get("depth", 0) + there.get("scheduled", 0)
+            click.confirm(f"Delete {name} with {messages:,} messages in it?", abort=True, err=True)
+        counts = client.delete(force=force)
+    click.echo(orjson.dumps({"deleted": name, **counts}) if as_json else f"{name} is deleted.")
+
+
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """Turn the client's errors into the command's."""

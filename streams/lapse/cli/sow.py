@@ -106,6 +106,24 @@ def delete(
     click.echo(orjson.dumps({"removed": removed}) if as_json else f"{removed:,} records deleted.")
 
 
+@sow.command("delete-topic")
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Take along the records that are there.")
+@click.option("--yes", is_flag=True, help="Do not ask, with --force.")
+@_SERVERS
+@_JSON
+def delete_topic(topic: str, force: bool, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
+    """Delete the SOW topic TOPIC, if it is empty.
+
+    Its underlying topic, dead letters and events stay.
+    """
+    with _open(topic, bootstrap_servers) as client:
+        if force and not yes:
+            click.confirm(f"Delete {topic} with all its records?", abort=True, err=True)
+        counts = client.delete_topic(force=force)
+    click.echo(orjson.dumps({"deleted": topic, **counts}) if as_json else f"{topic} is deleted.")
+
+
 @contextlib.contextmanager
 def _open(topic: str, bootstrap_servers: str | None) -> Iterator[SowClient]:
     try:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Encoding = Literal["avro", "json"]
 
 QUEUE_COMMANDS: Final = frozenset(
-    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge tick".split()
+    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge delete tick".split()
 )
 SOW_COMMANDS: Final = frozenset(
-    "sow sow_delete subscribe sow_and_subscribe delta_subscribe unsubscribe heartbeat depth tick".split()
+    "sow sow_delete subscribe sow_and_subscribe delta_subscribe unsubscribe heartbeat depth delete tick".split()
 )
 
 
@@ -82,6 +82,7 @@ class Command(BaseModel):
     skip: Count | None = None
     batch_size: Period | None = None
     leased: bool = False
+    force: bool = False
     user: str = ""
     secret: str = Field(default="", repr=False)
 

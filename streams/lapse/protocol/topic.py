@@ -41,6 +41,11 @@ def table(entity: str) -> str:
     return entity
 
 
+def own(app_id: str, entity: str) -> tuple[str, ...]:
+    """What goes with an entity when it is deleted, in this order; a queue has no SOW state. The events stay."""
+    return commands(entity), deliveries(entity), sow(entity), changelog(app_id, entity)
+
+
 def changelog(app_id: str, entity: str) -> str:
     """Journal of an entity: Faust's changelog topic of its table."""
     return f"{app_id}-{table(entity)}-changelog"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,15 +14,18 @@ from faust.transport.utils import DefaultSchedulingStrategy
 from lapse.config import Config
 from lapse.runtime import security
 from lapse.runtime.advice import warnings
+from lapse.runtime.dismantling import Dismantling
 from lapse.runtime.entity import Entity, Services
 from lapse.runtime.log_watch import LogWatch
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue_entity import QueueEntity
 from lapse.runtime.runner import Runner
 from lapse.runtime.sow_entity import SowEntity
+from lapse.runtime.store import remove_copies
 from lapse.runtime.table import SelfRestoredTables
-from lapse.runtime.topology import Cluster, Topology
+from lapse.runtime.topology import Cluster, Topology, TopologyError
 from lapse.runtime.transport import BatchTransport
+from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +43,8 @@ class LapseApp(faust.App):
         log_watch: looks at their underlying topics.
         metrics: shows their figures to Prometheus.
         metrics_address: host and port of it; port 0 = it does not.
+        dismantling: takes out what was deleted.
+        not_served: entities of the configuration that were deleted before.
     """
 
     entities: dict[str, Entity]
@@ -46,11 +53,16 @@ class LapseApp(faust.App):
     log_watch: LogWatch
     metrics: MetricsServer
     metrics_address: tuple[str, int]
+    dismantling: Dismantling
+    not_served: list[str]
+    _beside: set[asyncio.Task[None]]
 
     async def on_start(self) -> None:
         """Connect what the entities share, before Faust assigns them shards."""
         for told in self.warnings:
             logger.warning("%s", told)
+        if self.not_served:
+            logger.warning("Not served: %s", _was_deleted(self.not_served))
         await self.services.start()
         host, port = self.metrics_address
         if port:
@@ -68,10 +80,24 @@ class LapseApp(faust.App):
         """Let the shards that stayed go on."""
         for runner in self._runners():
             runner.resume()
+        self.beside(self.dismantling.withdraw())
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the shards."""
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._beside.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            end_process(f"taking out a deleted entity: {error}", error)
 
     async def release_shards(self, *_: Any, **__: Any) -> None:
         """Finish the steps under way, give every shard up, and disconnect."""
         self.log_watch.stop()
+        for task in self._beside:
+            task.cancel()
         for entity in self.entities.values():
             for partition in list(entity.runners):
                 await entity.release(partition)
@@ -96,6 +122,10 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     """
     if topology is None:
         topology = Cluster(config).topology()
+    deleted = topology.deleted()
+    topology = topology.without(deleted)
+    if deleted and not topology.config.queue and not topology.config.sow:
+        raise TopologyError(f"there is nothing to run: {_was_deleted(deleted)}")
     topology.require()
     worker = config.lapse
     session_s = worker.session_timeout / 1000
@@ -134,12 +164,17 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, admin, worker.standby)
     app.warnings = warnings(topology)
     app.entities = {}
-    for name, queue in config.queue.items():
+    app._beside = set()
+    app.not_served = deleted
+    app.dismantling = Dismantling(app, app.services.connection)
+    for name in deleted:
+        remove_copies(Path(str(app.conf.tabledir)), name)
+    for name, queue in topology.config.queue.items():
         letters = topology.existing.get(queue.dead_letter_topic(name), 1)
         target = config.forward_topic(name)
         forward = None if target is None else (target, topology.existing[target])
         app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, letters, forward)
-    for name, sow in config.sow.items():
+    for name, sow in topology.config.sow.items():
         letters = topology.existing.get(sow.dead_letter_topic(name), 1)
         app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, letters)
     app.log_watch = LogWatch(app._runners, app.services.topic_ids, app.services.log_reader)
@@ -147,11 +182,20 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app.metrics_address = worker.metrics_host, worker.metrics_port
     for entity in app.entities.values():
         entity.declare(app, f"lapse-{worker.store}://")
+        entity.on_end = lambda one: app.beside(app.dismantling.dismantle(one))
     app.on_partitions_revoked.connect(app.pause_shards, weak=False)
     app.on_partitions_assigned.connect(app.resume_shards, weak=False)
     app.on_before_shutdown.connect(app.release_shards, weak=False)
     logging.getLogger("faust.transport.drivers.aiokafka").addFilter(_not_about_declaring)
     return app
+
+
+def _was_deleted(entities: list[str]) -> str:
+    many = len(entities) > 1
+    return (
+        f"{', '.join(entities)} {'were' if many else 'was'} deleted. Take {'them' if many else 'it'} out of "
+        "lapse.toml, or run `lapse apply` to begin anew"
+    )
 
 
 def _credentials(config: Config) -> Any:

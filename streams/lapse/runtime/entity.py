@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import faust
@@ -75,6 +76,16 @@ class Services:
         self.stands_by = stands_by
         self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
 
+    async def topics(self) -> set[str]:
+        """Every topic on the cluster now."""
+        cluster = await self.output_producer.producer.client.fetch_all_metadata()
+        return set(cluster.topics())
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these topics no more."""
+        self.journal_producer.forget(topics)
+        self.output_producer.forget(topics)
+
     async def start(self) -> None:
         """Connect."""
         await self.journal_producer.start()
@@ -110,6 +121,10 @@ class Entity(ABC):
         )
         self.table: Any = None
         self.app: faust.App | None = None
+        self.on_end: Callable[[Entity], None] = lambda _: None
+        """Told when all shards of the entity are laid down; by the worker of the first one."""
+        self.laid_down: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def declare(self, app: faust.App, store: str) -> None:
         """Make the entity's table and agent; their names are on the cluster, so they are spelled out."""
@@ -181,6 +196,11 @@ class Entity(ABC):
         await reader.release(deliveries, partition)
         return max((int(dict(record.headers).get(header.EPOCH, b"0")) for record in records), default=0)
 
+    async def exists(self) -> bool:
+        """Whether the entity's topics are there: it may have been deleted, and this worker not know yet."""
+        own = {names.commands(self.name), names.deliveries(self.name), self._store().changelog_topic}
+        return own <= await self.services.topics()
+
     async def prepare(self, partition: int, epoch: int) -> None:
         """Tell readers of deliveries that a new reign begins, before it can write anything else."""
         headers = [(header.KIND, b"epoch"), (header.EPOCH, str(epoch).encode())]
@@ -219,6 +239,7 @@ class Entity(ABC):
             topics=topics,
             catch_up=ends[commands],
             merge_until={tp: ends[tp] for tp in sources},
+            on_laid_down=self._laid_down,
         )
         if feeder is not None:
             feeder.begin(runner, {tp: positions[tp] or 0 for tp in sources})
@@ -237,6 +258,21 @@ class Entity(ABC):
             for tp in runner.sources:
                 await self.services.log_reader.release(tp.topic, tp.partition)
                 await self.services.aside_reader.release(tp.topic, tp.partition)
+
+    def _laid_down(self, partition: int) -> None:
+        """A shard of this deleted entity has written its last."""
+        self.laid_down.add(partition)
+        feeder = self._feeders.pop(partition, None)
+        if feeder is not None:
+            task = asyncio.create_task(feeder.stop())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if partition == 0:
+            self.on_end(self)
+
+    async def forget_copies(self) -> None:
+        """Delete what is kept of the entity's state on disk: a new one of its name must not find it."""
+        await self._store().forget_copies()
 
     async def close(self) -> None:
         """End what runs beside the shards, once all are given up."""

@@ -75,6 +75,10 @@ class Machine(Protocol):
         """Carry out a record of the commands topic."""
 
     @property
+    def laid_down(self) -> bool:
+        """Whether the entity is deleted and nothing is left to do, so that nothing may be written any more (C4)."""
+
+    @property
     def step_bytes(self) -> int:
         """About how many bytes the step takes in the journal so far; a step is one RecordBatch."""
 

@@ -131,6 +131,10 @@ class BatchProducer:
             raise RuntimeError("the producer is not started")
         return self._producer
 
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these topics no more: a broker that creates topics by itself would make them again."""
+        self.producer.client._topics.difference_update(topics)
+
     async def send_atomically(
         self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers
     ) -> asyncio.Future[RecordMetadata]:

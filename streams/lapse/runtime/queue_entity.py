@@ -73,7 +73,7 @@ class QueueEntity(Entity):
 
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
         """Build a shard from its changelog."""
-        settings = self.config.settings(self.name, partition)
+        settings = self.config.settings(self.name, partition, self.partitions)
         restored = restore(changelog.items(), self._segments(partition))
         for tp, offset in positions.items():
             if tp.topic != names.commands(self.name):

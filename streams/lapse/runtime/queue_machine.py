@@ -11,15 +11,18 @@ import orjson
 from faust.types import TP
 
 from lapse.core.expression import ExpressionError
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Removal, Step
 from lapse.core.reason import Reason
+from lapse.core.retirement import Phase
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, Encoding
+from lapse.runtime import word
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.forwarding import FORWARDER, Forwarding
@@ -30,6 +33,7 @@ from lapse.runtime.producer import Output
 from lapse.runtime.queue_command import QueueCommands
 from lapse.runtime.queue_output import QueueOutput
 from lapse.runtime.store import Items
+from lapse.runtime.word import WORD_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +57,6 @@ class QueueMachine:
         forwarding: where its messages go, if it forwards them (Q21).
         rule: called with each message that leaves (L15).
     """
-
-    waits_for_ends = False
-    """What an underlying topic still holds cannot change what is due: a message's deadline is its own (C1)."""
 
     takes_ahead = False
     """`maintain` writes segments as they stand before a step's messages."""
@@ -96,7 +97,22 @@ class QueueMachine:
         self._now_ms = 0
         self._weighed = (0, 0)
         self._expected_bytes = 0
+        self._arrived = False
         self._oldest: tuple[tuple[str, int, int], int | None] | None = None
+
+    @property
+    def waits_for_ends(self) -> bool:
+        """Whether commands wait for the underlying logs: only where it is to be known that nothing is there (L11).
+
+        What they still hold cannot change what is due: a message's deadline is its own (C1). A shard that is full takes
+        nothing in before a command makes room.
+        """
+        return self.shard.agreement.checking and self.shard.room() > 0
+
+    @property
+    def laid_down(self) -> bool:
+        """Whether the queue is deleted and nothing is left to do (C4)."""
+        return self.shard.agreement.laid_down
 
     def room(self) -> int:
         """How many more messages may become active."""
@@ -106,6 +122,7 @@ class QueueMachine:
         """Take in records of an underlying topic."""
         self._payloads.keep(topic, partition, records)
         self.shard.arrive(topic, partition, records, self._step)
+        self._arrived = True
 
     def command(self, record: Any) -> None:
         """Carry out a command at its own instant; timers due by then come first (C1, C2)."""
@@ -114,6 +131,11 @@ class QueueMachine:
         if not self._waiting:
             self._advance_to(at_ms)
         name = self.shard.settings.name
+        if record.key == WORD_KEY:
+            heard = word.read(name, record)
+            if heard is not None:
+                self.shard.agreement.hear(heard, at_ms, self._step)
+            return
         try:
             command, encoding = commands.decode(record.value)
         except commands.CommandError as error:
@@ -130,6 +152,7 @@ class QueueMachine:
             body = answers.encode(refusal, error.encoding)
             self._answers.append(self._output.answer(error.id, error.subscription, body))
             return
+        self.shard.use(at_ms, self._step)
         if self._waiting or self._commands.selects(command) or self._commands.looks_up(command):
             # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
             self._waiting.append((command, encoding, at_ms))
@@ -153,6 +176,16 @@ class QueueMachine:
         return size + self._expected_bytes
 
     def _carry_out(self, command: Command, encoding: Encoding, at_ms: int) -> None:
+        retirement = self.shard.state.ending.retirement
+        if retirement is not None and retirement.phase is Phase.RETIRED:
+            self._refuse(command, encoding, at_ms, word.deleted(self.shard.settings.name, retirement))
+            return
+        if command.command == "delete":
+            asker = word.asker(command, encoding)
+            why_not = self.shard.agreement.delete(asker, command.force, at_ms, self._step)
+            if why_not:
+                self._refuse(command, encoding, at_ms, f"delete: {why_not}")
+            return
         answer = self._commands.carry_out(command, at_ms, self._step)
         if answer is not None:
             self._answer(answer, command.subscription, encoding)
@@ -188,15 +221,9 @@ class QueueMachine:
 
     def _refuse(self, command: Command, encoding: Encoding, at_ms: int, why: str) -> None:
         if command.answer != "none":
-            refusal = Answer(
-                id=command.id,
-                command=command.command,
-                status="error",
-                error=why,
-                partition=self.shard.settings.partition,
-                at_ms=at_ms,
+            self._answer(
+                word.refusal(command, why, self.shard.settings.partition, at_ms), command.subscription, encoding
             )
-            self._answer(refusal, command.subscription, encoding)
 
     async def _judge(self, places: Sequence[int]) -> None:
         """Read payloads and evaluate the filters on them."""
@@ -216,9 +243,10 @@ class QueueMachine:
 
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it; not before the commands that wait, which count as of before (C1)."""
-        if self._waiting:
+        if self._waiting or self.next_due_ms() == NEVER:
             return
         self._now_ms = max(self._now_ms, now_ms)
+        self._note_arrivals()
         self.shard.advance(now_ms, self._step)
 
     def deliver(self, now_ms: int) -> bool:
@@ -226,10 +254,19 @@ class QueueMachine:
         if self._waiting:
             return True
         self._now_ms = max(self._now_ms, now_ms)
+        self._note_arrivals()
         return self.shard.deliver(self._now_ms, self._step)
+
+    def _note_arrivals(self) -> None:
+        """What arrived counts as use now: a record's own timestamp may be its producer's, and any."""
+        if self._arrived:
+            self._arrived = False
+            self.shard.use(self._now_ms, self._step)
 
     def next_due_ms(self) -> int:
         """The next instant at which something is due."""
+        if self.shard.agreement.leaving and (self.shard.state.dying or (self.rule is not None and self.rule.waiting)):
+            return NEVER  # both wake the shard: a letter that is safe at last, and the rule when it is done
         return self.shard.next_due_ms()
 
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
@@ -310,7 +347,9 @@ class QueueMachine:
         effects.before += self._output.events(step.happenings, step.removals)
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
-        effects.after += self._answers
+        self._judged(step)
+        effects.after += [*self._answers, *word.written(self.shard.settings.name, step.words)]
+        effects.must_arrive |= word.must_arrive(step.words)
         self._answers = []
         self.figures.queue_step(step)
         return effects
@@ -361,6 +400,13 @@ class QueueMachine:
         if Reason.LOG_TRUNCATED in removal.reasons:
             return [None] * len(messages)
         return await self._payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
+
+    def _judged(self, step: Step) -> None:
+        """Answer those who asked for the queue's deletion."""
+        for verdict in step.verdicts:
+            if not verdict.asker.silent:
+                answer = word.answer(verdict, self.shard.settings.partition, self._now_ms)
+                self._answer(answer, verdict.asker.subscription, word.encoding(verdict))
 
     def gauges(self) -> dict[str, int]:
         """Messages by state, subscriptions (Q15), and where the segments are (Q16)."""

@@ -83,6 +83,7 @@ class Runner:
         catch_up: commands below it were in the log at take-over; nothing is delivered before they are read.
         topics: which topics the positions are about.
         merge_until: where the underlying partitions of a shard in one order ended at take-over.
+        on_laid_down: told when the shard has written its last, because its entity is deleted.
     """
 
     def __init__(
@@ -104,11 +105,13 @@ class Runner:
         catch_up: int,
         topics: KnownTopics,
         merge_until: dict[TP, int] | None = None,
+        on_laid_down: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.entity = entity
         self.partition = partition
         self.epoch = epoch
         self.machine = machine
+        self._on_laid_down = on_laid_down
         self._store = store
         self._producer = producer
         self._letters = letters
@@ -142,6 +145,7 @@ class Runner:
         self._journaled_at = 0.0
         self._more = False
         self._taken_ahead = self._turns_ahead = 0
+        self._laid_down = False
 
     async def start(self) -> None:
         """Make the reign's beginning durable, and run."""
@@ -204,6 +208,8 @@ class Runner:
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Take a batch into the inbox."""
+        if self._laid_down:
+            return
         expected = self._received[tp]
         if records[0].offset < expected:
             records = [record for record in records if record.offset >= expected]
@@ -250,11 +256,27 @@ class Runner:
                 self._idle.clear()
                 self._news.clear()
                 await self._step()
+                if self.machine.laid_down and not (self._taken_ahead or self._turns_ahead):
+                    await self._lay_down()
+                    return
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # crash-only: whatever it is, the process ends
             end_process(f"{self.entity}, partition {self.partition}: {str(error) or type(error).__name__}", error)
+
+    async def _lay_down(self) -> None:
+        """Write nothing any more: the entity is deleted, and its topics are about to be (C4)."""
+        self._laid_down = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        while self._sent:
+            await self._sent.popleft()
+        self._idle.set()
+        self._reader.forget(self)
+        self._on_laid_down(self.partition)
 
     async def _step(self) -> None:
         machine, figures = self.machine, self.machine.figures
@@ -279,7 +301,11 @@ class Runner:
         left = any(
             batches
             for tp, batches in self._inbox.items()
-            if (self._gate is None if tp == self._commands else may_take and (taken or not self._merge_until))
+            if (
+                self._gate is None or not machine.waits_for_ends
+                if tp == self._commands
+                else may_take and (taken or not self._merge_until)
+            )
         )
         self._more = (
             self._more

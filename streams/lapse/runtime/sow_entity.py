@@ -53,6 +53,8 @@ class SowEntity(Entity):
         avro = config.payload()
         return SowSettings(
             name=self.name,
+            partition=partition,
+            shards=self.partitions,
             expiration=config.expiration_settings(),
             key=tuple(key.path(text) for text in config.key),
             home=Home(partition, self.partitions) if self.fed else EVERYTHING,

@@ -10,13 +10,15 @@ from typing import Any, Final
 from faust.types import TP
 
 from lapse.core.lifetime import NEVER
+from lapse.core.retirement import Phase, Verdict
 from lapse.core.sow import dying, journal
 from lapse.core.sow.output import Letter, Reply, Step, encode_changes
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.shard import SowShard
 from lapse.protocol import command as commands
-from lapse.protocol.command import Encoding
+from lapse.protocol.command import Command, Encoding
+from lapse.runtime import word
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.letter_retry import LetterRetry, Write
@@ -24,6 +26,7 @@ from lapse.runtime.machine import Effects
 from lapse.runtime.producer import Output
 from lapse.runtime.sow_output import SowOutput
 from lapse.runtime.store import Items
+from lapse.runtime.word import WORD_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +55,6 @@ class SowMachine:
         rule: called with each record that leaves (L15).
     """
 
-    waits_for_ends = True
-    """An update that the log still holds may give a record a new deadline: timers wait for it (C1)."""
-
     takes_ahead = True
     """What a step holds is its own: `finish` hands it over, and begins another."""
 
@@ -78,9 +78,22 @@ class SowMachine:
         self._answers: list[Output] = []
         self._took_over_ms = -1
 
+    @property
+    def waits_for_ends(self) -> bool:
+        """Whether commands and timers wait for the logs: an update in them may give a record a new deadline (C1).
+
+        A shard that has agreed to end takes no updates in, and waits for the others' words only.
+        """
+        return not self.shard.agreement.frozen
+
+    @property
+    def laid_down(self) -> bool:
+        """Whether the SOW topic is deleted and nothing is left to do (C4)."""
+        return self.shard.agreement.laid_down
+
     def room(self) -> int:
-        """As many as come."""
-        return 1 << 62
+        """As many as come; none once the shard has agreed to end."""
+        return 0 if self.shard.agreement.frozen else 1 << 62
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""
@@ -91,17 +104,38 @@ class SowMachine:
 
     def command(self, record: Any) -> None:
         """Carry out a command at its own instant (C1)."""
+        name = self.shard.settings.name
+        if record.key == WORD_KEY:
+            heard = word.read(name, record)
+            if heard is not None:
+                self.shard.agreement.hear(heard, record.timestamp, self._step)
+            return
         try:
             command, encoding = commands.decode(record.value)
         except commands.CommandError as error:
-            name = self.shard.settings.name
             logger.warning("%s, offset %d: command refused: %s", name, record.offset, error)
             refusal = Reply(error.id, error.command, error.subscription, record.timestamp, str(error))
             self._answers.append(self._output.answer(refusal, error.encoding))
             self.figures.refused_commands += 1
             return
-        self.shard.command(command, record.timestamp, self._step)
+        why_not = self._ends(command, encoding, record.timestamp)
+        if why_not and command.answer != "none":
+            self._step.replies.append(
+                Reply(command.id, command.command, command.subscription, record.timestamp, why_not)
+            )
+        elif why_not is None:
+            self.shard.command(command, record.timestamp, self._step)
         self._collect(encoding)
+
+    def _ends(self, command: Command, encoding: Encoding, at_ms: int) -> str | None:
+        """Carry out a command that is about the topic's end, or comes after it: why not, None = any other command."""
+        retirement = self.shard.state.retirement
+        if retirement is not None and retirement.phase is Phase.RETIRED:
+            return word.deleted(self.shard.settings.name, retirement)
+        if command.command != "delete":
+            return None
+        why_not = self.shard.agreement.delete(word.asker(command, encoding), command.force, at_ms, self._step)
+        return f"delete: {why_not}" if why_not else ""
 
     @property
     def step_bytes(self) -> int:
@@ -110,6 +144,8 @@ class SowMachine:
 
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it."""
+        if self.next_due_ms() == NEVER:
+            return
         self.shard.advance(now_ms, self._step, _MOST_AT_ONCE)
 
     def deliver(self, now_ms: int) -> bool:
@@ -129,6 +165,8 @@ class SowMachine:
 
     def next_due_ms(self) -> int:
         """The next instant at which something is due."""
+        if self.shard.agreement.leaving and (self.shard.state.dying or (self.rule is not None and self.rule.waiting)):
+            return NEVER  # both wake the shard: a letter that is safe at last, and the rule when it is done
         due_ms = self.shard.next_due_ms()
         return NEVER if due_ms is None else due_ms
 
@@ -189,7 +227,12 @@ class SowMachine:
         effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)
         if self.rule is not None:
             self._ahead += self.rule.copied(step.copies)
-        effects.after += self._answers
+        for verdict in step.verdicts:
+            if not verdict.asker.silent:
+                reply = _reply(verdict, self.shard.state.now_ms)
+                self._answers.append(self._output.answer(reply, word.encoding(verdict)))
+        effects.after += [*self._answers, *word.written(self.shard.settings.name, step.words)]
+        effects.must_arrive = word.must_arrive(step.words)
         self._answers = []
         self.figures.sow_step(step)
         return effects
@@ -259,3 +302,9 @@ class SowMachine:
                 self._ahead += changes[: at + 1]
                 return changes[at + 1 :]
         return changes
+
+
+def _reply(verdict: Verdict, at_ms: int) -> Reply:
+    asker = verdict.asker
+    counts = tuple(verdict.counts.items())
+    return Reply(asker.command_id, "delete", asker.subscription, at_ms, verdict.error, counts)

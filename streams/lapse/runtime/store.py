@@ -9,8 +9,10 @@ What a table partition holds is the state of a shard, and only the shard knows w
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -43,6 +45,10 @@ class ShardOwner(Protocol):
         """Reads the changelog."""
 
     @property
+    def laid_down(self) -> AbstractSet[int]:
+        """Shards of a deleted entity that have written their last here: there is nothing to own any more (C4)."""
+
+    @property
     def worker_name(self) -> str:
         """Who claims epochs, for people."""
 
@@ -65,6 +71,9 @@ class ShardOwner(Protocol):
 
     async def changelog_end(self, partition: int) -> int:
         """Where the changelog partition ends now."""
+
+    async def exists(self) -> bool:
+        """Whether there is a changelog to take over."""
 
     async def prepare(self, partition: int, epoch: int) -> None:
         """An epoch is about to be claimed: tell the readers of deliveries before it is."""
@@ -90,6 +99,7 @@ class JournalStore(FaustStore[Any, Any]):
         self._next_offsets: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._owned: set[int] = set()
+        self._gone = False
         self._standby: Standby | None = None
         self._topic_id = ""
         self.last_timestamp_ms: int | None = None
@@ -139,8 +149,12 @@ class JournalStore(FaustStore[Any, Any]):
         self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
     ) -> None:
         """Give up the shards that went, take over those that came."""
-        await self._look_at_changelog()
-        mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic}
+        if self._gone:
+            return
+        mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic} - self.owner.laid_down
+        if mine and not await self.owner.exists():
+            logger.warning("%s: was deleted; there is nothing to take over", self.table_name)
+            mine = set()
         for partition in sorted(self._owned - mine):
             self._owned.discard(partition)
             await self.owner.release(partition)
@@ -270,6 +284,16 @@ class JournalStore(FaustStore[Any, Any]):
         self.last_timestamp_ms = metadata.timestamp if metadata.timestamp_type == 1 else None
         self._write(partition, [*ahead, *items], self._next_offsets[partition], epoch)
 
+    async def forget_copies(self) -> None:
+        """Delete what is kept besides the changelog, which is gone, and do nothing more."""
+        self._gone = True
+        if self._standby is not None:
+            await self._standby.stop()
+        for partition in self._owned:
+            self._close(partition)
+        self._owned.clear()
+        self.reset_state()
+
     # What differs between memory and disk
 
     def _open(self, partition: int) -> Changelog:
@@ -389,7 +413,14 @@ class RocksDBStore(JournalStore):
 
     def reset_state(self) -> None:
         """Delete the local copies; the changelog has everything."""
-        for path in Path(str(self.app.conf.tabledir)).glob(f"{self.table_name}-*.rocksdb"):
+        remove_copies(Path(str(self.app.conf.tabledir)), self.table_name)
+
+
+def remove_copies(directory: Path, table: str) -> None:
+    """Delete the local copies of a table's partitions."""
+    copy = re.compile(re.escape(table) + r"-\d+\.rocksdb")  # not those of a table `<table>-…`
+    for path in directory.glob("*.rocksdb"):
+        if copy.fullmatch(path.name) is not None:
             rocksdict.Rdict.destroy(str(path))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from typing import Any
 
+from aiokafka.errors import IllegalStateError
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
 from faust.types import TP
@@ -20,6 +23,19 @@ class NoRecovery(Recovery):
     def need_recovery(self) -> bool:
         """Never: `JournalStore.on_rebalance` has read the changelog to its end."""
         return False
+
+    async def _build_highwaters(self, consumer: Any, tps: Any, destination: Counter[TP], title: str) -> None:
+        """Nothing: nobody waits for the changelogs' ends, and that of a deleted entity would not be answered."""
+        destination.clear()
+
+    async def _build_offsets(self, consumer: Any, tps: Any, destination: Counter[TP], title: str) -> None:
+        """Nothing: reading begins nowhere."""
+
+    async def _seek_offsets(self, consumer: Any, tps: Any, offsets: Counter[TP], title: str) -> None:
+        """Stand at the changelogs' ends, so that they are not fetched."""
+        # What is not assigned any more: the group rebalances once more already.
+        with contextlib.suppress(AssertionError, IllegalStateError):
+            await super()._seek_offsets(consumer, tps, offsets, title)
 
     def active_remaining(self) -> Counter[TP]:
         """Nothing."""

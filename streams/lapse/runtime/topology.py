@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AdminClient,
     AlterConfigOpType,
@@ -18,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 from lapse.config import Config, QueueConfig, SowConfig
+from lapse.core.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
 from lapse.runtime import security
 from lapse.runtime.record_batch import MAX_BATCH_BYTES
@@ -52,6 +54,15 @@ class Role(StrEnum):
 
 
 _HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, Role.DEAD_LETTERS})
+
+
+class Standing(StrEnum):
+    """How much of what goes with an entity is on the cluster."""
+
+    NEW = "new"
+    WHOLE = "whole"
+    PARTLY = "partly"
+    DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +201,13 @@ class Topology:
     def differences(self) -> list[Difference]:
         """How the cluster differs from what is needed; empty = it fits."""
         found: list[Difference] = []
+        deleted = set(self.deleted())
         for topic in self.wanted():
             count = self.existing.get(topic.name)
             if count is None:
                 what = f"missing; {topic.role.value} of {topic.entity}, {topic.partitions} partitions"
+                if topic.role is not Role.UNDERLYING and topic.entity in deleted:
+                    what += f"; {topic.entity} was deleted, this begins a new one"
                 found.append(Difference(topic.name, what, topic))
             elif count != topic.partitions and topic.role is not Role.DEAD_LETTERS:
                 found.append(
@@ -239,6 +253,30 @@ class Topology:
                 )
         return found
 
+    def standing(self, name: str) -> Standing:
+        """How much of what goes with an entity is there."""
+        kept = names.own(self.config.lapse.app_id, name)
+        own = [topic for topic in kept if name in self.config.sow or topic != names.sow(name)]
+        there = [topic in self.existing for topic in own]
+        if all(there):
+            return Standing.WHOLE
+        if any(there):
+            return Standing.PARTLY
+        return Standing.DELETED if names.events(name) in self.existing else Standing.NEW
+
+    def deleted(self) -> list[str]:
+        """Entities of the configuration that were deleted: of all their topics only the events are there."""
+        entities = [*self.config.queue, *self.config.sow]
+        return [name for name in entities if self.standing(name) is Standing.DELETED]
+
+    def without(self, entities: Iterable[str]) -> Topology:
+        """The same for the configuration without some entities."""
+        config = self.config
+        gone = set(entities)
+        queue = {name: one for name, one in config.queue.items() if name not in gone}
+        sow = {name: one for name, one in config.sow.items() if name not in gone}
+        return Topology(config.model_copy(update={"queue": queue, "sow": sow}), self.existing)
+
     def require(self) -> None:
         """Refuse a cluster that does not fit.
 
@@ -268,14 +306,26 @@ class Cluster:
             "log_level": 0,  # librdkafka would tell of every try; the error below says it once
             **security.for_librdkafka(config.security),
         }
+        self._settings = settings
         self._admin = AdminClient(settings)
 
     def topology(self) -> Topology:
-        """Look at the cluster.
+        """Look at the cluster; where a deletion was cut short, bring it to its end first.
 
         Raises:
             TopologyError: it does not answer.
         """
+        found = self._look()
+        cut_short = [
+            name
+            for name in [*self._config.queue, *self._config.sow]
+            if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
+        ]
+        for name in cut_short:
+            self._remove([one for one in names.own(self._config.lapse.app_id, name) if one in found.existing])
+        return self._look() if cut_short else found
+
+    def _look(self) -> Topology:
         try:
             metadata = self._admin.list_topics(timeout=_PATIENCE_S)
         except KafkaException as error:
@@ -321,6 +371,38 @@ class Cluster:
                 future.result(_PATIENCE_S)
             except KafkaException as error:
                 raise TopologyError(f"{resource.name}: could not be changed: {error.args[0].str()}") from error
+
+    def _is_retired(self, name: str, found: Topology) -> bool:
+        """Whether the changelog, which goes last, says that an entity is deleted."""
+        changelog = names.changelog(self._config.lapse.app_id, name)
+        if changelog not in found.existing:
+            return False
+        consumer = Consumer({**self._settings, "group.id": changelog, "enable.auto.commit": False})
+        try:
+            place = TopicPartition(changelog, 0, OFFSET_BEGINNING)
+            _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
+            consumer.assign([place])
+            retired, waited_until = False, time.monotonic() + _PATIENCE_S
+            while end and consumer.position([place])[0].offset < end and time.monotonic() < waited_until:
+                for message in consumer.consume(1_000, 0.2):
+                    key, value = message.key(), message.value()
+                    if message.error() is None and isinstance(key, bytes) and key[:1] == RETIREMENT:
+                        retired = value is not None and Retirement.decode(value).phase is Phase.RETIRED
+            return retired
+        except KafkaException as error:
+            raise TopologyError(f"{changelog}: cannot be read: {error.args[0].str()}") from error
+        finally:
+            consumer.close()
+
+    def _remove(self, topics: list[str]) -> None:
+        for name, future in self._admin.delete_topics(topics, operation_timeout=_PATIENCE_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                    raise TopologyError(
+                        f"{name}: what is left of a deleted entity could not be removed: {error.args[0].str()}"
+                    ) from error
 
     def create(self, topics: Iterable[Wanted]) -> None:
         """Create topics, and wait until they exist.

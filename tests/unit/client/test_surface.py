@@ -16,7 +16,15 @@ def test_the_public_surface_is_this() -> None:
     assert sorted(lapse_client.__all__) == lapse_client.__all__
     assert set(lapse_client.__all__) == {
         *("AlreadySettled", "AnswerTimeout", "Bookmark", "BookmarkRange", "Closed", "CommandFailed", "Connection"),
-        *("ConnectionFailed", "DeadLetter", "DeadLetterReader", "Delivery", "History", "InvalidPublication"),
+        *(
+            "ConnectionFailed",
+            "DeadLetter",
+            "DeadLetterReader",
+            "Delivery",
+            "EntityDeleted",
+            "History",
+            "InvalidPublication",
+        ),
         *(
             "LapseError",
             "Moment",

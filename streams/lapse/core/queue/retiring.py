@@ -45,7 +45,7 @@ class QueueEstate:
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Say what is there: an idle queue may hold messages, a deleted one may not, unless it is forced."""
         depth = self._inquiry.depth()
-        counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled")}
+        counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled", "dying")}
         if cause is Cause.IDLE:
             willing = self._activity.idle_at_ms() <= now_ms
             last_ms = self._activity.last_ms if willing or not self._state.subscriptions else now_ms
@@ -56,13 +56,17 @@ class QueueEstate:
         """Let some of what is left leave, leased or not; whether that was all."""
         reason = _REASONS[retirement.cause]
         removed = 0
-        for segment in list(self._state.segments.values()):
+        for index in sorted(self._state.segments):
             if removed >= STEP_MESSAGES:
                 return False
+            if not self._state.outline(index).held:
+                continue
+            segment = self._state.segments[index]
             slots = self._decisions.slots_in(segment, LIVE)
             if len(slots):
                 removed += len(slots)
                 self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (reason,))
+            self._state.segments.make_room()
         self._schedule.purge(now_ms, step, reason)
         return True
 
@@ -90,7 +94,10 @@ class QueueEstate:
 
     def _holders(self) -> tuple[Holder, ...]:
         counts: dict[int, tuple[int, int]] = {}
-        for segment in self._state.segments.values():
+        for index in sorted(self._state.segments):
+            if not self._state.outline(index).count(State.LEASED):
+                continue
+            segment = self._state.segments[index]
             if segment.holder is None or segment.until_ms is None:
                 continue
             leased = np.flatnonzero(segment.state[: segment.used] == State.LEASED)

@@ -38,7 +38,7 @@ class SowEstate:
         """Say what is there; what has expired is not (L10)."""
         state = self._state
         records = sum(not state.is_due(entry, now_ms) for entry in state.entries.values())
-        counts = {"records": records, "scheduled": len(state.schedule)}
+        counts = {"records": records, "scheduled": len(state.schedule), "dying": len(state.dying)}
         return Report(willing=force or not any(counts.values()), counts=counts)
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:

@@ -182,7 +182,7 @@ def test_use_that_the_journal_was_not_told_of_counts_after_a_restart() -> None:
     for _ in range(1_000):
         queue.now_ms += 7
         queue.use(lambda step: None)
-    used_ms, written = queue.now_ms, sum(key[:1] == b"y" for key in queue.log)
+    used_ms, written = queue.now_ms, sum(key[:1] == b"u" for key in queue.log)
     assert written == 1
     queue.begin()
     assert queue.shard.next_due_ms() >= used_ms + IDLE_MS

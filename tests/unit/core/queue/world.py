@@ -468,8 +468,9 @@ class World:
         assert dict(verdict.counts) == {
             **{name: len(oracle.in_state(name)) for name in ("leased", "available", "delayed")},
             "scheduled": len(oracle.scheduled()),
+            "dying": len(oracle.dying),
         }
-        assert bool(verdict.error) is (bool(there) and not force)
+        assert bool(verdict.error) is (bool(there or oracle.dying) and not force)
         if verdict.error:
             assert all(f"{count} by {name} (client) until" in verdict.error for name, count in leased.items())
             assert shard.state.ending.retirement is None

@@ -1,0 +1,185 @@
+"""Deleting queues and SOW topics: refused, forced, finished after a crash, and begun anew (C4, L11).
+
+One worker serves all entities of the first part, loses them one after the other, and serves the rest.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka.admin import AdminClient
+
+from lapse.cli import main
+from lapse.core.reason import Reason
+from lapse.protocol import topic
+from lapse_client.error import CommandFailed, EntityDeleted, LapseError
+from support.deployment import Deploy, Deployment
+from support.kcat import Kcat
+from support.log import until
+
+QUEUES = {
+    "orders": {"partitions": 2, "expiration": "enabled"},
+    "forced": {"dead_letter_reasons": ["purged"]},
+    "wide": {"partitions": 3},
+    "other": {},
+}
+ENTITIES = 7 + 2
+
+
+@pytest.fixture(scope="module")
+def lot(deploy: Deploy) -> Iterator[Deployment]:
+    """Queues and a SOW topic, and one worker."""
+    deployment = deploy(QUEUES)
+    deployment.configure(QUEUES, {"prices": {"partitions": 2}})
+    deployment.apply().worker().wait_for_shards(ENTITIES)
+    yield deployment
+    assert deployment.workers[0].running, "the worker went on through all of it"
+
+
+def lapse(deployment: Deployment, *arguments: str) -> Result:
+    """Run a command on the deployment's cluster."""
+    return CliRunner().invoke(main, [*arguments, "--bootstrap-servers", deployment.servers], env={"COLUMNS": "200"})
+
+
+def topics(deployment: Deployment, stem: str) -> set[str]:
+    """What is on the cluster that has to do with an entity."""
+    name = deployment.name(stem)
+    return {one for one in AdminClient({"bootstrap.servers": deployment.servers}).list_topics().topics if name in one}
+
+
+def own(deployment: Deployment, stem: str) -> set[str]:
+    """What lapse keeps for an entity, and removes with it."""
+    return topics(deployment, stem) & set(topic.own(deployment.app_id, deployment.name(stem)))
+
+
+def still_served(deployment: Deployment, stem: str) -> None:
+    """A message comes and is settled."""
+    deployment.write(stem, "still here")
+    with deployment.subscriber(stem, 1) as others:
+        delivery = others.receive(60)
+        assert delivery is not None
+        assert delivery.value == b"still here"
+        delivery.acknowledge()
+
+
+@pytest.mark.feature("C4", "L11", "C37", "D4")
+def test_a_queue_is_deleted_when_it_is_empty_and_the_worker_goes_on(lot: Deployment) -> None:
+    """Refused while something is leased, by whom it says; then empty, deleted, and the others are served."""
+    name = lot.name("orders")
+    lot.write("orders", "leased")
+    lot.write("orders", "waiting", partition=1)
+    with lot.subscriber("orders", 1, name="desk-7") as subscriber, lot.queue("orders") as queue:
+        assert subscriber.receive(20) is not None
+        until(lambda: queue.depth()["depth"] == 2, "two messages")
+        refused = lapse(lot, "queue", "delete", name)
+        assert refused.exit_code == 1
+        assert "1 leased: 1 by desk-7" in refused.output
+        assert "until 20" in refused.output
+        assert "1 available" in refused.output
+        assert queue.depth()["leased"] == 1, "a refused deletion changes nothing"
+        lot.write("orders", "more", partition=1)
+        until(lambda: queue.depth()["depth"] == 3, "a refused deletion keeps nothing out")
+        queue.purge(leased=True)
+    # What has expired leaves first, with its letter.
+    lot.write("orders", "brief", headers=[("lapse-ttl-ms", b"20")])
+    time.sleep(0.02)
+    done = lapse(lot, "queue", "delete", name, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {
+        "deleted": name,
+        **dict.fromkeys(("leased", "available", "delayed", "scheduled", "dying"), 0),
+    }
+    left = {name, topic.dead_letters(name), topic.events(name)}
+    until(lambda: topics(lot, "orders") == left, "the changelog goes last")
+    (letter,) = lot.letters("orders", 1)
+    assert dict(letter.headers() or [])["lapse-reasons"] == b"time_limit"
+    told = [event for event in lot.events("orders") if event.event == "deleted"]
+    assert sorted((event.partition, event.detail) for event in told) == [(0, "by command"), (1, "by command")]
+    with pytest.raises(LapseError, match="there is no queue"):
+        lot.depth("orders")
+    still_served(lot, "other")
+
+
+@pytest.mark.feature("C4", "C37")
+def test_force_takes_leased_and_waiting_messages_along_as_purged(lot: Deployment) -> None:
+    """The subscriber learns of it; each message leaves with an event, with a letter where those are asked for."""
+    lot.write("forced", "a", "b", "c")
+    with lot.subscriber("forced", 1, heartbeat_timeout_ms=3_000) as subscriber, lot.queue("forced") as queue:
+        assert subscriber.receive(20) is not None
+        until(lambda: queue.depth()["depth"] == 3, "three messages")
+        counts = queue.delete(force=True)
+        assert (counts["leased"], counts["available"]) == (1, 2)
+        with pytest.raises(EntityDeleted, match="is no more"):
+            subscriber.receive(20)
+    letters = lot.letters("forced", 3)
+    assert {dict(letter.headers() or [])["lapse-reasons"] for letter in letters} == {Reason.PURGED.encode()}
+    until(lambda: not own(lot, "forced"), "the changelog goes last")
+
+
+@pytest.mark.feature("C4", "X7")
+def test_a_message_published_before_the_deletion_stands_in_its_way(lot: Deployment) -> None:
+    """Whatever the log held when the command came is read before it is said that the queue is empty."""
+    with lot.queue("wide") as queue:
+        for number in range(3):
+            lot.write("wide", str(number), partition=number)
+            with pytest.raises(CommandFailed, match=f"{number + 1} available"):
+                queue.delete()
+    kcat = Kcat(lot, "wide", 1)
+    assert "partition 0" in kcat.ask("delete")["error"]
+    assert lot.depth("wide")["depth"] == 3
+
+
+@pytest.mark.feature("C4", "S3", "L11")
+def test_a_sow_topic_is_deleted_like_a_queue(lot: Deployment) -> None:
+    for partition in range(2):
+        lot.write("prices", '{"n": 1}', key=b"k%d" % partition, partition=partition)
+    name = lot.name("prices")
+    kcats = [Kcat(lot, "prices", partition) for partition in range(2)]
+    for kcat in kcats:
+        until(lambda kcat=kcat: kcat.ask("depth")["counts"]["records"] == 1, "a record")
+    refused = lapse(lot, "sow", "delete-topic", name)
+    assert refused.exit_code == 1
+    assert "2 records" in refused.output
+    done = lapse(lot, "sow", "delete-topic", name, "--force", "--yes")
+    assert done.exit_code == 0, done.output
+    until(lambda: not own(lot, "prices"), "the changelog goes last")
+    gone = [event for event in lot.events("prices") if event.reasons]
+    assert sorted((event.key, event.reasons) for event in gone) == [(b"k0", ("purged",)), (b"k1", ("purged",))]
+    still_served(lot, "other")
+
+
+@pytest.mark.feature("C4", "Q16", "Q17")
+def test_a_deletion_outlives_crashes_and_every_worker_lets_go(deploy: Deploy) -> None:
+    """Two workers share the shards and are killed when it is decided; those that follow bring it to its end.
+
+    Of the second queue one topic is gone already, as if a worker had died between two of them.
+    """
+    one = deploy({"orders": {"partitions": 2}, "half": {}, "other": {"partitions": 2}}).apply()
+    workers = [one.worker(), one.worker()]
+    until(lambda: sum(worker.shards for worker in workers) >= 5, "the shards are shared", 60)
+    for stem in ("orders", "half"):
+        assert Kcat(one, stem, 0).ask("delete")["status"] == "ok"
+    for worker in workers:
+        worker.kill()
+    assert own(one, "orders"), "killed before the topics were removed"
+    admin = AdminClient({"bootstrap.servers": one.servers})
+    for future in admin.delete_topics([topic.commands(one.name("half"))]).values():
+        future.result()
+    workers = [one.worker(), one.worker()]
+    until(lambda: not own(one, "orders") and not own(one, "half"), "the topics are removed", 90)
+    assert f"Not served: {one.name('half')} was deleted" in one.logs(1 << 20)
+    still_served(one, "other")
+    for worker in workers:
+        assert worker.running, one.logs()
+        worker.stop()
+    # They are in lapse.toml still: nothing makes them again but `lapse apply`, and that begins anew.
+    checked = one.lapse("check")
+    assert checked.returncode == 1
+    assert "was deleted, this begins a new one" in checked.stdout
+    assert own(one, "orders") == set()
+    one.write("orders", "first of the new life")
+    one.apply()
+    one.worker().wait_for_shards(5)
+    until(lambda: one.depth("orders")["available"] == 1, "the queue begins at its recovery point")
