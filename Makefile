@@ -12,7 +12,7 @@ ARGS ?=
 KAFKA ?=
 PYTHON ?=
 
-.PHONY: help setup demo test check format features bench chaos wheel lock clean
+.PHONY: help setup demo test check format features bench chaos mutation wheel lock clean
 
 help: ## Show the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +44,10 @@ bench: setup ## Measure throughput, latency and memory, side by side with peers
 
 chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
 	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} $(BIN)/python -m pytest -v --timeout 3600 tests/unit/core/queue/test_shard_machine.py \
-	  tests/integration/test_runtime_recovery.py tests/acceptance/test_queue_crashes.py $(ARGS)
+	  tests/unit/core/queue/test_shard_search.py tests/integration/test_runtime_recovery.py tests/acceptance/test_queue_crashes.py $(ARGS)
+
+mutation: setup ## Break the queue's core on purpose, and see whether its tests notice
+	@$(BIN)/python tests/mutation.py $(ARGS)
 
 wheel: setup ## Build the wheel and the source distribution into dist/
 	@$(BIN)/uv build --quiet --python $(BIN)/python $(ARGS)

@@ -1,9 +1,12 @@
 """What the journal of a queue shard holds over many steps and reigns: numbers that stay, keys that go."""
 
+from dataclasses import replace
+
 import pytest
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue import journal as journals
+from lapse.core.queue import segment as segments
 from lapse.core.queue.change import Verb
 from lapse.core.queue.journal import QueueJournal, restore
 from lapse.core.queue.segment import State
@@ -27,6 +30,7 @@ def test_numbers_that_changelogs_hold_never_change() -> None:
     assert [state.name for state in State][:6] == states.split()
     assert [state.value for state in State][:6] == list(range(6))
     assert (Flag.RANKED, Flag.BARRIER) == (1, 2)
+    assert (segments.SIZE, journals.RING) == (4_096, 256)
 
 
 @pytest.mark.feature("Q16")
@@ -68,6 +72,20 @@ def test_the_changelog_of_a_long_life_is_as_long_as_what_lives() -> None:
         assert kinds.count(b"g") <= 1
         assert kinds.count(b"c") == 1
         assert not kinds.count(b"s")
+
+
+@pytest.mark.feature("Q16", "C27")
+def test_dying_messages_keep_their_order_over_a_crash() -> None:
+    with small():
+        one = World(replace(QUEUE, dead_letter_topic="dlq.orders"))
+        for ttl_ms in (500, 300, 400):
+            one.publish("orders", ttl_ms=ttl_ms)
+        one.read("orders")
+        one.refusing = 1
+        one.settle("expire", "inky", Claim("orders", 0, 0, 2))
+        one.commit()
+        one.crash()
+        assert [bookmark[2] for bookmark in one.peek()] == [0, 1, 2]
 
 
 @pytest.mark.feature("Q16", "X7")

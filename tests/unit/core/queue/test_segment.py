@@ -87,6 +87,12 @@ def test_a_segment_comes_back_as_it_was(segment: Segment) -> None:
         assert (again.holder[bound] == segment.holder[bound]).all()
 
 
+def test_a_new_segment_has_nothing_and_is_not_done_with() -> None:
+    new = Segment(3)
+    assert (new.used, new.held, new.available, new.best(), new.droppable) == (0, 0, 0, None, False)
+    assert Segment.decode(new.encode()).encode() == new.encode()
+
+
 @pytest.mark.feature("Q16")
 def test_a_segment_of_another_format_is_refused() -> None:
     with pytest.raises(ValueError, match="format 9; this version of lapse reads format 1"):

@@ -3,10 +3,8 @@
 import pytest
 
 from lapse.core.lifetime import Expiration, ExpirationModel
-from lapse.core.queue.fairness import allot
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, Verb
-from lapse.core.queue.subscription import Subscription
 from lapse.core.reason import Reason
 from unit.core.queue.world import World, small
 
@@ -655,11 +653,3 @@ def test_under_strict_a_stranger_is_nobody_and_holds_nothing() -> None:
     one.deliver()
     assert one.settle("acknowledge", "stranger", Claim("orders", 0, 0, 3)) == ["not_holder"] * 4
     assert one.settle("renew", "stranger", Claim("orders", 0, 0, 3)) == ["not_holder"] * 4
-
-
-@pytest.mark.feature("Q7")
-@pytest.mark.parametrize("fairness", Fairness)
-def test_with_nothing_to_deal_out_nobody_gets_it_and_the_turn_stays(fairness: Fairness) -> None:
-    some = [Subscription("inky", 0, "", 0, 0, 1_000), Subscription("blinky", 1, "", 2, 2, 1_000)]
-    assert allot(fairness, 0, some, 3) == ([], 3)
-    assert allot(fairness, 5, some[:1], 3) == ([], 3)

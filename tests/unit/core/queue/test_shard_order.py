@@ -270,6 +270,26 @@ def test_an_expired_message_of_high_priority_is_not_delivered() -> None:
         assert got(one.deliver(), "inky") == [4, 3]
 
 
+@pytest.mark.feature("Q11", "L10")
+def test_what_stands_behind_an_expired_message_of_high_priority_comes_in_its_turn() -> None:
+    with small(size=2):
+        one = world({"p": 9}, traits=PRIORITY, expiration=ON, said={"ttl_ms": 50})
+        publish(one, {"p": 1}, {"p": 5}, {"p": 4})
+        one.subscribe("inky", 1)
+        one.now_ms += 50
+        assert got(one.deliver(), "inky") == [2]
+
+
+@pytest.mark.feature("L10", "C2", "C15")
+@pytest.mark.parametrize("traits", [TraitReader(), PRIORITY])
+def test_the_first_instant_of_all_counts_like_any_other(traits: TraitReader) -> None:
+    one = world({}, traits=traits, expiration=ON, said={"timestamp": -1, "expires_at_ms": 0})
+    one.now_ms = 0
+    one.subscribe("inky", 1)
+    assert one.deliver() == {}
+    assert one.settle("acknowledge", "inky", at(0)) == ["time_limit"]
+
+
 @pytest.mark.feature("Q11", "C37")
 def test_a_segment_that_leaves_at_once_is_forgotten_by_priority() -> None:
     with small(size=2):
@@ -305,6 +325,8 @@ def test_tops_do_not_pile_up() -> None:
             one.shard.settle(Verb.ACKNOWLEDGE, "inky", claims, 1_000, step)
             step.deliveries.clear()
         assert len(one.shard.state.index.tops._heap) < 100
+        assert list(one.shard.state.index.tops.by_key()) == [0]
+        assert not one.shard.state.index.tops._stale
 
 
 @pytest.mark.feature("Q11", "Q12", "Q20")

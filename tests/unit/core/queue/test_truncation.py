@@ -31,6 +31,16 @@ def test_what_the_log_no_longer_has_leaves_scheduled_messages_too() -> None:
     assert one.shard.depth()["depth"] == 1
 
 
+@pytest.mark.feature("C40")
+def test_messages_of_other_topics_stay_whatever_stands_nowhere() -> None:
+    one = world()
+    for _ in range(4):
+        one.publish("direct", enqueue_at_ms=one.now_ms + 500)
+    one.read("direct")
+    one.log_begins("direct", 4)
+    assert one.shard.depth() == {**one.shard.depth(), "available": 6, "scheduled": 0}
+
+
 @pytest.mark.feature("C42")
 def test_a_topic_that_was_created_again_begins_anew_and_its_old_bookmarks_are_stale() -> None:
     with small(4):

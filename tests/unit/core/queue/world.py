@@ -505,6 +505,7 @@ class World:
         self.log.claim(self.epoch)
         restored = restore(self.log.latest().items(), self._segments())
         self.released = restored.released
+        assert not restored.state.as_of, "of recovery only"
         return restored.state, QueueJournal(restored.state, self.epoch, restored)
 
     def zombie(self, by_ms: int, leave_all: bool) -> None:

@@ -1,0 +1,198 @@
+"""`make mutation`: break lapse.core.queue on purpose, one small change at a time, and see whether a test notices.
+
+    python tests/mutation.py                  a sample, always the same while the code is
+    python tests/mutation.py --size 0         all mutants
+    python tests/mutation.py --resume         go on where the last run was interrupted
+    python tests/mutation.py --survivors      only those that survived the last run
+    python tests/mutation.py --table          no run: the report as the tables of docs/testing.md
+
+No file is touched: the tests are collected once, and each mutant lives in a fork of that process, in which a function
+gets other code (or, for what is computed at import, a module is imported anew). The unit tests of the queue's core run
+there, short ones first, until one fails. What no test can notice, because nothing would be different, is listed with
+its reason in `tests/mutation.toml`; it is not run, and counts as a survivor. Exit code 1: fewer than 90 % of the
+mutants were killed, or one survived that is not listed.
+"""
+
+import argparse
+import ast
+import gc
+import json
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import hypothesis.stateful
+import pytest
+
+from support.mutant import Mutant, mutants, sample
+from support.trial import Fate, Replacing, Trees, fork, imported_anew
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "streams/lapse/core/queue"
+REPORT = ROOT / "build/mutation.json"
+LISTED = ROOT / "tests/mutation.toml"
+SAMPLE = 400
+GOAL = 0.9
+UNIT = "tests/unit/core/queue"
+TOO_SLOW = (
+    f"{UNIT}/test_segment.py::test_a_queued_message_takes_few_bytes",
+    f"{UNIT}/test_repeats.py::test_ten_thousand_ids_of_any_kind_fit_into_a_step",
+    f"{UNIT}/test_diagram.py",
+    f"{UNIT}/test_shard_search.py",
+)
+"""Not run on mutants: two measure sizes, and what the diagram and the search notice, the state machine does as well."""
+OPTIONS = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", f"--rootdir={ROOT}", UNIT]
+OPTIONS += [f"--deselect={name}" for name in TOO_SLOW]
+
+NOT_RUN = Fate("", 0, 0)
+"""Of a mutant that is listed: it counts as a survivor."""
+
+
+class Report:
+    """What became of mutants, by their keys; written to a file after each.
+
+    Args:
+        entries: what is known already.
+        total: how many are to come.
+    """
+
+    def __init__(self, entries: dict[str, Any], total: int) -> None:
+        self.entries, self._total, self._done = entries, total, 0
+
+    def add(self, mutant: Mutant, fate: Fate) -> None:
+        where = f"{mutant.path.relative_to(ROOT)}:{mutant.line}"
+        told = {name: getattr(mutant, name) for name in ("function", "kind", "was", "now")}
+        told |= {"killed": bool(fate.by), "by": fate.by, "cpu_s": fate.cpu_s, "s": fate.s}
+        self.entries[mutant.key] = {"module": mutant.path.stem, "where": where, **told}
+        REPORT.parent.mkdir(exist_ok=True)
+        REPORT.write_text(json.dumps(self.entries, indent=1, ensure_ascii=False))
+        self._done += 1
+        if fate != NOT_RUN:
+            end = f"killed by {fate.by.rpartition('::')[2]}" if fate.by else "SURVIVED"
+            change = f"{mutant.was}  ->  {mutant.now}"
+            print(f"[{self._done}/{self._total}] {where} {change}: {end}, {fate.s} s", flush=True)
+
+    @property
+    def killed(self) -> int:
+        return sum(entry["killed"] for entry in self.entries.values())
+
+    @property
+    def survivors(self) -> dict[str, dict[str, Any]]:
+        some = {key: entry for key, entry in self.entries.items() if not entry["killed"]}
+        return dict(sorted(some.items(), key=lambda item: item[1]["where"]))
+
+
+def prepare() -> None:
+    """Load what every fork needs, and nothing of what is mutated."""
+    os.chdir(ROOT)
+    os.nice(19)
+    os.environ.setdefault("LAPSE_SOAK", "25")
+    # The same examples for every mutant, however slow the machine; none shrunk, none kept.
+    generate = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile("mutation", derandomize=True, deadline=None, database=None, phases=generate)
+    hypothesis.settings.load_profile("mutation")
+    import numpy  # noqa: F401, ICN001
+
+    import lapse.core.expression  # noqa: F401
+
+    gc.freeze()
+
+
+def find() -> tuple[list[Mutant], Trees]:
+    """All mutants, and the tree of each module."""
+    found: list[Mutant] = []
+    trees: Trees = {}
+    for path in sorted(CORE.glob("*.py")):
+        module = f"lapse.core.queue.{path.stem}".removesuffix(".__init__")
+        trees[module] = ast.parse(path.read_text())
+        found += mutants(module, path, trees[module])
+    return found, trees
+
+
+def limit_s(plain_s: float) -> float:
+    """CPU time that a test has on a mutant; what takes longer than that does not come to its end."""
+    return 2 + 5 * plain_s
+
+
+def run(chosen: list[Mutant], trees: Trees, report: Report) -> int:
+    """Try mutants one by one; pytest's exit code."""
+    prepare()
+    for mutant in chosen:
+        if mutant.key in listed():
+            report.add(mutant, NOT_RUN)
+    chosen = [mutant for mutant in chosen if mutant.key not in listed()]
+    # In no order of lines: whatever is done when this is interrupted is a sample as well.
+    chosen = sorted(chosen, key=lambda mutant: mutant.key)
+    anew = [mutant for mutant in chosen if not mutant.replaced]
+    trials = Replacing([mutant for mutant in chosen if mutant.replaced], trees, limit_s, report.add)
+    status = pytest.main(OPTIONS, [trials])
+    if status == pytest.ExitCode.OK:
+        for mutant in anew:
+            report.add(mutant, fork(lambda mutant=mutant: imported_anew(mutant, trees, OPTIONS), 60))
+    return status
+
+
+def listed() -> dict[str, str]:
+    """Why some mutants cannot be noticed, by their keys."""
+    entries = tomllib.loads(LISTED.read_text())["equivalent"] if LISTED.exists() else []
+    return {entry["key"]: entry["why"] for entry in entries}
+
+
+def show(found: list[Mutant], report: Report) -> None:
+    """Print the tables of docs/testing.md."""
+    possible = [mutant.path.stem for mutant in found]
+    entries = report.entries.values()
+    print("| module | mutants | tried | killed | survived |\n|---|---:|---:|---:|---:|")
+    for module in sorted({entry["module"] for entry in entries}):
+        some = [entry["killed"] for entry in entries if entry["module"] == module]
+        print(f"| `{module}` | {possible.count(module)} | {len(some)} | {sum(some)} | {len(some) - sum(some)} |")
+    share = f"{report.killed / max(1, len(entries)):.1%}"
+    print(f"| **all** | {len(found)} | {len(entries)} | {report.killed}, {share} | {len(report.survivors)} |")
+    print("\n| where | survivor | why no test can notice |\n|---|---|---|")
+    reasons = listed()
+    for key, entry in report.survivors.items():
+        change = f"`{entry['was']}` → `{entry['now']}`".replace("|", "\\|")
+        place = f"`{Path(entry['where']).name}`"
+        print(f"| {place} | {change} | {reasons.get(key, '**not explained**')} |")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Mutation testing of lapse.core.queue.")
+    parser.add_argument("--size", type=int, default=SAMPLE, help=f"size of the sample; 0 = all (default {SAMPLE})")
+    parser.add_argument("--only", default="", help="only mutants whose file:line begins so, as in state.py:19")
+    parser.add_argument("--resume", action="store_true", help="leave out what the report already has")
+    parser.add_argument("--survivors", action="store_true", help="only those that survived, according to the report")
+    parser.add_argument("--table", action="store_true", help="run nothing; print the report as tables")
+    options = parser.parse_args()
+
+    found, trees = find()
+    known = {mutant.key for mutant in found}
+    entries = json.loads(REPORT.read_text()) if REPORT.exists() else {}
+    entries = {key: entry for key, entry in entries.items() if key in known}
+    chosen = sample(found, options.size) if options.size else found
+    if options.survivors:
+        chosen = [mutant for mutant in found if mutant.key in entries and not entries[mutant.key]["killed"]]
+    elif options.resume:
+        chosen = [mutant for mutant in chosen if mutant.key not in entries]
+    elif not options.only and not options.table:
+        entries = {}
+    chosen = [mutant for mutant in chosen if f"{mutant.path.name}:{mutant.line}".startswith(options.only)]
+    report = Report(entries, len(chosen))
+    if options.table:
+        show(found, report)
+        return 0
+    status = run(chosen, trees, report)
+    if status != pytest.ExitCode.OK:
+        return status
+    reasons, tried = listed(), len(report.entries)
+    open_ones = [entry for key, entry in report.survivors.items() if key not in reasons]
+    print(f"{report.killed} of {tried} mutants killed, {report.killed / tried:.1%}: {REPORT.relative_to(ROOT)}")
+    for entry in open_ones:
+        print(f"survived, and not explained: {entry['where']} {entry['was']}  ->  {entry['now']}")
+    return 1 if open_ones or report.killed < GOAL * tried else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The tool of `make mutation`: what it changes, and that it changes nothing else."""
+
+import ast
+from pathlib import Path
+
+from support.mutant import mutants, sample
+
+SOURCE = '''
+"""A module."""
+LIMIT: int = 3
+
+def clamp(value: int, low: int = 0) -> int:
+    """A docstring with 1 < 2."""
+    if not value and low < LIMIT:
+        return min(value, LIMIT)
+    for one in range(value):
+        if one:
+            break
+    seen.add(value)
+    return value + low
+'''
+
+
+def found():
+    return mutants("one", Path("one.py"), ast.parse(SOURCE))
+
+
+def test_every_operator_finds_what_it_changes_and_leaves_annotations_and_docstrings_alone() -> None:
+    changes = {(one.kind, one.was, one.now) for one in found()}
+    assert changes == {
+        ("constant", "3", "4"),
+        ("constant", "3", "2"),
+        ("constant", "0", "1"),
+        ("constant", "0", "-1"),
+        ("condition", "if not value and low < LIMIT:     ...", "if not (not value and low < LIMIT):     ..."),
+        ("boolean", "not value and low < LIMIT", "not value or low < LIMIT"),
+        ("boolean", "not value", "value"),
+        ("comparison", "low < LIMIT", "low <= LIMIT"),
+        ("comparison", "low < LIMIT", "low > LIMIT"),
+        ("return None", "return min(value, LIMIT)", "return None"),
+        ("min/max", "min(value, LIMIT)", "max(value, LIMIT)"),
+        ("condition", "if one:     ...", "if not one:     ..."),
+        ("break", "break", "continue"),
+        ("deletion", "seen.add(value)", "pass"),
+        ("return None", "return value + low", "return None"),
+        ("arithmetic", "value + low", "value - low"),
+    }
+
+
+def test_a_mutant_is_one_change_and_knows_which_function_it_is_in() -> None:
+    for number, one in enumerate(found()):
+        tree = ast.parse(SOURCE)
+        same = mutants("one", Path("one.py"), tree)[number]
+        assert same.key == one.key
+        same.apply()
+        before, after = ast.unparse(ast.parse(SOURCE)).splitlines(), ast.unparse(tree).splitlines()
+        assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
+        assert one.replaced == ("" if one.was in ("3", "0") else "clamp")
+        compile(tree, "one.py", "exec")
+
+
+def test_the_sample_is_always_the_same_and_survives_a_move_of_lines() -> None:
+    moved = mutants("one", Path("one.py"), ast.parse("\n\n\n" + SOURCE))
+    first, second = sample(found(), 5), sample(moved, 5)
+    assert len(first) == 5
+    assert [one.key for one in first] == [one.key for one in second]
+    assert all(a.line + 3 == b.line for a, b in zip(first, second, strict=True))
