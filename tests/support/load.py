@@ -176,6 +176,8 @@ class Account:
         counts: deliveries whose count is not higher than that of the one before.
         delivered: deliveries that count, by place.
         letters: how many dead letters there are, by `lapse-id`.
+        void: records among the deliveries that readers drop: of a lower epoch, behind a higher one.
+        void_events: the same among events, which nobody drops.
     """
 
     lost: list[Place] = field(default_factory=list)
@@ -187,6 +189,7 @@ class Account:
     delivered: dict[Place, int] = field(default_factory=dict)
     letters: dict[bytes, int] = field(default_factory=dict)
     void: int = 0
+    void_events: list[str] = field(default_factory=list)
 
     def assert_balanced(self) -> None:
         """Total queue: nothing lost, nothing unexpected, and every promise about deliveries kept."""
@@ -215,8 +218,12 @@ def account(deployment: Deployment, queue: str, written: set[Place], lease_ms: i
 def _read_ends(deployment: Deployment, name: str, written: set[Place], found: Account) -> None:
     ends: dict[Place, set[str]] = defaultdict(set)
     tail = Tail(deployment.servers, topic.events(name))
+    epochs: dict[int, int] = {}
     for message in tail.drain():
         told = event.decode(message.value() or b"")
+        if told.epoch < epochs.get(told.partition, 0):
+            found.void_events.append(f"{told.event} of epoch {told.epoch} at events offset {message.offset()}")
+        epochs[told.partition] = max(told.epoch, epochs.get(told.partition, 0))
         if told.event in TERMINAL:
             for one in told.messages:
                 for bookmark in one:
