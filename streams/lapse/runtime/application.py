@@ -176,7 +176,8 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
         app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, letters, forward)
     for name, sow in topology.config.sow.items():
         letters = topology.existing.get(sow.dead_letter_topic(name), 1)
-        app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, letters)
+        most_bytes = topology.record_bytes(name)
+        app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, letters, most_bytes)
     app.log_watch = LogWatch(app._runners, app.services.topic_ids, app.services.log_reader)
     app.metrics = MetricsServer(app.entities, app.services.clock)
     app.metrics_address = worker.metrics_host, worker.metrics_port

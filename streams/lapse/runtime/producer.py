@@ -30,9 +30,10 @@ class InvalidRecordError(errors.BrokerResponseError):
 
 errors.kafka_errors.setdefault(InvalidRecordError.errno, InvalidRecordError)  # aiokafka does not know this one
 
+TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
+
 REFUSALS: Final = (
-    errors.MessageSizeTooLargeError,
-    errors.RecordListTooLargeError,
+    *TOO_LARGE,
     errors.InvalidTimestampError,
     errors.InvalidTopicError,
     errors.PolicyViolationError,

@@ -156,10 +156,10 @@ class QueueCommands:
             command.delay_ms or 0,
         )
         if not command.filter:
-            return {"settlements": _settlements(outcomes, command)}
+            return _bounded(_settlements(outcomes, command), {})
         settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
         counts = {"settled": _size(settled), "skipped": _size(outcomes) - _size(settled)}
-        return {"settlements": _settlements(settled, command), "counts": counts}
+        return _bounded(_settlements(settled, command), counts)
 
     def _renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         longest_ms = self._shard.settings.max_lease_ms
@@ -169,7 +169,7 @@ class QueueCommands:
             self._named(command), self._claims(command), at_ms, step, command.lease_ms
         )
         renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
-        return {"settlements": _settlements(outcomes, command), "lease_until_ms": until_ms if renewed else None}
+        return _bounded(_settlements(outcomes, command), {}) | {"lease_until_ms": until_ms if renewed else None}
 
     def _pause(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         self._shard.pause(at_ms, step)
@@ -211,6 +211,18 @@ _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "so
 
 def _size(outcomes: Sequence[Outcome]) -> int:
     return sum(outcome.last - outcome.first + 1 for outcome in outcomes)
+
+
+_MOST_SETTLEMENTS = 10_000
+"""So many ranges that share a result stand in an answer, so that it fits into a record."""
+
+
+def _bounded(settlements: tuple[Settlement, ...], counts: dict[str, int]) -> dict[str, Any]:
+    """What an answer says of settlements; `left_out` counts those that it does not name."""
+    left_out = len(settlements) - _MOST_SETTLEMENTS
+    if left_out > 0:
+        settlements, counts = settlements[:_MOST_SETTLEMENTS], {**counts, "left_out": left_out}
+    return {"settlements": settlements, "counts": counts} if counts else {"settlements": settlements}
 
 
 def _settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:

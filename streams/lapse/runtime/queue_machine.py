@@ -13,6 +13,7 @@ from faust.types import TP
 from lapse.core.expression import ExpressionError
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.journal import QueueJournal, Restored
+from lapse.core.queue.places import size_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Removal, Step
@@ -170,7 +171,7 @@ class QueueMachine:
         changes = self._step.changes
         count, size = self._weighed
         for change in changes[count:]:
-            size += _CHANGE_BYTES + 16 * len(change.places)
+            size += _CHANGE_BYTES + size_of(change.places)
             size += 0 if change.deadlines_ms is None else 8 * len(change.deadlines_ms)
         self._weighed = (len(changes), size)
         return size + self._expected_bytes

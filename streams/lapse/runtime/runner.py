@@ -24,7 +24,7 @@ from lapse.runtime.letter_writer import LetterWriter, Refusal
 from lapse.runtime.machine import Effects, Machine
 from lapse.runtime.one_order import OneOrder
 from lapse.runtime.payload import LogReader
-from lapse.runtime.producer import BatchProducer, Output
+from lapse.runtime.producer import TOO_LARGE, BatchProducer, Output
 from lapse.runtime.store import Items, JournalStore
 from lapse.runtime.topic_id import KnownTopics
 from lapse.runtime.watch import Watch, end_process
@@ -347,7 +347,7 @@ class Runner:
             await self._collect_sent()
             self._sent.extend(await self._producer.send(effects.after))
             while effects.must_arrive and self._sent:
-                await self._sent.popleft()
+                await self._sent_one()
         self._reader.finished(self, processed)
 
     async def _confirm(self) -> None:
@@ -497,7 +497,19 @@ class Runner:
     async def _collect_sent(self) -> None:
         """Wait for deliveries that were sent before; a failed one ends the process as any write does."""
         while self._sent and (self._sent[0].done() or len(self._sent) > 64):
+            await self._sent_one()
+
+    async def _sent_one(self) -> None:
+        try:
             await self._sent.popleft()
+        except TOO_LARGE as error:
+            # It was alone in its batch. If it is a delivery, its lease ends, and it is tried again.
+            logger.error(
+                "%s, partition %d: a record for clients is larger than its topic takes: %s",
+                self.entity,
+                self.partition,
+                error,
+            )
 
     def _progress(self, processed: Mapping[TP, int]) -> tuple[bytes, bytes]:
         offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}

@@ -30,15 +30,23 @@ class SowEntity(Entity):
         partitions: how many shards it has.
         services: what the worker shares.
         dead_letter_partitions: how many partitions its dead-letter topic has.
+        max_record_bytes: what a record may take.
     """
 
     config: SowConfig
 
     def __init__(
-        self, name: str, config: SowConfig, partitions: int, services: Services, dead_letter_partitions: int
+        self,
+        name: str,
+        config: SowConfig,
+        partitions: int,
+        services: Services,
+        dead_letter_partitions: int,
+        max_record_bytes: int,
     ) -> None:
         super().__init__(name, config, partitions, services)
         self._dead_letter_partitions = dead_letter_partitions
+        self._max_record_bytes = max_record_bytes
 
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> SowMachine:
         """Build a shard from its changelog."""
@@ -62,6 +70,7 @@ class SowEntity(Entity):
             dead_letter_reasons=config.letter_reasons(),
             heartbeat_timeout_ms=config.heartbeat_timeout,
             dedup_window_ms=config.dedup_window,
+            max_record_bytes=self._max_record_bytes,
             grave_ms=max(_REMEMBERED_MS, config.remember_removed or 0),
             remembers_removed=config.remember_removed is not None,
             keeps_copies=config.on_expire is not None,

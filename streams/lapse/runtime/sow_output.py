@@ -36,6 +36,9 @@ _NAMED_ONE_BY_ONE: Final = 20
 """So many removals that share a fate are told with their keys; more are told as ranges of bookmarks."""
 
 _RANGES_PER_EVENT: Final = 1_000
+_TOLD_KEY_BYTES: Final = 64 << 10
+"""A longer key stands in no event; the bookmark does."""
+
 _REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
 _OPERATIONS: Final = {reason: (header.OPERATION, reason.encode()) for reason in OutOfFocus}
 
@@ -248,6 +251,7 @@ class SowOutput:
     def _event(self, one: Departure, messages: tuple[BookmarkRange, ...], *, named: bool) -> Output:
         lettered = one.happening is Happening.DEAD_LETTERED and bool(self._letters)
         kind = Happening.EXPIRED if one.happening is Happening.DEAD_LETTERED and not lettered else one.happening
+        key = one.key if named and one.key is not None and len(one.key) <= _TOLD_KEY_BYTES else None
         told = Event(
             entity=self._name,
             event=kind.value,
@@ -257,12 +261,12 @@ class SowOutput:
             messages=messages,
             reasons=tuple(reason.value for reason in one.reasons),
             subscription=one.subscription,
-            key=one.key if named else None,
+            key=key,
             expires_at_ms=one.deadline_ms if named and one.deadline_ms != NEVER else None,
             dead_letter_topic=self._letters if lettered else "",
             detail=one.detail,
         )
-        return Output(self._events, self._partition, one.key if named else None, event.encode(told), [])
+        return Output(self._events, self._partition, key, event.encode(told), [])
 
 
 def _facts(deadline_ms: int, timestamp_ms: int, place: Place) -> _Headers:

@@ -160,6 +160,11 @@ class Topology:
         limits = [self.limits.get(topic, _KAFKAS_MOST_BYTES) for topic in self._sources(name)]
         return max(limits, default=_KAFKAS_MOST_BYTES) + _ADDED_BYTES
 
+    def record_bytes(self, name: str) -> int:
+        """What a record of a SOW topic may take, so that each topic to which it is written takes it."""
+        topics = (names.sow(name), names.deliveries(name), names.changelog(self.config.lapse.app_id, name))
+        return min(self.limits.get(topic, 2 * MAX_BATCH_BYTES) for topic in topics) - _ADDED_BYTES
+
     def wanted(self) -> list[Wanted]:
         """Every topic that the configuration needs."""
         topics: list[Wanted] = []

@@ -1,6 +1,6 @@
 """Rows become RecordBatches: in order, none left out, none larger than it may be unless one record is."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.runtime.producer import MAX_FOREIGN_BATCH_BYTES, filled
@@ -39,6 +39,7 @@ def test_a_record_beyond_every_limit_is_left_to_the_broker() -> None:
     assert size > MAX_BATCH_BYTES
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -106,6 +106,20 @@ def told(effects) -> list[tuple[str, list[str]]]:
     return [(one.event, [str(some) for some in one.messages]) for one in events]
 
 
+@pytest.mark.feature("Q8", "X7")
+def test_an_answer_names_only_so_many_ranges_and_says_how_many_it_leaves_out() -> None:
+    one = machine(0)
+    one.arrive("orders", 0, [Record(offset, value=b'{"f": %d}' % (offset % 2)) for offset in range(21_000)])
+    command(one, 1_000, "subscribe", max_backlog=30_000)
+    while one.shard.depth()["available"]:
+        one.deliver(1_000)
+        finish(one)
+    command(one, 1_001, "acknowledge", filter="/f = 1", answer="all")
+    (answer,) = finish(one).after
+    told = json.loads(answer.value)
+    assert (len(told["settlements"]), told["counts"]["left_out"], told["counts"]["settled"]) == (10_000, 500, 10_500)
+
+
 @pytest.mark.feature("C27", "D3", "Q15")
 def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_the_broker_takes_it() -> None:
     one, letters = machine(0), Letters(100)

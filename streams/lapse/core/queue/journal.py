@@ -27,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from lapse.core.queue import places
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.dying import dying_of
 from lapse.core.queue.ending import entry
@@ -53,6 +54,9 @@ _SCHEDULED_KEY: Final = struct.Struct(">cqiq")
 _HEAD: Final = struct.Struct("<BqqqBHI")
 _SOURCE: Final = struct.Struct("<Hiq")
 _CHANGE: Final = struct.Struct("<BqiqH6I")
+_AS_BITS: Final = 0x80
+"""Set in the verb of a change whose places are bits."""
+
 _AS_OF: Final = struct.Struct("<q")
 _SCHEDULED: Final = struct.Struct("<qqQBq")
 _FORMAT: Final = 1
@@ -309,15 +313,16 @@ def _encode(state: QueueState, changes: list[Change]) -> bytes:
         name = source.topic.encode()
         parts += [_SOURCE.pack(len(name), source.partition, source.next_offset), name]
     for change in told:
+        packed, as_bits = places.pack(change.places)
         blobs = (
-            np.array(change.places, "<i8").tobytes(),
+            packed,
             b"" if change.deadlines_ms is None else change.deadlines_ms.astype("<i8").tobytes(),
             *change.traits.encode(),
             json.dumps(change.facts).encode() if change.facts else b"",
         )
         parts.append(
             _CHANGE.pack(
-                change.verb,
+                change.verb | (_AS_BITS if as_bits else 0),
                 change.offset,
                 change.holder,
                 change.until_ms,
@@ -381,10 +386,10 @@ def _decode(value: bytes) -> Iterable[Change]:
         for length in lengths:
             blobs.append(value[at : at + length])
             at += length
-        places, deadlines, ranks, flags, groups, facts = blobs
+        packed, deadlines, ranks, flags, groups, facts = blobs
         yield Change(
-            Verb(verb),
-            [(first, count) for first, count in np.frombuffer(places, "<i8").reshape(-1, 2).tolist()],
+            Verb(verb & ~_AS_BITS),
+            places.unpack(packed, bool(verb & _AS_BITS)),
             source=source,
             offset=offset,
             holder=holder,

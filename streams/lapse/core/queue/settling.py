@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from lapse.core.queue.segment import LIVE, Segment, State
 from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.step import Happening, Messages, Step
 from lapse.core.reason import Reason
+
+_MOST_REMEMBERED: Final = 10_000
+"""So many messages beyond the target depth one range may acknowledge: each is a record in the journal."""
 
 
 class Settling:
@@ -150,6 +154,11 @@ class Settling:
     def _remember(self, subscription: str, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step) -> None:
         """Remember acknowledgments of messages that are not active yet (Q13)."""
         number = self._state.sources.number(claim.topic, claim.partition)
+        left_out: list[Outcome] = []
+        if claim.last - claim.first >= _MOST_REMEMBERED:
+            stop = claim.first + _MOST_REMEMBERED
+            left_out.append(Outcome(claim.topic, claim.partition, stop, claim.last, Result.UNKNOWN))
+            claim = claim._replace(last=stop - 1)
         fresh: list[int] = []
         for offset in range(claim.first, claim.last + 1):
             if (number, offset) not in self._state.remembered:
@@ -165,6 +174,7 @@ class Settling:
             at = last + 1
         if at <= claim.last:
             outcomes.append(Outcome(claim.topic, claim.partition, at, claim.last, Result.ALREADY_SETTLED))
+        outcomes += left_out
         if fresh:
             step.happenings.append(Happening("acknowledged", now_ms, messages, subscription))
 

@@ -69,6 +69,21 @@ def is_redriven_elsewhere(record: Record, entity: str) -> bool:
     return any(name == REDRIVE_QUEUE and value != entity.encode() for name, value in record.headers)
 
 
+def check_size(record: Record, most_bytes: int) -> None:
+    """Refuse a record that is larger than what the journal, or subscribers' topic, could hold.
+
+    A producer's compression may have let it into the underlying topic.
+
+    Raises:
+        Refused: it is.
+    """
+    size = len(record.value or b"") + len(record.key or b"")
+    for name, value in record.headers:
+        size += len(name) + len(value or b"")
+    if size > most_bytes:
+        raise Refused(Reason.UNDECODABLE, f"the record has {size:,} bytes; this SOW topic keeps {most_bytes:,} at most")
+
+
 def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Update:
     """Read a record.
 

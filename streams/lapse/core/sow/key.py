@@ -9,6 +9,8 @@ from typing import Final
 
 _MAX_EXACT: Final = 1 << 53
 
+MOST_BYTES: Final = 32 << 10
+
 
 class NoKey(ValueError):
     """A record without its key; the text says which field is missing or unfit."""
@@ -32,11 +34,13 @@ def of_payload(payload: object, paths: Sequence[tuple[str, ...]]) -> bytes:
     A number that is whole is written as an integer, so that `1`, `1.0` and `1e0` are one key.
 
     Raises:
-        NoKey: a field is missing or null, or is an object, a list, bytes, or no finite number.
+        NoKey: a field is missing or null, or is an object, a list, bytes, or no finite number; or the key is too long.
     """
-    return json.dumps([_scalar(payload, names) for names in paths], ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "surrogatepass"
-    )
+    text = json.dumps([_scalar(payload, names) for names in paths], ensure_ascii=False, separators=(",", ":"))
+    key = text.encode("utf-8", "surrogatepass")
+    if len(key) > MOST_BYTES:
+        raise NoKey(f"the key has {len(key):,} bytes; {MOST_BYTES:,} is the most that a key from a payload may have")
+    return key
 
 
 def _scalar(payload: object, names: tuple[str, ...]) -> str | int | float:

@@ -276,11 +276,18 @@ class Life:
                 Reason.UNDECODABLE, f"a delta to a record whose payload cannot be read: {fault(error)}"
             ) from error
         try:
-            return self._settings.serialize(
+            merged = self._settings.serialize(
                 delta.merge(stored, self._settings.parse_delta(update.payload)), payload_of(entry)
             )
         except (ValueError, TypeError, RecursionError) as error:
             raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {fault(error)}") from error
+        size, most_bytes = len(merged) + len(update.key) + len(update.headers), self._settings.max_record_bytes
+        if size > most_bytes:
+            raise Refused(
+                Reason.UNDECODABLE,
+                f"a delta that makes a record of {size:,} bytes; this SOW topic keeps {most_bytes:,} at most",
+            )
+        return merged
 
     # --- removals --------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class SowSettings:
         remembers_removed: whether that holds for every removal, because updates come from other deployments, too (S10).
         batch_size: records in one batch of a query's answer, unless the query says.
         max_scan: records that a query looks at before it lets others go on.
+        max_record_bytes: a record that takes more, with key and headers, is refused, as its topics would refuse it.
         max_step_bytes: an arrival batch is cut where its changes exceed this.
         parse: reads a payload; raises ValueError if it cannot.
         parse_delta: the same for a delta.
@@ -65,6 +66,7 @@ class SowSettings:
     remembers_removed: bool = False
     batch_size: int = 500
     max_scan: int = 1_000
+    max_record_bytes: int = (8 << 20) - (64 << 10)
     max_step_bytes: int = 1 << 22
     parse: Parse = json.loads
     parse_delta: Parse = json.loads

@@ -15,7 +15,7 @@ from lapse.core.lifetime import NEVER, NO_TIMESTAMP
 from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.sow import journal
-from lapse.core.sow.arrival import MEANT, Refused, is_redriven_elsewhere, read
+from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
 from lapse.core.sow.command import Command, Commands
 from lapse.core.sow.dying import Deathbed
 from lapse.core.sow.journal import RECORD
@@ -73,6 +73,7 @@ class SowShard:
         acted_on = settings.expiration.enabled
         plain = not settings.key and not settings.home.shared
         max_bytes = settings.max_step_bytes
+        small_bytes = settings.max_record_bytes // 4
         self._ids = Batch(state.repeats, source, settings.dedup_window_ms)
         statements = self._statements
         entries, graves, subscribers = state.entries, state.graves, state.subscribers
@@ -86,7 +87,7 @@ class SowShard:
             timestamp_ms = record.timestamp
             if timestamp_ms > state.now_ms:
                 state.now_ms = timestamp_ms
-            if plain and value is not None and key is not None and timestamp_ms >= 0:
+            if plain and value is not None and key is not None and timestamp_ms >= 0 and len(value) < small_bytes:
                 # The plain way, for speed: the same as `Life.take` does to an update that nothing stands against.
                 headers = record.headers
                 statement = statements.of(headers) if headers else statements.none
@@ -110,6 +111,7 @@ class SowShard:
                         and (deadline_ms > timestamp_ms or not acted_on)
                         # Beyond 64 bits, which is a fault, unless it never was meant to expire.
                         and timestamp_ms + relative_ms < NEVER
+                        and len(block) + len(key) < small_bytes
                         and name not in graves
                         and key not in scheduled
                     ):
@@ -142,6 +144,7 @@ class SowShard:
                 step.departures.append(Departure(Happening.REPEATED, at_ms, place, record.key))
             return
         try:
+            check_size(record, self.settings.max_record_bytes)
             update = read(record, source, at_ms, self.settings)
         except Refused as refused:
             if home.speaks_for(partition):

@@ -714,3 +714,16 @@ def test_many_scheduled_messages_cost_a_settlement_nothing() -> None:
         scheduled.discard(source, offset)
     assert len(scheduled._offsets[source]) < 80
     assert list(scheduled.between(source, 0, 500)) == [191, 193, 195, 197, 199]
+
+
+@pytest.mark.feature("Q13", "X7")
+def test_one_range_acknowledges_a_bounded_number_of_messages_beyond_the_target_depth() -> None:
+    one = world({}, target_depth=1)
+    shard, step = one.shard, Step()
+    shard.note_end("orders", 0, 1 << 40)
+    outcomes = shard.settle(Verb.ACKNOWLEDGE, "inky", [Claim("orders", 0, 1, (1 << 40) - 1)], 1_000, step)
+    assert [(one.first, one.last, str(one.result)) for one in outcomes] == [
+        (1, 10_000, "settled"),
+        (10_001, (1 << 40) - 1, "unknown"),
+    ]
+    assert len(shard.state.remembered) == 10_000

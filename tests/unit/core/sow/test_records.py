@@ -6,6 +6,7 @@ import pytest
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
+from lapse.core.sow.key import path
 from lapse.core.sow.output import Happening, OutOfFocus, Removal, Step
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from unit.core.sow.make import Arrived, Desk, T, shard_of
@@ -436,3 +437,25 @@ def test_headers_survive_with_their_order_repeats_and_nulls():
     desk.shard.arrive("t", 0, [Arrived(0, T, b"k", b"v", headers)], Step())
     assert headers_of(desk.shard.state.entries[b"rk"]) == headers
     assert payload_of(desk.shard.state.entries[b"rk"]) == b"v"
+
+
+@pytest.mark.feature("X7", "S1", "S2")
+def test_what_no_topic_would_take_is_a_dead_letter_and_a_merged_record_stops_growing():
+    shard = shard_of(max_record_bytes=10_000)
+    desk = Desk(shard)
+    step = desk.put("k", b"x" * 10_000, 0, raw=True)
+    assert [(one.reasons, one.detail) for one in step.letters] == [
+        ((Reason.UNDECODABLE,), "the record has 10,001 bytes; this SOW topic keeps 10,000 at most")
+    ]
+    assert not desk.put("k", b"x" * 9_999, 0, raw=True).letters
+    step = desk.put("l", b"x", 0, raw=True, trace=b"h" * 10_000)
+    assert [one.reasons for one in step.letters] == [(Reason.UNDECODABLE,)]
+    faults = []
+    for number in range(12):
+        step = desk.put("grows", {f"field {number}": "x" * 1_000}, 0, lapse_command=b"delta")
+        faults += [one.detail for one in step.letters]
+    assert len(faults) == 3
+    assert "a delta that makes a record of" in faults[0]
+    long = Desk(shard_of(key=(path("/k"),)))
+    (letter,) = long.put(None, {"k": "x" * 40_000}, 0).letters
+    assert "is the most that a key from a payload may have" in letter.detail

@@ -1,7 +1,7 @@
 """Message ids of a SOW topic: a repeat within the window is dropped and told, by record timestamps, across restarts."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import Expiration
@@ -123,6 +123,7 @@ def test_shards_that_share_partitions_find_the_same_repeats_and_one_tells():
     assert sorted(kept) == sorted(one.value for one in records if one.offset < 2 or one.offset >= 8)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(

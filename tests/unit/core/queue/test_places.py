@@ -1,0 +1,58 @@
+"""Places in the journal: ranges, or bits where these are shorter; a step takes a bit for each message at most."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lapse.core.queue.change import joined
+from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.places import pack, size_of, unpack
+from lapse.core.queue.settings import Fairness, Leasing, QueueSettings
+from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 30, 5_000]), st.sampled_from([1, 1, 1, 2, 9])), max_size=200),
+    st.integers(0, 10_000),
+)
+def test_what_is_unpacked_is_what_was_packed(pieces: list[tuple[int, int]], first: int) -> None:
+    places, at = [], first
+    for gap, count in pieces:
+        places.append((at + gap, count))
+        at += gap + count
+    packed, as_bits = pack(places)
+    assert unpack(packed, as_bits) == joined(place for start, count in places for place in range(start, start + count))
+    assert len(packed) <= max(size_of(places), 2 * 1040)
+
+
+@pytest.mark.feature("Q8", "Q16", "X7")
+def test_a_range_of_which_every_other_message_is_settled_takes_a_bit_for_each_in_the_journal() -> None:
+    """Two strict subscribers share a queue in turn, and one of them acknowledges the whole of it."""
+    count = 40_000
+    shard = QueueShard(QueueSettings(name="orders", leasing=Leasing.STRICT, fairness=Fairness.ROUND_ROBIN))
+    journal = QueueJournal(shard.state, 1)
+    log = dict(journal.begin())
+    step = Step()
+    for name in ("inky", "blinky"):
+        shard.subscribe(name, "", count, 60_000, "", 1_000, step)
+    shard.arrive("orders", 0, [SimpleNamespace(offset=at, timestamp=1, headers=[]) for at in range(count)], step)
+    log.update(journal.encode(step))
+    while shard.depth()["available"]:
+        step = Step()
+        shard.deliver(1_000, step)
+        log.update(journal.encode(step))
+    step = Step()
+    outcomes = shard.settle(Verb.ACKNOWLEDGE, "inky", [Claim("orders", 0, 0, count - 1)], 1_001, step)
+    assert len(outcomes) == count, "settled, not_holder, settled, …"
+    items = journal.encode(step)
+    assert sum(len(key) + len(value or b"") for key, value in items) < count // 8 + 100 * (count // 4_096 + 2)
+    log.update(items)
+    restored = restore((key, value) for key, value in log.items() if value is not None).state
+    assert {name: one.outstanding for name, one in restored.subscriptions.items()} == {"inky": 0, "blinky": count // 2}
+    states = [segment.state[: segment.used].tolist() for segment in restored.segments.values()]
+    assert states == [segment.state[: segment.used].tolist() for segment in shard.state.segments.values()]
