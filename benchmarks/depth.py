@@ -1,21 +1,27 @@
-"""The core alone, without broker and worker: bytes per queued message, and the cost of one when many are queued."""
+"""The core alone, without broker and worker: memory per queued message, and the cost of one when many are queued."""
 
 from __future__ import annotations
 
 import gc
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 from benchmarks.contestant import Figures, alone
 from lapse.config import loads
+from lapse.core.queue.segment import SIZE
 from lapse.core.queue.settlement import Claim, Verb
 from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.shelf import Segments
+from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
+from lapse.runtime.shelf_file import ShelfFile
 
 _NOW_MS = 1_800_000_000_000
 _BATCH = 5_000
@@ -34,13 +40,14 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes]]
 
 
-def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000) -> Figures:
+def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000, room: int = 0) -> Figures:
     """Fill a shard, weigh it, then let messages enter, be leased and be acknowledged while it stays that deep.
 
     Args:
         messages: how many are queued, each with a lifetime of its own between an hour and a day.
         priority: whether the queue has a priority; its values are random.
         cycled: how many pass through in each round; the median of the rounds counts.
+        room: MiB of memory for segments, the others on disk; 0 = all in memory.
     """
     random.seed(1)
     lifetimes = [[("lapse-ttl-ms", b"%d" % random.randrange(3_600_000, _A_DAY_MS))] for _ in range(10_007)]
@@ -53,7 +60,9 @@ def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000)
         ]
 
     line = 'priority = "/price"\n' if priority else ""
-    shard = QueueShard(loads(f'[queue.deep]\nexpiration = "enabled"\n{line}').queue["deep"].settings("deep", 0))
+    settings = loads(f'[queue.deep]\nexpiration = "enabled"\n{line}').queue["deep"].settings("deep", 0)
+    segments = Segments(ShelfFile(Path(tempfile.gettempdir())), room << 20) if room else Segments()
+    shard = QueueShard(settings, QueueState(segments))
     for some in (records(0, _BATCH), records(_BATCH, _BATCH)):
         # Whatever is made once is made before the weighing: code that is loaded, arenas of the allocator.
         QueueShard(shard.settings).arrive("deep", 0, some, Step())
@@ -66,7 +75,12 @@ def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000)
     gc.collect()
     weight = psutil.Process().memory_info().rss - before
     costs = list(_costs(shard, messages, cycled, records))
+    passed = _ROUNDS * cycled
     return {
+        "mib": weight / (1 << 20),
+        "passed": passed,
+        "needed": -(-passed // SIZE),
+        "read": segments.loads,
         "messages": messages,
         "bytes": weight / messages,
         "arrival_us": filled / messages * 1e6,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.row import Column, Contestant, Goal, Row, figure, ratio
+from benchmarks.row import Column, Contestant, Goal, Measure, Medians, Row, figure, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ def rows(load: Load) -> list[Row]:
         _latency(load),
         _memory(load),
         _depth(load),
+        _disk(load),
         _sow(load),
         _sow_query(load),
         _sow_turns(load),
@@ -139,6 +140,44 @@ def _depth(load: Load) -> Row:
         [Column("cost_us", "CPU, µs/message", 2)],
         [Goal(f"{deep} / {shallow}", ratio(deep, shallow, "cost_us"), 1.2, False)],
     )
+
+
+def _disk(load: Load) -> Row:
+    room = 64 * load.deepest // 10_000_000 or 6
+    memory, disk = f"in memory, {load.deepest:,}", f"{room} MiB, the rest on disk, {load.deepest:,}"
+    arguments = {"messages": load.deepest, "cycled": 100_000}
+    return Row(
+        "disk",
+        'state = "disk": a deep queue from whose head messages are taken (the core alone)',
+        [
+            Contestant(memory, "depth", arguments),
+            Contestant(disk, "depth", {**arguments, "room": room}),
+        ],
+        [
+            Column("mib", "resident memory, MiB", 0),
+            Column("arrival_us", "arrival, µs/message", 2),
+            Column("cost_us", "arrival to acknowledgment, µs/message", 2),
+            Column("passed", "messages delivered", 0),
+            Column("needed", "segments with them", 0),
+            Column("read", "segments read back", 0),
+        ],
+        [
+            Goal("resident memory, room and what is beside it", figure(disk, "mib"), 1.5 * room, False, "MiB"),
+            Goal("segments read / with messages delivered", _read_for_needed(disk), 1.1, False),
+            Goal("on disk / in memory, arrival to acknowledgment", ratio(disk, memory, "cost_us"), 1.2, False),
+        ],
+        most_repeats=1,
+    )
+
+
+def _read_for_needed(name: str) -> Measure:
+    read, needed = figure(name, "read"), figure(name, "needed")
+
+    def measure(medians: Medians) -> float | None:
+        some, of = read(medians), needed(medians)
+        return None if some is None or not of else some / of
+
+    return measure
 
 
 def _sow(load: Load) -> Row:
@@ -301,6 +340,7 @@ def _options(load: Load) -> Row:
             Contestant("total order", "queue_life", {**base, "options": 'ordering = "total"'}),
             Contestant("groups", "queue_life", {**base, "options": 'group_by = "/account"'}),
             Contestant("RocksDB store", "queue_life", {**base, "store": "rocksdb"}),
+            Contestant("state on disk", "queue_life", {**base, "options": 'state = "disk"\nstate_memory = 1'}),
         ],
         _LIFE,
         most_repeats=1,
