@@ -1,13 +1,15 @@
 """The audit of redrives: which letters were sent when, so that none is sent by two runs (D5).
 
 A letter stays on its dead-letter topic after it was redriven. Each run writes what it is about to send, sends it, and
-says that it is done. What a run has written without coming so far, the next one that chooses it sends again, with the
-same message ids.
+says that it is done. Where a run died before that, the next one looks on the target topics for what had arrived, by
+the message ids, remembers it, and sends the rest.
 """
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,10 +17,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from lapse_spark import redrive
+from lapse.protocol import header as names
+from lapse.protocol.redrive import message_id
+from lapse_spark import header, read, redrive
 from lapse_spark.connection import Connection
 from lapse_spark.output import Output
+from lapse_spark.read import Span
 from lapse_spark.redrive import Choice, Target
+
+Hook = Callable[[DataFrame], DataFrame]
+"""Changes the records that are about to be sent: the columns of `redrive.records`, in and out."""
+
+_MARGIN_MS: Final = 600_000
+"""How far the clocks of Kafka and of the driver may differ."""
 
 _SLICE_S: Final = 5
 """With a rate, so much is sent at a time: a Spark job for each message would be slower than any rate."""
@@ -57,6 +68,7 @@ def run(
     dry_run: bool = True,
     rate: int | None = None,
     limit: int | None = None,
+    hook: Hook | None = None,
 ) -> Redriven:
     """Choose letters, leave out what was redriven before, and send the rest.
 
@@ -71,14 +83,13 @@ def run(
         dry_run: only count.
         rate: most messages in a second; None = as fast as Kafka takes them.
         limit: most messages in all, the oldest letters first; None = all.
+        hook: changes records before they are sent; a letter whose record it leaves out counts as sent.
     """
     output = Output(spark, path)
-    done, before = output.read("done"), output.read("sent")
-    finished = None if done is None or before is None else before.join(done.select("batch_id"), "batch_id", "left_semi")
+    ids = _sent_before(spark, connection, output, now_ms, dry_run)
     chosen = redrive.choose(letters, choice)
     earlier = 0
-    if finished is not None:
-        ids = finished.select("id").distinct()
+    if ids is not None:
         earlier = chosen.join(ids, "id", "left_semi").count()
         chosen = chosen.join(ids, "id", "left_anti")
     if limit is not None:
@@ -90,8 +101,9 @@ def run(
         passed = chosen.where(F.col("refused").isNull())
         if not dry_run and any(group["refused"] is None for group in groups):
             at = F.timestamp_millis(F.lit(now_ms))
-            output.write("sent", passed.select("id", "entity", "died_at"), at, now_ms)
-            _send(passed, target, connection, rate)
+            to = (F.lit(target.topic) if target.topic else F.col("topic")).alias("target")
+            output.write("sent", passed.select("id", "entity", "died_at", to), at, now_ms)
+            _send(passed, target, connection, rate, hook)
             output.write("done", spark.range(1).select(F.lit(now_ms).alias("at_ms")), at, now_ms)
     finally:
         chosen.unpersist()
@@ -106,9 +118,49 @@ def run(
     )
 
 
-def _send(passed: DataFrame, target: Target, connection: Connection, rate: int | None) -> None:
+def _sent_before(
+    spark: SparkSession, connection: Connection, output: Output, now_ms: int, dry_run: bool
+) -> DataFrame | None:
+    """The ids of letters that earlier runs have sent; None where there was no run."""
+    sent, done = output.read("sent"), output.read("done")
+    if sent is None:
+        return None
+    whole = sent.limit(0) if done is None else sent.join(done.select("batch_id"), "batch_id", "left_semi")
+    ids = whole.select("id")
+    if (found := output.read("found")) is not None:
+        ids = ids.unionByName(found.select("id"))
+    torn = sent.join(ids.select("id").distinct(), "id", "left_anti")
+    places = torn.groupBy("target").agg(F.min("batch_id").alias("since")).collect()
+    if places:
+        arrived = _arrived(spark, connection, [row["target"] for row in places], min(row["since"] for row in places))
+        # Persisted: what the topics hold now decides, not what they hold when it is asked again.
+        late = torn.select("id").distinct().join(arrived, "id", "left_semi").persist()
+        ids = ids.unionByName(late)
+        if not dry_run and late.count():
+            output.write("found", late, F.timestamp_millis(F.lit(now_ms)), now_ms)
+    return ids.distinct()
+
+
+def _arrived(spark: SparkSession, connection: Connection, targets: list[str], since_ms: int) -> DataFrame:
+    """Ids of the letters whose redriven records are on the target topics."""
+    pattern = "|".join(re.escape(name) for name in targets)
+    span = Span(start_ms=since_ms - _MARGIN_MS, fail_on_data_loss=False)
+    headers = header.newest_first(F.col("headers"))
+    found = read.records(spark, connection, pattern=pattern, span=span).select(
+        header.text(headers, names.MESSAGE_ID).alias("message_id")
+    )
+    prefix = message_id("")
+    ours = found.where(F.startswith(F.col("message_id"), F.lit(prefix)))
+    return ours.select(F.substring("message_id", len(prefix) + 1, 1 << 20).alias("id")).distinct()
+
+
+def _send(passed: DataFrame, target: Target, connection: Connection, rate: int | None, hook: Hook | None) -> None:
+    def records(letters: DataFrame) -> DataFrame:
+        plain = redrive.records(letters, target)
+        return plain if hook is None else redrive.changed(plain, hook(plain))
+
     if rate is None:
-        redrive.send(redrive.records(passed, target), connection)
+        redrive.send(records(passed), connection)
         return
     order = Window.orderBy("died_at", "letter_topic", "letter_partition", "letter_offset")
     piece = F.floor((F.row_number().over(order) - 1) / (rate * _SLICE_S)).alias("_slice")
@@ -118,6 +170,6 @@ def _send(passed: DataFrame, target: Target, connection: Connection, rate: int |
         begin = time.monotonic()
         for number in range(slices):
             time.sleep(max(0.0, begin + number * _SLICE_S - time.monotonic()))
-            redrive.send(redrive.records(sliced.where(F.col("_slice") == number), target), connection)
+            redrive.send(records(sliced.where(F.col("_slice") == number)), connection)
     finally:
         sliced.unpersist()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import click
 from rich.console import Console
 
 from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_spark import archive as archive_job
-from lapse_spark import audit, inquiry, read
+from lapse_spark import audit, inquiry, read, upkeep
 from lapse_spark import monitor as monitor_job
 from lapse_spark.option import INSTANT, Cluster, cluster, print_json, stream_options, working
 from lapse_spark.redrive import Choice, Target
@@ -28,6 +29,8 @@ def spark() -> None:
 spark.add_command(inquiry.ledger)
 spark.add_command(inquiry.lives)
 spark.add_command(inquiry.report)
+spark.add_command(upkeep.alerts)
+spark.add_command(upkeep.compact)
 
 
 @spark.command()
@@ -136,6 +139,7 @@ def archive(
 @click.option("--limit", type=click.IntRange(min=1), help="Most messages in all, the oldest letters first.")
 @click.option("--pattern", default="", help="Java regular expression of the dead-letter topics. [default: dlq.*]")
 @click.option("--archive", "archive_path", help="Take the letters from this archive instead of the topics.")
+@click.option("--hook", default="", metavar="MODULE:NAME", help="A function that changes the records to be sent.")
 @click.option("--send", is_flag=True, help="Send them; without it only what would be sent is counted.")
 @cluster
 def redrive(
@@ -157,6 +161,7 @@ def redrive(
     limit: int | None,
     pattern: str,
     archive_path: str | None,
+    hook: str,
     send: bool,
 ) -> None:
     """Send dead letters back, none twice; AUDIT is the directory that remembers which were sent."""
@@ -189,6 +194,7 @@ def redrive(
             dry_run=not send,
             rate=rate,
             limit=limit,
+            hook=_function(hook) if hook else None,
         )
     if as_json:
         print_json(asdict(done))
@@ -205,6 +211,17 @@ def redrive(
 
 def _stands(standing: Standing) -> str:
     return f"{standing.records:,} records read, {standing.lag:,} behind"
+
+
+def _function(name: str) -> audit.Hook:
+    module, colon, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"--hook {name}: {error}") from error
+    if not callable(found):
+        raise ValueError(f"--hook {name!r}: expected module:function")
+    return cast("audit.Hook", found)
 
 
 _KINDS: Final[dict[str, Literal["boolean", "number", "string"]]] = {

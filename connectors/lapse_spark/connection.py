@@ -50,6 +50,9 @@ class Connection:
         """Options for `spark.read` and `spark.readStream`: committed records only (C41), headers included."""
         return {
             "kafka.isolation.level": "read_committed",
+            # A task reads one partition: larger fetches cost it little memory, and spare it waiting.
+            "kafka.max.partition.fetch.bytes": "8388608",
+            "kafka.max.poll.records": "5000",
             **self._given(),
             "includeHeaders": "true",
         }

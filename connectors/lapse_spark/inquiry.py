@@ -9,9 +9,9 @@ from rich.console import Console
 
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
+from lapse_spark import account, overview, quarantine, read, statement
 from lapse_spark import ledger as ledger_job
 from lapse_spark import lives as lives_job
-from lapse_spark import overview, quarantine, read, statement
 from lapse_spark.option import INSTANT, Cluster, cluster, plain_faults, print_json, working
 from lapse_spark.report import Report
 from lapse_spark.session import session
@@ -72,20 +72,45 @@ def ledger(
 @click.option("--entity", required=True, help="The queue or SOW topic.")
 @click.option("--bookmark", default="", help="Everything that happened to this message.")
 @click.option("--output", help="Directory for Parquet with one row per message.")
+@click.option("--lifetimes", is_flag=True, help="What lifetime would have been enough; needs --topics.")
+@click.option("--topics", default="", metavar="NAME,…", help="Its underlying topics: they tell when messages arrived.")
 @cluster
-def lives(*, cluster: Cluster, as_json: bool, entity: str, bookmark: str, output: str | None) -> None:
-    """Tell the life of one message, or write those of all."""
-    if bool(bookmark) == bool(output):
-        raise ValueError("give --bookmark for one message, or --output for all")
+def lives(
+    *,
+    cluster: Cluster,
+    as_json: bool,
+    entity: str,
+    bookmark: str,
+    output: str | None,
+    lifetimes: bool,
+    topics: str,
+) -> None:
+    """Tell the life of one message, write those of all, or say what lifetime would have been enough."""
+    if bool(bookmark) + bool(output) + lifetimes != 1:
+        raise ValueError("give one of --bookmark for one message, --output for all, and --lifetimes")
+    if lifetimes and not topics:
+        raise ValueError("--lifetimes needs --topics: only they tell when a message arrived")
     session = cluster.session("lives")
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity]))
-    with read.existing([topic.events(entity)]):
+    underlying = [name.strip() for name in topics.split(",") if name.strip()]
+    messages = None
+    if underlying:
+        raw = read.records(session, cluster.connection, names=underlying, span=read.Span(fail_on_data_loss=False))
+        messages = account.published(raw, entity)
+    with read.existing([topic.events(entity), *underlying]):
         if output:
-            lives_job.lives(good).write.mode("overwrite").parquet(output)
+            lives_job.lives(good, messages).write.mode("overwrite").parquet(output)
             return
-        rows = [row.asDict() for row in lives_job.timeline(good, Bookmark.parse(bookmark)).collect()]
+        told = lives_job.enough(lives_job.lives(good, messages)) if lifetimes else None
+        found = lives_job.timeline(good, Bookmark.parse(bookmark)) if told is None else told
+        rows = [row.asDict() for row in found.collect()]
     if as_json:
         print_json(rows)
+        return
+    if told is not None:
+        page = Report(f"{entity}: how long messages took to be handled")
+        page.table(told.columns, [[row[name] for name in told.columns] for row in rows], title="Lifetimes, ms")
+        page.show(Console())
         return
     page = Report(f"{entity}: {bookmark}")
     shown = ("at_ms", "event", "subscription", "reasons", "delivery_count", "detail")

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse_spark import account, block, quarantine, read
+from lapse_spark import account, block, quarantine, read, verdict
 from lapse_spark.connection import Connection
 from lapse_spark.entry import start
 from lapse_spark.read import Span
@@ -94,7 +94,7 @@ def reckon(
         The ledger, and all differences: topic, partition, first, last, difference, fates, reasons.
     """
     logs = account.reach(blocks)
-    each = account.accounts(blocks, account.within(fates, logs), account.within(letters, logs))
+    each = verdict.verdicts(blocks, account.within(fates, logs), account.within(letters, logs))
     outside = account.beyond(fates, letters, logs)
     state: dict[str, int] = {}
     by_reasons: dict[str, dict[str, int]] = {EventKind.DEAD_LETTERED: {}, EventKind.EXPIRED: {}}
@@ -107,7 +107,7 @@ def reckon(
         superseded += number if row["superseded"] else 0
         if row["difference"]:
             differ[row["difference"]] = differ.get(row["difference"], 0) + number
-        if ours or row["state"] == account.ELSEWHERE:
+        if ours or row["state"] == verdict.ELSEWHERE:
             state[row["state"]] = state.get(row["state"], 0) + number
         if row["state"] in by_reasons:
             words = _words(row["reasons"])
@@ -122,7 +122,7 @@ def reckon(
         ).collect()[0]
     )
     if after:
-        name = account.Difference.NOT_PUBLISHED.value
+        name = verdict.Difference.NOT_PUBLISHED.value
         differ[name] = differ.get(name, 0) + after
     all_differences = _differences(each, outside)
     ledger = Ledger(
@@ -131,12 +131,12 @@ def reckon(
         fates={kind.value: state.get(kind.value, 0) for kind in account.FATES},
         dead_lettered=dict(sorted(by_reasons[EventKind.DEAD_LETTERED].items())),
         expired=dict(sorted(by_reasons[EventKind.EXPIRED].items())),
-        still_queued=state.get(account.STILL_QUEUED, 0),
-        contradictory=state.get(account.CONTRADICTORY, 0),
+        still_queued=state.get(verdict.STILL_QUEUED, 0),
+        contradictory=state.get(verdict.CONTRADICTORY, 0),
         difference_counts=dict(sorted(differ.items())),
         differences=_listed(all_differences, shown) if differ else [],
         before_log_start=before,
-        elsewhere=state.get(account.ELSEWHERE, 0),
+        elsewhere=state.get(verdict.ELSEWHERE, 0),
         superseded=superseded,
     )
     return ledger, all_differences
@@ -233,7 +233,7 @@ def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:
         "partition",
         "first",
         "last",
-        F.lit(account.Difference.NOT_PUBLISHED.value).alias("difference"),
+        F.lit(verdict.Difference.NOT_PUBLISHED.value).alias("difference"),
         F.lit("").alias("fates"),
         F.lit("").alias("reasons"),
     )

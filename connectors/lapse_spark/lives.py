@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lapse.core.reason import Reason
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_spark import event
@@ -87,6 +88,38 @@ def lives(events: DataFrame, messages: DataFrame | None = None) -> DataFrame:
     arrived = messages.select("topic", "partition", "offset", F.col("at_ms").alias("arrived_at_ms"))
     return each.join(arrived, ["topic", "partition", "offset"], "left").withColumn(
         "lived_ms", F.col("fate_at_ms") - F.col("arrived_at_ms")
+    )
+
+
+def enough(told: DataFrame) -> DataFrame:
+    """What lifetime would have been enough: how long messages took from their arrival to being handled, by entity.
+
+    Args:
+        told: from `lives`, with the messages.
+
+    Returns:
+        entity, handled, half_ms, p90_ms, p99_ms, p999_ms, most_ms (a lifetime as long was enough for that part of
+        them), timed_out (messages that reached their deadline), and lived_ms, the longest of those.
+    """
+    handled = F.when(F.col("fate") == EventKind.ACKNOWLEDGED.value, F.col("lived_ms"))
+    late = F.when(F.contains(F.col("reasons"), F.lit(Reason.TIME_LIMIT.value)), F.col("lived_ms"))
+    shares = {"half_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999, "most_ms": 1.0}
+    return (
+        told.groupBy("entity")
+        .agg(
+            F.count(handled).alias("handled"),
+            F.percentile_approx(handled, list(shares.values()), 100_000).alias("_shares"),
+            F.count(late).alias("timed_out"),
+            F.max(late).alias("lived_ms"),
+        )
+        .select(
+            "entity",
+            "handled",
+            *(F.col("_shares")[place].alias(name) for place, name in enumerate(shares)),
+            "timed_out",
+            "lived_ms",
+        )
+        .orderBy("entity")
     )
 
 

@@ -4,8 +4,8 @@ A letter that a crash wrote twice has the same id. Ids are compared with those a
 letters' own timestamps; no letter is ever dropped for being late, as a watermark would do. A batch that is repeated
 overwrites itself, so a restart from the checkpoint counts nothing twice.
 
-Tables of the output: `letters` (one row per letter, without its payload), `counts`, `quarantine`, `partitions` (what
-of which partition each batch read, and how many offsets are missing before it).
+Tables of the output: `letters` (one row per letter, with its key and without its payload), `counts`, `quarantine`,
+`partitions` (what of which partition each batch read, and how many offsets are missing before it).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WINDOW: Final = "1 hour"
 HORIZON: Final = timedelta(days=1)
 """How far back a copy of a letter is looked for; a crash's copy is minutes younger than its original."""
 
-_PAYLOAD = ("key", "value", "headers", "fault")
+_PAYLOAD = ("value", "headers", "fault")
 
 
 def fresh(letters: DataFrame, seen: DataFrame | None) -> DataFrame:
@@ -146,7 +146,7 @@ def run(
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)
 
     def write(batch: DataFrame, number: int) -> None:
-        kept = batch.drop("key", "value", "headers").persist(StorageLevel.MEMORY_AND_DISK)
+        kept = batch.drop("value", "headers").persist(StorageLevel.MEMORY_AND_DISK)
         try:
             _write(output, batch, kept, number, window, horizon, strict)
         finally:

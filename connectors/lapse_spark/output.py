@@ -12,7 +12,12 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+TABLES: Final = ("letters", "counts", "quarantine", "partitions")
+"""What the streaming jobs write; other tables of an output are not theirs."""
+
 _DAY_MS: Final = 86_400_000
+_MERGED: Final = "_merged-"
+"""Beginning of the name of a directory that is to take the place of several; readers pass over `_`."""
 
 
 class Output:
@@ -79,6 +84,52 @@ class Output:
         """Delete a day of a table."""
         path = self._path(f"{table}/day={day.isoformat()}")
         path.getFileSystem(self._configuration()).delete(path, True)
+
+    def compact(self, table: str, day: date) -> int:
+        """Make one batch of a day's many, with fewer files; returns how many became one (0 = nothing to do).
+
+        The newest batch of the output stays as it is: it may be repeated after a crash, and would overwrite what it
+        had become part of. A compaction that was interrupted is finished by the next one. Nothing else may read or
+        write the output meanwhile.
+
+        Args:
+            table: its name.
+            day: one of its days.
+        """
+        directory = f"{table}/day={day.isoformat()}"
+        self._finish(directory)
+        newest = max((batch for name in self._tables() for batch in self._all_batches(name)), default=0)
+        batches = [batch for batch in self._batches(directory) if batch < newest]
+        if len(batches) < 2:
+            return 0
+        paths = [f"{self.path}/{directory}/batch_id={batch}" for batch in batches]
+        part = f"{self.path}/{directory}/{_MERGED}{max(batches)}"
+        self._spark.read.parquet(*paths).coalesce(1).write.mode("overwrite").parquet(part)
+        self._finish(directory)
+        return len(batches)
+
+    def _finish(self, directory: str) -> None:
+        """Put what was merged whole in the place of its parts; forget what was not."""
+        for name in self._names(directory, _MERGED):
+            merged = self._path(f"{directory}/{name}")
+            system = merged.getFileSystem(self._configuration())
+            if not self._names(f"{directory}/{name}", "_SUCCESS"):
+                system.delete(merged, True)
+                continue
+            number = int(name.removeprefix(_MERGED))
+            for batch in self._batches(directory):
+                if batch <= number:
+                    system.delete(self._path(f"{directory}/batch_id={batch}"), True)
+            system.rename(merged, self._path(f"{directory}/batch_id={number}"))
+
+    def _batches(self, directory: str) -> list[int]:
+        return sorted(int(name.removeprefix("batch_id=")) for name in self._names(directory, "batch_id="))
+
+    def _all_batches(self, table: str) -> list[int]:
+        return [batch for day in self.days(table) for batch in self._batches(f"{table}/day={day.isoformat()}")]
+
+    def _tables(self) -> list[str]:
+        return [name for name in TABLES if self.days(name)]
 
     def put_text(self, name: str, text: str) -> None:
         """Write a small file, replacing it whole: a reader sees the old one or the new one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lapse_spark import monitor, summary
+from lapse_spark import anomaly, monitor, summary
 from lapse_spark.entry import start
 from lapse_spark.output import Output
 from lapse_spark.report import Report
@@ -39,8 +39,12 @@ def build(spark: SparkSession, path: str) -> Report:
     page.figure("offsets missed", missing, note="removed before they were read", state="bad" if missing else "plain")
     page.section("When and why")
     _over_time(page, spark, path)
+    odd = anomaly.unusual(counted)
+    page.frame(odd, title="Windows with unusually many")
     page.section("Where")
     page.frame(summary.by_entity(letters), title="By entity and reasons")
+    if "key" in letters.columns:
+        page.frame(summary.poison(letters).limit(20), title="Keys that die again and again")
     page.section("How late", "How long after its deadline a message was removed. A lease protects a message beyond it.")
     page.frame(summary.lateness(letters), title="Lateness, ms")
     if aside is not None and bad:

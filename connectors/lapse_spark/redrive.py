@@ -117,6 +117,22 @@ def records(chosen: DataFrame, target: Target) -> DataFrame:
     )
 
 
+def changed(before: DataFrame, after: DataFrame) -> DataFrame:
+    """What a hook has made of records, if it can be sent.
+
+    Raises:
+        ValueError: a column is missing or has another type.
+    """
+    kinds = {one.name: one.dataType.simpleString() for one in after.schema}
+    for column in before.schema:
+        if kinds.get(column.name) != column.dataType.simpleString():
+            raise ValueError(
+                f"the hook returns column {column.name} as {kinds.get(column.name, 'nothing')}, "
+                f"expected {column.dataType.simpleString()}"
+            )
+    return after.select(*before.columns)
+
+
 def plan(chosen: DataFrame, target: Target, now_ms: int) -> DataFrame:
     """The dry run: letters by entity, reasons, target and refusal, and how many of their deadlines have passed (C30).
 

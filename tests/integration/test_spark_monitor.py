@@ -1,14 +1,21 @@
 """The streaming jobs on real topics: each letter once, whatever happens in between."""
 
 import json
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql.functions import upper as upper_case
 
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
-from lapse_spark import Connection, archive, monitor
+from lapse_spark import Connection, archive, monitor, redrive
 from lapse_spark.cli import spark as commands
 from lapse_spark.output import Output
 from support.wire import Wire
@@ -140,3 +147,115 @@ def test_letters_are_archived_and_redriven_once(spark, kafka, dead, create_topic
     assert archive.purge(spark, kept, day) == []
     assert archive.purge(spark, kept, day.replace(year=day.year + 1)) == [day]
     assert archive.letters(spark, kept) is None
+
+
+class Webhook(BaseHTTPRequestHandler):
+    """Takes what is posted to it; refuses the first time."""
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.posted.append(body["alerts"])
+        self.send_response(500 if len(self.server.posted) == 1 else 204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def webhook():
+    server = HTTPServer(("127.0.0.1", 0), Webhook)
+    server.posted = []
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+
+
+def removed(kafka, name, before):
+    """Remove records, as retention does."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for done in admin.delete_records([TopicPartition(name, 0, before)]).values():
+        done.result(30)
+
+
+@pytest.mark.feature("D2", "X7")
+def test_lost_offsets_and_other_alerts_are_told_once(spark, kafka, dead, webhook, create_topic, unique, tmp_path):
+    path, kept, connection = str(tmp_path / "out"), str(tmp_path / "archive"), Connection(kafka)
+    letters, told = topic.dead_letters(dead.name), create_topic(unique("alerts"))
+    dead(0, 5, Reason.MAX_DELIVERIES)
+    monitor.run(spark, connection, path, pattern=dead.pattern)
+    archive.run(spark, connection, kept, pattern=dead.pattern)
+    dead(5, 12, Reason.MAX_DELIVERIES)
+    dead.wire.records(letters, [b"foreign"])
+    removed(kafka, letters, 9)
+    dead(12, 14, Reason.MAX_DELIVERIES)
+
+    # The archive has nothing with a hole unless asked; the monitor reports it.
+    options = ["archive", kept, "--pattern", dead.pattern, "--bootstrap", kafka]
+    refused = CliRunner().invoke(commands, options)
+    assert refused.exit_code == 1
+    assert "Traceback" not in refused.output
+    assert CliRunner().invoke(commands, [*options, "--allow-gaps"]).exit_code == 0
+    assert sorted(row.offset for row in archive.letters(spark, kept).collect()) == [0, 1, 2, 3, 4, 9, 10, 11, 12, 13]
+    monitor.run(spark, connection, path, pattern=dead.pattern)
+    read = Output(spark, path).read("partitions").where("missing_before > 0").collect()
+    assert [(row.letter_topic, row.first_offset, row.missing_before) for row in read] == [(letters, 9, 4)]
+
+    def tell():
+        secret = f"http://127.0.0.1:{webhook.server_port}/s3cret"
+        options = ["alerts", path, "--topic", told, "--webhook", secret, "--bootstrap", kafka, "--json"]
+        options += ["--within-hours", "1000000", "--poison", "10"]
+        return CliRunner().invoke(commands, options)
+
+    # The webhook fails: nothing counts as told.
+    failed = tell()
+    assert (failed.exit_code, "answered 500" in failed.output, "s3cret" in failed.output) == (1, True, False)
+    found = json.loads(tell().stdout)
+    assert sorted((alert["rule"], alert["entity"], alert["value"]) for alert in found) == [
+        ("gap", letters, 4.0),
+        ("poison", dead.name, 10.0),
+        ("quarantine", letters, 1.0),
+    ]
+    assert webhook.posted == [found, found]
+    assert json.loads(tell().stdout) == []
+    rows = spark.read.format("kafka").options(**connection.reading()).option("subscribe", told).load()
+    texts = [json.loads(bytes(row.value)) for row in rows.orderBy("offset").collect()]
+    assert texts == [*found, *found]  # the failed run had told the topic
+
+    # Both batches are there still, and one of them may be repeated: nothing to compact yet.
+    merged = CliRunner().invoke(commands, ["compact", path, "--json"])
+    assert set(json.loads(merged.stdout).values()) == {0}
+
+
+def upper(records):
+    """A hook: changes the payload."""
+    return records.withColumn("value", upper_case(records["value"].cast("string")).cast("binary"))
+
+
+@pytest.mark.feature("D5", "X6")
+def test_a_redrive_that_dies_half_way_sends_each_letter_once(
+    spark, kafka, dead, create_topic, unique, tmp_path, monkeypatch
+):
+    origin, path = create_topic(unique("orders")), str(tmp_path / "audit")
+    for offset in range(6):
+        dead.wire.letter(dead.name, Bookmark(origin, 0, offset), Reason.MAX_DELIVERIES, value=b"n%d" % offset)
+    dead.wire.flush()
+    sending = redrive.send
+
+    def torn(records, connection):
+        sending(records.where("CAST(value AS STRING) IN ('N1', 'N3', 'N4')"), connection)
+        raise RuntimeError("killed")
+
+    options = ["redrive", path, "--entity", dead.name, "--pattern", dead.pattern, "--bootstrap", kafka, "--json"]
+    options += ["--hook", f"{__name__}:upper"]
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or SimpleNamespace(upper=upper))
+    with monkeypatch.context() as broken:
+        broken.setattr(redrive, "send", torn)
+        died = CliRunner().invoke(commands, [*options, "--send"])
+    assert "killed" in str(died.exception)
+    told = [json.loads(CliRunner().invoke(commands, [*options, *more]).stdout) for more in ([], ["--send"], ["--send"])]
+    assert [(one["sent"], one["earlier"]) for one in told] == [(3, 3), (3, 3), (0, 6)]
+    rows = spark.read.format("kafka").options(**Connection(kafka).reading()).option("subscribe", origin).load()
+    assert sorted(bytes(row.value) for row in rows.collect()) == [b"N%d" % offset for offset in range(6)]

@@ -1,0 +1,83 @@
+"""The commands that look after what the streaming jobs write: alerts on it, and fewer, larger files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+
+import click
+from rich.console import Console
+
+from lapse_spark import alert, anomaly
+from lapse_spark.option import Cluster, cluster, plain_faults, print_json, working
+from lapse_spark.output import TABLES, Output
+from lapse_spark.report import Report
+from lapse_spark.session import session
+
+
+@click.command()
+@click.argument("path")
+@click.option("--within-hours", default=24.0, show_default=True, help="What is older is left alone.")
+@click.option(
+    "--at-least", default=anomaly.AT_LEAST, show_default=True, help="Letters in a window that may be unusual."
+)
+@click.option(
+    "--sigmas", default=anomaly.SIGMAS, show_default=True, help="How far above those before it one has to be."
+)
+@click.option("--poison", default=3, show_default=True, help="Letters of one key that make it suspicious.")
+@click.option("--topic", default="", help="Write the new ones there, as JSON, the id as the key.")
+@click.option(
+    "--webhook",
+    envvar="LAPSE_SPARK_WEBHOOK",
+    default="",
+    help="Send the new ones there by POST. It may hold a secret: use the environment. [env: LAPSE_SPARK_WEBHOOK]",
+)
+@cluster
+def alerts(
+    *,
+    cluster: Cluster,
+    as_json: bool,
+    path: str,
+    within_hours: float,
+    at_least: int,
+    sigmas: float,
+    poison: int,
+    topic: str,
+    webhook: str,
+) -> None:
+    """Tell what is the matter in the monitor's directory PATH, each thing once."""
+    with working("Looking"):
+        new = alert.run(
+            cluster.session("alerts"),
+            cluster.connection,
+            path,
+            within=timedelta(hours=within_hours),
+            topic=topic,
+            webhook=webhook,
+            at_least=at_least,
+            sigmas=sigmas,
+            poison=poison,
+        )
+    if as_json:
+        print_json([asdict(one) for one in new])
+        return
+    page = Report(f"New alerts from {path}")
+    page.table(("rule", "entity", "text"), [[one.rule, one.entity, one.text] for one in new], title=f"{len(new)}")
+    page.show(Console())
+
+
+@click.command()
+@click.argument("path")
+@click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def compact(path: str, master: str | None, as_json: bool) -> None:
+    """Make few files of many in a directory of the monitor or the archive; not while the job runs."""
+    merged: dict[str, int] = {}
+    with plain_faults(), working("Compacting"):
+        output = Output(session("lapse compact", master=master), path)
+        for table in TABLES:
+            merged[table] = sum(output.compact(table, day) for day in output.days(table))
+    if as_json:
+        print_json(merged)
+    else:
+        click.echo(", ".join(f"{table}: {number} batches merged" for table, number in merged.items()))

@@ -1,0 +1,76 @@
+"""Spark's own cluster on this machine: a master and workers, each a process, as `start-master.sh` starts them."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pyspark
+
+SPARK_HOME = Path(pyspark.__file__).parent
+# Java's flags for processes that live for seconds; they hold for the executors, too.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+_PACKAGE = "org.apache.spark.deploy"
+_TIMEOUT_S = 120
+
+
+@contextmanager
+def standalone(directory: Path, java_home: Path, workers: int = 2) -> Iterator[str]:
+    """Start a cluster with workers of one core each; yields its address, `spark://…`."""
+    rpc, page = _free_port(), _free_port()
+    master = f"spark://127.0.0.1:{rpc}"
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(java_home),
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+    }
+    commands = [["master.Master", "--host", "127.0.0.1", "--port", str(rpc), "--webui-port", str(page)]]
+    for number in range(workers):
+        own = ["--host", "127.0.0.1", "--cores", "1", "--memory", "600m", "--work-dir", str(directory / f"w{number}")]
+        commands.append(["worker.Worker", *own, "--webui-port", "0", master])
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, (program, *arguments) in enumerate(commands):
+            with (directory / f"{program}-{number}.log").open("wb") as log:
+                command = [str(SPARK_HOME / "bin" / "spark-class"), f"{_PACKAGE}.{program}", *arguments]
+                processes.append(
+                    subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+                )
+        _await_workers(page, workers, processes, directory)
+        yield master
+    finally:
+        # Executors are children of their workers, in the same groups.
+        for process in processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(20)
+
+
+def _await_workers(page: int, workers: int, processes: list[subprocess.Popen[bytes]], directory: Path) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    alive = 0
+    while alive < workers:
+        logs = "\n".join(log.read_text()[-2000:] for log in directory.glob("*.log"))
+        assert time.monotonic() < deadline, f"{alive} workers after {_TIMEOUT_S} s\n{logs}"
+        assert all(process.poll() is None for process in processes), logs
+        time.sleep(0.1)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
+                alive = orjson.loads(answer.read())["aliveworkers"]
+        except (urllib.error.URLError, OSError):
+            continue
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

@@ -1,0 +1,47 @@
+from datetime import UTC, date, datetime
+
+import pytest
+
+from lapse_spark.output import Output
+
+pytestmark = [pytest.mark.spark, pytest.mark.feature("X7")]
+
+DAY = date(2026, 3, 1)
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def test_many_batches_become_one_and_the_newest_stays(spark, tmp_path):
+    output = Output(spark, str(tmp_path))
+
+    def write(number, table="letters"):
+        rows = spark.range(3).selectExpr(f"concat('{number}-', id) AS id", "TIMESTAMP '2026-03-01 12:00:00' AS at")
+        output.write(table, rows, rows["at"], number)
+
+    def state():
+        names = sorted(path.name for path in (tmp_path / "letters" / "day=2026-03-01").iterdir())
+        return names, sorted(row.id for row in output.read("letters").collect())
+
+    for number in range(4):
+        write(number)
+    _, everything = state()
+    assert len(everything) == 12
+    assert output.compact("letters", DAY) == 3
+    assert state() == (["batch_id=2", "batch_id=3"], everything)
+    assert output.compact("letters", DAY) == 0
+    # The newest batch may be repeated after a crash, and is what it was.
+    write(3)
+    assert state() == (["batch_id=2", "batch_id=3"], everything)
+
+    # A compaction that was killed before its parts were gone, and one that was killed before it was whole.
+    directory = tmp_path / "letters" / "day=2026-03-01"
+    write(4)
+    spark.read.parquet(str(directory / "batch_id=2"), str(directory / "batch_id=3")).write.parquet(
+        str(directory / "_merged-3")
+    )
+    _, everything = state()
+    assert len(everything) == 15
+    assert output.compact("letters", DAY) == 0
+    assert state() == (["batch_id=3", "batch_id=4"], everything)
+    (directory / "_merged-3").mkdir()
+    assert output.compact("letters", DAY) == 0
+    assert state() == (["batch_id=3", "batch_id=4"], everything)
