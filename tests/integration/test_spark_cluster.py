@@ -65,6 +65,7 @@ def coordinates(jar: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # five JVMs start; half a minute on two quiet cores
 @pytest.mark.feature("D3", "D4")
 def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
     name, underlying = queue
@@ -100,7 +101,7 @@ def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
         environment = {**os.environ, "JAVA_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(SPARK_HOME)}
         done = subprocess.run(
-            [*command, "--json"], env=environment, capture_output=True, text=True, timeout=240, check=False
+            [*command, "--json"], env=environment, capture_output=True, text=True, timeout=540, check=False
         )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     told = json.loads(done.stdout)
