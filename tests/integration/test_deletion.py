@@ -23,17 +23,18 @@ QUEUES = {
     "orders": {"partitions": 2, "expiration": "enabled"},
     "forced": {"dead_letter_reasons": ["purged"]},
     "wide": {"partitions": 3},
+    "total": {"partitions": 2, "ordering": "total"},
     "other": {},
 }
-ENTITIES = 7 + 2
+SHARDS = 8 + 2
 
 
 @pytest.fixture(scope="module")
 def lot(deploy: Deploy) -> Iterator[Deployment]:
     """Queues and a SOW topic, and one worker."""
     deployment = deploy(QUEUES)
-    deployment.configure(QUEUES, {"prices": {"partitions": 2}})
-    deployment.apply().worker().wait_for_shards(ENTITIES)
+    deployment.configure(QUEUES, {"prices": {"partitions": 2}}, store="rocksdb")
+    deployment.apply().worker().wait_for_shards(SHARDS, 120)
     yield deployment
     assert deployment.workers[0].running, "the worker went on through all of it"
 
@@ -99,6 +100,8 @@ def test_a_queue_is_deleted_when_it_is_empty_and_the_worker_goes_on(lot: Deploym
     assert sorted((event.partition, event.detail) for event in told) == [(0, "by command"), (1, "by command")]
     with pytest.raises(LapseError, match="there is no queue"):
         lot.depth("orders")
+    until(lambda: not list(lot.directory.rglob(f"{name}-*.rocksdb")), "copies on disk are gone as well")
+    assert len(list(lot.directory.rglob("*.rocksdb"))) == SHARDS - 2
     still_served(lot, "other")
 
 
@@ -129,6 +132,17 @@ def test_a_message_published_before_the_deletion_stands_in_its_way(lot: Deployme
     kcat = Kcat(lot, "wide", 1)
     assert "partition 0" in kcat.ask("delete")["error"]
     assert lot.depth("wide")["depth"] == 3
+
+
+@pytest.mark.feature("C4", "Q17")
+def test_a_queue_in_one_order_looks_at_all_partitions_before_it_ends(lot: Deployment) -> None:
+    with lot.queue("total") as queue:
+        lot.write("total", "x", partition=1)
+        with pytest.raises(CommandFailed, match="1 available"):
+            queue.delete()
+        queue.purge()
+        queue.delete()
+    until(lambda: not own(lot, "total"), "the changelog goes last")
 
 
 @pytest.mark.feature("C4", "S3", "L11")

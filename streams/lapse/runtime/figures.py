@@ -20,6 +20,8 @@ LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 DURATION_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
+_END: Final = "deleted"
+
 
 class Distribution:
     """Values counted by buckets.
@@ -96,6 +98,8 @@ class ShardFigures:
         for delivery in step.deliveries:
             counts["delivered"] += len(delivery.messages)
         for happening in step.happenings:
+            if happening.kind == _END:
+                continue  # of the queue; what is counted under this name are records
             counts[happening.kind] += 1 if happening.messages is None else len(happening.messages)
         letters = 0
         for removal in step.removals:
@@ -116,7 +120,7 @@ class ShardFigures:
     def sow_step(self, step: SowStep) -> None:
         """Count a SOW topic's step."""
         late: list[int] = []
-        told = [one for one in step.departures if isinstance(one, Departure)]
+        told = [one for one in step.departures if isinstance(one, Departure) and not one.of_the_whole]
         for expiries in step.departures:
             if isinstance(expiries, Expiries):
                 self.counts[Happening.EXPIRED] += len(expiries.records)

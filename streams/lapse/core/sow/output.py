@@ -60,6 +60,11 @@ class Departure(NamedTuple):
     subscription: str = ""
     detail: str = ""
 
+    @property
+    def of_the_whole(self) -> bool:
+        """Whether it is the end of the SOW topic, not of one of its records."""
+        return self.happening is Happening.DELETED and self.place is None
+
 
 class Expiries(NamedTuple):
     """Events of many records that nothing but time has removed, at one instant.
