@@ -97,7 +97,7 @@ class QueueEstate:
         for index in sorted(self._state.segments):
             if not self._state.outline(index).count(State.LEASED):
                 continue
-            segment = self._state.segments[index]
+            segment = self._state.segments.look(index)
             if segment.holder is None or segment.until_ms is None:
                 continue
             leased = np.flatnonzero(segment.state[: segment.used] == State.LEASED)
