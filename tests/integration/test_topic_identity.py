@@ -135,5 +135,38 @@ def test_records_that_kafka_removed_leave_though_nobody_reads(deploy: Deploy) ->
     assert (left["depth"], left["scheduled"]) == (1, 0)
 
 
+@pytest.mark.feature("C40", "Q2")
+def test_messages_of_a_topic_that_was_deleted_leave_and_the_queue_goes_on(deploy: Deploy) -> None:
+    """Read or not: a topic of a pattern that is gone, payloads and all, holds nothing up."""
+    here = deploy(
+        {
+            "read": {"topic_pattern": "data{}-.*", "default_publish_target": "data{}-a"},
+            "unread": {"topic_pattern": "data{}-.*", "default_publish_target": "data{}-a"},
+        },
+        session_timeout="2s",
+    ).apply()
+    worker = here.worker(supervised=True).wait_for_shards(2)
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    gone, stays = here.name("data") + "-b", here.name("data") + "-a"
+    admin.create_topics([NewTopic(gone, 1, 1)])[gone].result(15)
+    write(here.servers, gone, [b"%d" % number for number in range(3)])
+    for queue in ("read", "unread"):
+        until(lambda queue=queue: here.depth(queue)["depth"] == 3, f"the messages in {queue}")
+    worker.kill()
+    admin.delete_topics([gone])[gone].result(15)
+    write(here.servers, stays, [b"after"])
+    worker.start().wait_for_shards(2)
+    with here.subscriber("read", 10, timeout_s=60) as subscriber:
+        values = set()
+        while b"after" not in values:
+            delivery = subscriber.receive(60)
+            assert delivery is not None
+            values.add(delivery.value)
+            delivery.acknowledge()
+    until(lambda: here.depth("unread")["depth"] == 1, "what is left", 90)
+    assert len(here.letters("unread", 3)) == 3
+    assert worker.running
+
+
 def producer_write(here: Deployment, topic: str, count: int) -> None:
     write(here.servers, topic, [b"%d" % number for number in range(count)])

@@ -68,9 +68,9 @@ class Services:
         self.output_producer = BatchProducer(brokers, security)
         self.letters = LetterWriter(self.output_producer)
         self.changelog_reader = ChangelogReader(brokers, security)
-        self.log_reader = LogReader(brokers, security)
-        self.aside_reader = LogReader(brokers, security)
         self.topic_ids = TopicIds(admin)
+        self.log_reader = LogReader(brokers, security, self.topic_ids)
+        self.aside_reader = LogReader(brokers, security, self.topic_ids)
         self.clock = BrokerClock(max_skew_ms)
         self.watch = Watch(session_s)
         self.stands_by = stands_by

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaTimeoutError
 from faust.types import TP
 
 from lapse.runtime.farewell import farewell
+from lapse.runtime.topic_id import TopicIds
 
 logger = logging.getLogger(__name__)
 
 _RECORD_OVERHEAD_BYTES: Final = 300
 _READ_AHEAD_RECORDS: Final = 5_000
 _PATIENCE_S: Final = 10.0
+_GONE_FOR_S: Final = 10.0
+"""So long a topic that was deleted is not asked for again."""
+
 _NO_PARTITION: Final = TopicPartition("", -1)
 """Stands for the connection that only asks for offsets."""
 
@@ -202,9 +208,12 @@ class LogReader:
     Args:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
+        topic_ids: tells which topics there are; of one that was deleted nothing can be read.
     """
 
-    def __init__(self, bootstrap_servers: str, security: dict[str, Any]) -> None:
+    def __init__(self, bootstrap_servers: str, security: dict[str, Any], topic_ids: TopicIds) -> None:
+        self._topic_ids = topic_ids
+        self._gone_at: dict[str, float] = {}
         self._settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers,
             "enable_auto_commit": False,
@@ -222,35 +231,58 @@ class LogReader:
         """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
 
         Returns:
-            Records with offsets from `first` on, ascending; empty if the log has none left there.
+            Records with offsets from `first` on, ascending; empty if the log has none left there, or the topic is gone.
         """
         tp = TopicPartition(topic, partition)
         async with self._lock:
-            consumer = await self._consumer(tp)
-            if self._next.get(tp) != first:
-                begin = (await consumer.beginning_offsets([tp]))[tp]
-                consumer.seek(tp, max(first, begin))
-            log_end = (await consumer.end_offsets([tp]))[tp]
-            if first >= log_end:
-                # Reading there would begin again at the log's start, over and over.
-                self._next.pop(tp, None)
+            if tp not in self._consumers and await self._is_gone(topic):
                 return []
-            end = min(log_end, last + 1)
-            records: list[Record] = []
-            waited = 0.0
-            while True:
-                got = await consumer.getmany(tp, timeout_ms=200, max_records=_READ_AHEAD_RECORDS)
-                records.extend(got.get(tp, ()))
-                self._next[tp] = await consumer.position(tp)
-                if self._next[tp] >= end:
-                    return records
-                if not got:
-                    waited += 0.2
-                    if waited > _PATIENCE_S:
-                        raise TimeoutError(
-                            f"{topic}:{partition}: reading back from offset {first} made no progress "
-                            f"for {_PATIENCE_S:.0f} s"
-                        )
+            try:
+                return await self._read(tp, first, last)
+            except (KafkaTimeoutError, TimeoutError):
+                if not await self._is_gone(topic):
+                    raise
+                self._next.pop(tp, None)
+                await self._consumers.pop(tp).stop()
+                return []
+
+    async def _read(self, tp: TopicPartition, first: int, last: int) -> list[Record]:
+        consumer = await self._consumer(tp)
+        if self._next.get(tp) != first:
+            begin = (await asyncio.wait_for(consumer.beginning_offsets([tp]), _PATIENCE_S))[tp]
+            consumer.seek(tp, max(first, begin))
+        log_end = (await asyncio.wait_for(consumer.end_offsets([tp]), _PATIENCE_S))[tp]
+        if first >= log_end:
+            # Reading there would begin again at the log's start, over and over.
+            self._next.pop(tp, None)
+            return []
+        end = min(log_end, last + 1)
+        records: list[Record] = []
+        waited = 0.0
+        while True:
+            got = await consumer.getmany(tp, timeout_ms=200, max_records=_READ_AHEAD_RECORDS)
+            records.extend(got.get(tp, ()))
+            self._next[tp] = await consumer.position(tp)
+            if self._next[tp] >= end:
+                return records
+            if not got:
+                waited += 0.2
+                if waited > _PATIENCE_S:
+                    raise TimeoutError(
+                        f"{tp.topic}:{tp.partition}: reading back from offset {first} made no progress "
+                        f"for {_PATIENCE_S:.0f} s"
+                    )
+
+    async def _is_gone(self, topic: str) -> bool:
+        """Whether a topic was deleted; asked several times, for a broker that has just started may not know all."""
+        if time.monotonic() - self._gone_at.get(topic, -_GONE_FOR_S) < _GONE_FOR_S:
+            return True
+        for _ in range(3):
+            if await self._topic_ids.of([topic]):
+                return False
+            await asyncio.sleep(1)
+        self._gone_at[topic] = time.monotonic()
+        return True
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
         """Read one record; None where Kafka no longer has it."""
