@@ -7,10 +7,15 @@ import sys
 
 import pytest
 
-from support.deployment import Deployment
+from support.deployment import Deployment, broker_now_ms
 from support.log import until
 
-QUEUES = {"orders": {"expiration": "300ms"}, "neighbour": {"topics": ["orders{}"]}, "elsewhere": {}}
+QUEUES = {
+    "orders": {"expiration": "300ms"},
+    "neighbour": {"topics": ["orders{}"]},
+    "elsewhere": {},
+    "old": {"expiration": "300ms"},
+}
 
 pytestmark = pytest.mark.feature("D5")
 
@@ -80,3 +85,22 @@ def test_mistakes_are_named(served: Deployment) -> None:
     assert "expected a duration" in dlq(served, "redrive", name, "--lifetime", "new:30", code=2)
     assert "column" in dlq(served, "redrive", name, "--filter", "/n = ", code=1)
     assert "there is no dead-letter topic" in dlq(served, "ls", "nobody-at-all", code=1)
+
+
+def test_old_letters_are_deleted_dry_first_and_nothing_but_letters(served: Deployment) -> None:
+    name = served.name("old")
+    served.write("old", "first", "second")
+    first = served.letters("old", 2)
+    between_ms = first[-1].timestamp()[1] + 1
+    until(lambda: broker_now_ms() > between_ms, "another millisecond")
+    served.write("old", "third")
+    served.letters("old", 3)
+    dry = dlq(served, "purge", name, "--until", str(between_ms))
+    assert "Nothing was deleted. With --yes, 2 letters are." in dry
+    assert [row["letters"] for row in rows(dlq(served, "ls", name, "--json"))] == [3]
+    (row,) = rows(dlq(served, "purge", name, "--until", str(between_ms), "--yes", "--json"))
+    assert (row["topic"], row["partition"], row["from"], row["to"]) == (f"dlq.{name}", 0, 0, 1)
+    assert [one["value"] for one in rows(dlq(served, "show", name, "--json"))] == ["third"]
+    assert "no letters" in dlq(served, "purge", name, "--until", str(between_ms))
+    other = f"lapse.events.{name}"
+    assert "is no dead letter" in dlq(served, "purge", other, "--until", "0s", "--yes", code=1)

@@ -1,4 +1,4 @@
-"""`lapse dlq`: look into dead letters, and send them back (D2, D5)."""
+"""`lapse dlq`: look into dead letters, send them back, and delete old ones (D2, D5)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.error import LapseError
+from lapse_client.letter_purge import LetterPurge
 from lapse_client.redrive import Choice, Line, Target, plan, send
 
 Command = Callable[..., Any]
@@ -156,6 +157,28 @@ def redrive(
     if not as_json:
         ready = sum(1 for line in kept if not line.refused)
         click.echo(f"{count:,} letters sent." if yes else f"Nothing was sent. With --yes, {ready:,} letters are.")
+
+
+@dlq.command()
+@click.argument("name")
+@click.option("--until", type=INSTANT, required=True, help='Written before then; "30d": thirty days ago.')
+@click.option("--yes", is_flag=True, help="Delete. Without it nothing is deleted: what would be is shown.")
+@_SERVERS
+@_JSON
+def purge(name: str, until: int, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
+    """Delete letters that were written before an instant; a dry run unless --yes."""
+    with _told():
+        letters = LetterPurge(name, Connection.from_environment(bootstrap_servers))
+        spans = letters.plan(until)
+        if yes:
+            letters.carry_out(spans)
+    rows = [
+        {"topic": letters.topic, "partition": span.partition, "from": span.first, "to": span.stop - 1} for span in spans
+    ]
+    _print(rows, as_json, f"purge of {letters.topic}" if yes else f"purge of {letters.topic}: a dry run")
+    if not as_json:
+        count = sum(span.stop - span.first for span in spans)
+        click.echo(f"{count:,} letters deleted." if yes else f"Nothing was deleted. With --yes, {count:,} letters are.")
 
 
 def _target(elsewhere: str, lifetime: str) -> Target:
