@@ -76,6 +76,30 @@ class Changelog:
             self.latest[key] = value
         return True
 
+    def take_all(self, records: Iterable[Any]) -> list[tuple[bytes, bytes | None]]:
+        """Take in the next records; returns those that are not void, in order.
+
+        The same as `take` for each, but what the reigning epoch has written, which is nearly everything, goes quickly.
+        """
+        reigning = epoch_header(self.epoch)
+        latest, void = self.latest, self.void
+        taken: list[tuple[bytes, bytes | None]] = []
+        for record in records:
+            key, value, headers = record.key, record.value, record.headers
+            if headers == reigning and key and key[0]:
+                if void:
+                    void.discard(key)
+                if value is None:
+                    latest.pop(key, None)
+                else:
+                    latest[key] = value
+            elif not self.take(key, value, headers):
+                continue
+            else:
+                reigning = epoch_header(self.epoch)
+            taken.append((key, value))
+        return taken
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """The shard's own records, one after the other: without claims and progress."""
         return ((key, self.latest[key]) for key in self.latest if not key.startswith(b"\x00"))
@@ -144,11 +168,7 @@ class ChangelogReader:
             while position < end:
                 taken: list[tuple[bytes, bytes | None]] = []
                 for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
-                    taken.extend(
-                        (record.key, record.value)
-                        for record in records
-                        if into.take(record.key, record.value, record.headers)
-                    )
+                    taken += into.take_all(records)
                 position = await consumer.position(tp)
                 into.next_offset = position
                 if keep is not None:

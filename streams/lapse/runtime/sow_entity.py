@@ -52,7 +52,7 @@ class SowEntity(Entity):
         """Build a shard from its changelog."""
         letters = self.config.dead_letter_topic(self.name)
         shard = SowShard(self._settings(partition))
-        shard.restore(changelog.items())
+        shard.restore(changelog.latest.items())
         output = SowOutput(self.name, partition, epoch, letters, self._dead_letter_partitions)
         return SowMachine(shard, output, self.services.aside_reader.one, self.rule(epoch, changelog))
 

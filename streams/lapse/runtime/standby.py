@@ -131,8 +131,6 @@ class Standby:
             self._drop(partition)
             self._changed = True
             return
-        taken = [
-            (record.key, record.value) for record in records if changelog.take(record.key, record.value, record.headers)
-        ]
+        taken = changelog.take_all(records)
         changelog.next_offset = records[-1].offset + 1
         self._keep(partition, taken, changelog)

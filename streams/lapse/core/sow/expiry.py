@@ -80,10 +80,16 @@ class DeadlineIndex:
         self._reset()
         coarse = self._coarse
         filed = 0
+        unpack = DEADLINE.unpack_from
         for key, entry in self._entries.items():
-            deadline_ms = deadline_of(entry)
+            (deadline_ms,) = unpack(entry)
             if deadline_ms != NEVER:
-                coarse.setdefault(deadline_ms >> _SHIFT, []).append(key)
+                second = deadline_ms >> _SHIFT
+                keys = coarse.get(second)
+                if keys is None:
+                    coarse[second] = [key]
+                else:
+                    keys.append(key)
                 filed += 1
         self._filed = filed
         self._coarse_order = sorted(coarse)

@@ -160,8 +160,9 @@ class SowState:
         others: list[tuple[bytes, bytes | None]] = []
         sequence = 0
         unpack_from = HEAD.unpack_from
+        record_prefix = journal.RECORD[0]
         for name, value in items:
-            if name[:1] == journal.RECORD and value is not None:
+            if name[0] == record_prefix and value is not None:
                 entries[name] = value
                 number = unpack_from(value)[2]
                 if number > sequence:

@@ -1,0 +1,35 @@
+"""Reading a changelog in bulk is the same as record by record."""
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.runtime.changelog import Changelog, claim_key, epoch_header, progress_key
+
+
+class Read(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+EPOCHS = st.integers(0, 3)
+KEYS = st.one_of(
+    st.sampled_from([b"ra", b"rb", b"", None]), EPOCHS.map(claim_key), EPOCHS.map(progress_key), st.just(b"\0x1")
+)
+HEADERS = st.one_of(
+    EPOCHS.map(epoch_header), st.just([]), EPOCHS.map(lambda epoch: [("other", b"1"), *epoch_header(epoch)])
+)
+RECORDS = st.builds(Read, KEYS, st.sampled_from([b"1", b"2", None]), HEADERS)
+
+
+@pytest.mark.feature("S9", "L9")
+@given(st.lists(RECORDS, max_size=12), st.integers(0, 12))
+def test_many_records_are_taken_in_as_one_by_one(records, cut):
+    bulk, single = Changelog(), Changelog()
+    taken = bulk.take_all(records[:cut]) + bulk.take_all(records[cut:])
+    assert taken == [(one.key, one.value) for one in records if single.take(one.key, one.value, one.headers)]
+    assert bulk == single
+    assert list(bulk.latest) == list(single.latest)
