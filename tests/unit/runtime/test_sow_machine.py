@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from lapse.core.reason import Reason
+from lapse.core.sow.record import payload_of
 from lapse.protocol import event
 from lapse.protocol.answer import decode as decode_answer
 from lapse.protocol.command import Command, encode
@@ -63,6 +64,71 @@ def test_a_large_step_goes_ahead_in_order_and_ends_in_a_small_batch():
     restored.restore([*ahead, *effects.journal])
     assert restored.state.entries == running.shard.state.entries
     assert len(rows(effects, "lapse.sow.prices")) == 30
+
+
+@pytest.mark.feature("S8")
+def test_of_several_updates_of_a_key_in_one_step_the_last_is_journaled_and_subscribers_are_told_of_each():
+    running = machine()
+    running.maintain()
+    running.command(Arrived(0, T, None, b'{"command": "subscribe", "id": "s", "subscription": "s"}'))
+    headers = [("lapse-ttl-ms", b"50")]
+    running.arrive("prices", 0, [Arrived(n, T + n, b"k%d" % (n % 3), b"%d" % n, headers) for n in range(30)])
+    delta = [("lapse-command", b"delta")]
+    running.arrive("prices", 0, [Arrived(30, T + 30, b"k0", b'{"a":1}'), Arrived(31, T + 31, b"k0", b'{"b":2}', delta)])
+    effects = finish(running)
+    journaled = [value for key, value in effects.journal if key[:1] == b"r"]
+    last = {b"k0": b'{"a":1,"b":2}', b"k1": b"28", b"k2": b"29"}
+    assert [payload_of(value) for value in journaled] == list(last.values())
+    assert {key: value for key, value, _ in rows(effects, "lapse.sow.prices")} == last
+    told = rows(effects, "lapse.prices.deliveries")
+    assert [value for _, value, _ in told] == [b"%d" % n for n in range(30)] + [b'{"a":1}', b'{"a":1,"b":2}']
+
+
+@pytest.mark.feature("S4", "S7", "S8")
+def test_records_that_expire_together_leave_in_turns_and_subscribers_are_told_of_those_they_saw():
+    running = machine()
+    running.maintain()
+    for name, text in [("all", "TRUE"), ("odd", "/n = 1")]:
+        command = {"command": "subscribe", "id": name, "subscription": name, "filter": text}
+        running.command(Arrived(0, T, None, orjson.dumps(command)))
+    count = 2 * running.most_at_once + 1
+    headers = [("lapse-ttl-ms", b"50"), ("own", b"x")]
+    records = [Arrived(n, T + n % 7, b"k%d" % n, b'{"n":%d}' % (n % 2), headers) for n in range(count)]
+    running.arrive("prices", 0, records)
+    running.command(Arrived(1, T, None, b'{"command": "subscribe", "id": "late", "subscription": "late"}'))
+    finish(running)
+    left = []
+    while running.next_due_ms() <= T + 60:
+        before = len(running.shard.state.entries)
+        running.advance(T + 60)
+        left.append(before - len(running.shard.state.entries))
+    assert sum(left) == count
+    assert max(left) <= running.most_at_once
+    effects = finish(running)
+    tombstones = rows(effects, "lapse.sow.prices")
+    assert len(tombstones) == count
+    assert {value for _, value, _ in tombstones} == {None}
+    told = rows(effects, "lapse.prices.deliveries")
+    assert [headers["lapse-subscription"] for _, _, headers in told].count(b"all") == count
+    assert {key for key, _, headers in told if headers["lapse-subscription"] == b"odd"} == {
+        b"k%d" % n for n in range(1, count, 2)
+    }
+    assert not any(headers["lapse-subscription"] == b"late" for _, _, headers in told)
+    found = next((value, headers) for key, value, headers in told if key == b"k1")
+    assert found == (
+        b'{"n":1}',
+        {
+            "lapse-kind": b"oof",
+            "lapse-subscription": b"all",
+            "lapse-epoch": b"3",
+            "lapse-bookmark": b"prices:0:1",
+            "lapse-timestamp-ms": b"%d" % (T + 1),
+            "lapse-expires-at-ms": b"%d" % (T + 51),
+            "lapse-operation": b"expired",
+            "lapse-reasons": b"time_limit",
+            "own": b"x",
+        },
+    )
 
 
 @pytest.mark.feature("S4", "D4")

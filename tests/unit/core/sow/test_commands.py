@@ -121,6 +121,64 @@ def test_an_equality_is_looked_up_and_the_rest_of_the_filter_decides():
         desk.crash(2)
 
 
+class Looks:
+    """Reads payloads, and counts them."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, payload):
+        self.count += 1
+        return json.loads(payload)
+
+    def since(self):
+        count, self.count = self.count, 0
+        return count
+
+
+@pytest.mark.feature("S11")
+def test_records_that_the_index_does_not_name_are_not_looked_at():
+    looks = Looks()
+    desk = Desk(shard_of(hash_index=("/symbol",), parse=looks))
+    for n in range(200):
+        desk.put(f"k{n}", {"symbol": f"S{n % 100}", "n": n}, 0)
+    looks.since()
+    assert sorted(doc["n"] for doc in desk.select(1, filter="/symbol = 'S7' AND /n > 0")) == [7, 107]
+    assert looks.since() == 2
+    assert len(desk.select(1, filter="/symbol = 'S7' AND /n > 0", order_by="/n", top_n=1)) == 1
+    assert looks.since() <= 4
+    assert len(desk.select(1, filter="/n = 7")) == 1
+    assert looks.since() == 200
+
+
+@pytest.mark.feature("S5", "C45")
+@pytest.mark.parametrize("order_by", [None, "/n", "/n DESC"])
+@pytest.mark.parametrize("top_n", [None, 30])
+def test_a_query_looks_at_so_many_records_at_a_time_and_no_more(order_by, top_n):
+    looks = Looks()
+    desk = Desk(shard_of(parse=looks, max_scan=50, batch_size=20))
+    for n in range(1_000):
+        desk.put(f"k{n}", {"n": n * 7919 % 1_000}, 0)
+    step = desk.ask("sow", 1, filter="/n >= 900", order_by=order_by, top_n=top_n)
+    assert looks.since() == 0
+    (query,) = step.queries
+    found, pulls = [], 0
+    while not query.finished:
+        pulled = desk.pull(query, 1)
+        assert looks.since() <= 50
+        numbers = [json.loads(message.payload)["n"] for message in pulled.messages if message.kind is Kind.SOW]
+        assert len(numbers) <= 20
+        found += numbers
+        pulls += 1
+    expected = sorted(range(900, 1_000), reverse=order_by == "/n DESC")
+    if order_by is None:
+        assert len(set(found)) == len(found) == (top_n or 100)
+        assert set(found) <= set(expected)
+    else:
+        assert found == expected[:top_n]
+        assert pulls >= 1_000 // 50
+
+
 @pytest.mark.feature("X7", "X1")
 @pytest.mark.parametrize("name", ["sow", "sow_delete", "subscribe", "sow_and_subscribe", "delta_subscribe"])
 def test_a_bad_filter_is_answered_and_nothing_is_done(name):

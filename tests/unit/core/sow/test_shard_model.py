@@ -35,12 +35,16 @@ class ShardLife(RuleBasedStateMachine):
     queries = Bundle("queries")
 
     @initialize(
-        enabled=st.booleans(), default=st.none() | st.integers(1, 30), model=st.sampled_from(["override", "ceiling"])
+        enabled=st.booleans(),
+        default=st.none() | st.integers(1, 30),
+        model=st.sampled_from(["override", "ceiling"]),
+        index=st.sampled_from([(), ("/x",)]),
     )
-    def begin(self, enabled, default, model):
+    def begin(self, enabled, default, model, index):
         self.now = 0
         self.model = model
-        self.desk = Desk(shard_of(default, model, enabled=enabled, grave_ms=GRAVE_MS, batch_size=1, max_scan=2))
+        self.fixed = {"grave_ms": GRAVE_MS, "batch_size": 1, "max_scan": 2, "hash_index": index}
+        self.desk = Desk(shard_of(default, model, enabled=enabled, **self.fixed))
         self.oracle = Oracle(enabled, default, model == "ceiling")
         self.mirrors: dict[str, tuple[Mirror, str | None]] = {}
         self.gone: list[tuple[str, bytes, str]] = []
@@ -168,9 +172,7 @@ class ShardLife(RuleBasedStateMachine):
         shard_settings = before.settings
         if flip:
             self.oracle.acts = not self.oracle.acts
-            shard_settings = shard_of(
-                self.oracle.default, self.model, enabled=self.oracle.acts, grave_ms=GRAVE_MS, batch_size=1, max_scan=2
-            ).settings
+            shard_settings = shard_of(self.oracle.default, self.model, enabled=self.oracle.acts, **self.fixed).settings
         step = self.desk.crash(self.now, shard_settings)
         after = self.desk.shard.state
         assert after.entries == before.entries
@@ -232,6 +234,24 @@ TestShardLife.settings = settings(
 )
 TestShardLife.pytestmark = [
     pytest.mark.feature(
-        "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "L5", "L9", "L10", "L11", "C1", "C2", "C44", "C45", "C46", "C47"
+        "S2",
+        "S3",
+        "S4",
+        "S5",
+        "S6",
+        "S7",
+        "S8",
+        "S9",
+        "S11",
+        "L5",
+        "L9",
+        "L10",
+        "L11",
+        "C1",
+        "C2",
+        "C44",
+        "C45",
+        "C46",
+        "C47",
     )
 ]
