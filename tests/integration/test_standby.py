@@ -49,3 +49,27 @@ def test_a_shard_is_taken_over_from_where_the_standby_was(
             assert end - begun < RECORDS // 3
             until(lambda: count() == RECORDS, "all records, at the other worker")
             assert sum(1 for _ in client.query(keys=("k0", "late"))) == 1
+
+
+@pytest.mark.feature("S9", "Q16", "L11")
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_a_worker_that_is_started_again_may_begin_with_what_it_had(
+    kafka: str, unique: Callable[[str], str], tmp_path: Path, store: str
+) -> None:
+    name, app = unique("prices"), unique("app")
+    worker = Worker(tmp_path, kafka, app, f'[sow."{name}"]\npartitions = 2\nexpiration = "enabled"\n', store)
+    connection = Connection(kafka)
+    with worker, SowClient(name, connection=connection) as client, Publisher(connection) as publisher:
+        for number in range(100):
+            publisher.submit(name, b'{"n": %d}' % number, key=b"k%d" % number)
+        publisher.flush()
+        until(lambda: sum(1 for _ in client.query()) == 100, "all records")
+        notes = [path.read_text() for path in tmp_path.rglob(f"*{name}.shards")]
+        assert notes == ["[0, 1]"]
+        worker.kill()
+        publisher.publish(name, None, key=b"k0")
+        worker.start()
+        until(lambda: worker.text().count("restored") == 4, "the take-over", 60)
+        assert sum(1 for _ in client.query()) == 99
+        publisher.publish(name, b"{}", key=b"k0")
+        until(lambda: sum(1 for _ in client.query()) == 100, "the update behind the restart")

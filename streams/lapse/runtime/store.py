@@ -21,6 +21,7 @@ from faust.stores.base import Store as FaustStore
 from faust.types import TP, EventT
 
 from lapse.runtime.changelog import Changelog, ChangelogReader, claim_key, epoch_header
+from lapse.runtime.head_start import HeadStart
 from lapse.runtime.producer import BatchProducer, BatchTooLarge
 from lapse.runtime.standby import Standby
 
@@ -101,6 +102,8 @@ class JournalStore(FaustStore[Any, Any]):
         self._owned: set[int] = set()
         self._gone = False
         self._standby: Standby | None = None
+        self._noted: HeadStart | None = None
+        self._assigned = False
         self._topic_id = ""
         self.last_timestamp_ms: int | None = None
         """The broker's timestamp of the last record written; None where the topic has the writer's timestamps."""
@@ -149,12 +152,14 @@ class JournalStore(FaustStore[Any, Any]):
         self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
     ) -> None:
         """Give up the shards that went, take over those that came."""
+        self._assigned = True
         if self._gone:
             return
         mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic} - self.owner.laid_down
         if mine and not await self.owner.exists():
             logger.warning("%s: was deleted; there is nothing to take over", self.table_name)
             mine = set()
+        await self._look_at_changelog()
         for partition in sorted(self._owned - mine):
             self._owned.discard(partition)
             await self.owner.release(partition)
@@ -169,16 +174,34 @@ class JournalStore(FaustStore[Any, Any]):
         for partition in sorted(mine - self._owned):
             await self._take_over(partition)
             self._owned.add(partition)
-        self._stand_by()
+        self._head_start().note(self._owned)
+        if self.owner.stands_by:
+            self._follow(set(range(self.owner.partitions)) - self._owned)
+        elif self._standby is not None:
+            # What the head start was for is decided.
+            standby, self._standby = self._standby, None
+            await standby.stop()
 
-    def _stand_by(self) -> None:
-        """Follow the shards of others from now on, if so configured."""
-        if not self.owner.stands_by:
+    async def on_start(self) -> None:
+        """Read what this worker had, until it is told what it has."""
+        shards = self._head_start().shards(self.owner.partitions)
+        if not shards:
             return
+        await self._look_at_changelog()
+        if not self._assigned:
+            self._follow(shards)
+
+    def _head_start(self) -> HeadStart:
+        if self._noted is None:
+            self._noted = HeadStart(Path(str(self.app.conf.tabledir)) / f"{self.table_name}.shards")
+        return self._noted
+
+    def _follow(self, shards: set[int]) -> None:
+        """Follow the changelogs of these shards from now on."""
         if self._standby is None:
             settings = self.owner.changelog_reader.settings
             self._standby = Standby(settings, self.changelog_topic, self._open, self._keep, self._close)
-        self._standby.follow(set(range(self.owner.partitions)) - self._owned)
+        self._standby.follow(shards)
 
     async def _look_at_changelog(self) -> None:
         """Note which topic the changelog is; what was read of one that was deleted since is worth nothing (C42)."""

@@ -1,0 +1,47 @@
+"""Which shards a worker had: when it is started again, it reads their changelogs while the group waits for its death.
+
+After a crash, Kafka waits for `session_timeout` before it gives the shards away, and mostly they go to the worker that
+had them. Reading begins at once, so it costs no time of its own. It is no more than a hint: what it says is read and
+may turn out to be for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+class HeadStart:
+    """A note in the data directory.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._noted: list[int] | None = None
+
+    def shards(self, partitions: int) -> set[int]:
+        """The shards that were noted, of so many that there are; none if that cannot be read."""
+        try:
+            noted = json.loads(self._path.read_text())
+            return {int(number) for number in noted} & set(range(partitions))
+        except (OSError, ValueError, TypeError):
+            return set()
+
+    def note(self, shards: Iterable[int]) -> None:
+        """Note which shards the worker has."""
+        noted = sorted(shards)
+        if noted == self._noted:
+            return
+        self._noted = noted
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps(noted))
+        except OSError as error:
+            logger.info("%s: %s; a restart will be a little slower", self._path, error)
