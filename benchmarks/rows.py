@@ -232,7 +232,7 @@ def _sow_turns(load: Load) -> Row:
         "sow-turns",
         "How long a SOW shard is busy before others have their turn, at most (the core alone)",
         [Contestant(name, "sow_turns", {"messages": min(1_000_000, load.recovered)})],
-        [Column(f"{kind}_ms", f"{what}, ms") for kind, what in kinds.items()],
+        [*(Column(f"{kind}_ms", f"{what}, ms") for kind, what in kinds.items()), Column("bytes", "bytes/record", 0)],
         [Goal(f"{what} longest turn", figure(name, f"{kind}_ms"), 20, False, "ms") for kind, what in kinds.items()],
         most_repeats=1,
     )

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import psutil
+
 from benchmarks.contestant import Figures, alone
 from benchmarks.load import order
 from lapse.core.lifetime import Expiration
@@ -32,6 +34,8 @@ class Record(NamedTuple):
 def run(messages: int = 100_000) -> Figures:
     """Update every record twice, query, query in an order, and let all expire; the longest turn of each, in ms.
 
+    Besides, what a record weighs beyond its key and payload.
+
     Args:
         messages: how many records there are, all due within one second.
     """
@@ -46,7 +50,12 @@ def run(messages: int = 100_000) -> Figures:
         longest[what] = max(longest[what], time.thread_time() - began)
         return done
 
+    payloads = sum(len(order(at)) + len(b"k%d" % at) for at in range(0, messages, 1_000)) / (messages / 1_000)
+    process = psutil.Process()
+    weight = process.memory_info().rss
     for offset in range(0, 2 * messages, _AT_ONCE):
+        if offset == messages:
+            weight = process.memory_info().rss - weight
         records = [
             Record(at, _NOW_MS, b"k%d" % (at % messages), order(at % messages), lifetimes[at % 1000])
             for at in range(offset, offset + _AT_ONCE)
@@ -62,7 +71,11 @@ def run(messages: int = 100_000) -> Figures:
     more: object = True
     while more:
         more = turn("expiry", lambda: shard.advance(_NOW_MS + 61_000, Step(), _AT_ONCE))
-    return {"messages": messages, **{f"{what}_ms": seconds * 1000 for what, seconds in longest.items()}}
+    return {
+        "messages": messages,
+        "bytes": weight / messages - payloads,
+        **{f"{what}_ms": seconds * 1000 for what, seconds in longest.items()},
+    }
 
 
 if __name__ == "__main__":
