@@ -1,0 +1,145 @@
+"""A SOW shard's runner works in turns, and takes in the next step while one is written; the order of effects stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiokafka.structs import RecordMetadata
+from faust.types import TP
+
+from lapse.core.sow.shard import SowShard
+from lapse.runtime.clock import BrokerClock
+from lapse.runtime.runner import Runner
+from lapse.runtime.sow_machine import SowMachine
+from lapse.runtime.sow_output import SowOutput
+from lapse.runtime.watch import Watch
+from unit.core.sow.make import Arrived, T, shard_of
+
+SOURCE, COMMANDS = TP("prices", 0), TP("lapse.prices.commands", 0)
+COUNT = 6_000
+
+
+class Broker:
+    """Kafka as the runner sees it: every write takes a while; what happens is noted in its order."""
+
+    last_timestamp_ms = None
+
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+        self.journal: dict[bytes, bytes | None] = {}
+        self.journaled: list[list[tuple[bytes, bytes | None]]] = []
+        self.arrived_while_writing = 0
+        self.writing = False
+        self.done = self.ticks = 0
+        self.runner: Runner | None = None
+
+    async def send(self, outputs: list[Any]) -> list[asyncio.Future[None]]:
+        self.happened.append("send")
+        return [asyncio.ensure_future(self._write("sent"))]
+
+    async def commit(self, partition: int, epoch: int, ahead: list[Any], items: list[Any]) -> None:
+        self.happened.append("commit")
+        await self._write("committed")
+        self.journaled.append([*ahead, *items])
+        self.journal.update([*ahead, *items])
+
+    async def _write(self, what: str) -> None:
+        self.writing = True
+        for _ in range(30):
+            await asyncio.sleep(0)
+        self.writing = False
+        self.happened.append(what)
+
+    async def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> RecordMetadata:
+        """A tick, which comes back at once."""
+        assert self.runner is not None
+        self.runner.receive(COMMANDS, [Arrived(self.ticks, T + 100, key, value)])
+        self.ticks += 1
+        return RecordMetadata(topic, partition, COMMANDS, 0, -1, 0, 0)
+
+    def received(self, *_: Any) -> None: ...
+    def relieve(self, *_: Any) -> None: ...
+    def saturate(self, *_: Any) -> None: ...
+    def forget(self, *_: Any) -> None: ...
+
+    def finished(self, runner: Any, offsets: dict[TP, int]) -> None:
+        self.done = offsets[SOURCE]
+
+    async def next_offset(self, tp: TP) -> int:
+        return COUNT
+
+    async def ends(self, tps: list[TP]) -> dict[TP, int]:
+        return dict.fromkeys(tps, COUNT)
+
+
+async def nothing(topic: str, partition: int, offset: int) -> None:
+    return None
+
+
+async def run(machine: SowMachine, broker: Broker, until: Callable[[], bool], records: list[Arrived]) -> None:
+    anything: Any = broker
+    runner = Runner(
+        entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
+        reader=anything, log=anything, clock=BrokerClock(), watch=Watch(60), commands_topic=COMMANDS.topic,
+        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0,
+    )  # fmt: skip
+    broker.runner = runner
+    await runner.start()
+    runner.receive(SOURCE, records)
+    async with asyncio.timeout(60):
+        while not until():  # noqa: ASYNC110  # what it waits for has many places
+            await asyncio.sleep(0.001)
+    await runner.stop()
+
+
+@pytest.mark.feature("S4", "S8", "S9", "C1")
+def test_updates_and_expiries_come_in_turns_and_each_step_is_safe_before_the_next_is_told() -> None:
+    broker = Broker()
+    turns: list[int] = []
+
+    class Watched(SowMachine):
+        def arrive(self, topic: str, partition: int, records: Any) -> None:
+            turns.append(len(records))
+            broker.arrived_while_writing += len(records) if broker.writing else 0
+            super().arrive(topic, partition, records)
+
+        def advance(self, now_ms: int) -> None:
+            before = len(self.shard.state.entries)
+            super().advance(now_ms)
+            turns.append(before - len(self.shard.state.entries))
+            broker.arrived_while_writing += turns[-1] if broker.writing else 0
+
+    machine = Watched(shard_of(100), SowOutput("prices", 0, 1, "", 1), nothing)
+    records = [Arrived(n, T, b"k%d" % n, b"{}") for n in range(COUNT)]
+
+    def done() -> bool:
+        return broker.done == COUNT and sum(turns) >= 2 * COUNT and len(broker.journaled[-1]) > 1
+
+    asyncio.run(run(machine, broker, done, records))
+    assert max(turns) <= machine.most_at_once
+    assert sum(turns) == 2 * COUNT
+    assert broker.arrived_while_writing > 0
+    assert max(map(len, broker.journaled)) <= 2 * machine.step_records + 2
+    # What is told of a step is safe before its journal is, and that before anything is told of the next.
+    happened = "".join({"send": "s", "sent": "S", "commit": "c", "committed": "C"}[one] for one in broker.happened)
+    assert happened.replace("sScC", "").replace("cC", "") == ""
+
+
+@pytest.mark.feature("S9")
+def test_what_was_taken_in_ahead_is_not_counted_as_done() -> None:
+    """Whenever the worker dies, the journal's records are those below the position that stands beside them."""
+    broker = Broker()
+    machine = SowMachine(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
+    records = [Arrived(n, T, b"k%d" % n, b"{}") for n in range(COUNT)]
+    asyncio.run(run(machine, broker, lambda: broker.done == COUNT, records))
+    held: dict[bytes, bytes | None] = {}
+    for batch in broker.journaled:
+        held.update(batch)
+        restored = SowShard(machine.shard.settings)
+        restored.restore((key, value) for key, value in held.items() if value is not None)
+        (progress,) = [value for key, value in held.items() if key.startswith(b"\0p") and value is not None]
+        assert b'"prices:0":%d' % len(restored.state.entries) in progress
+    assert len(held) == COUNT + 2
