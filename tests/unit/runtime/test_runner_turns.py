@@ -15,6 +15,7 @@ from lapse.runtime.clock import BrokerClock
 from lapse.runtime.runner import Runner
 from lapse.runtime.sow_machine import SowMachine
 from lapse.runtime.sow_output import SowOutput
+from lapse.runtime.topic_id import KnownTopics
 from lapse.runtime.watch import Watch
 from unit.core.sow.make import Arrived, T, shard_of
 
@@ -84,7 +85,7 @@ async def run(machine: SowMachine, broker: Broker, until: Callable[[], bool], re
     runner = Runner(
         entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
         reader=anything, log=anything, clock=BrokerClock(), watch=Watch(60), commands_topic=COMMANDS.topic,
-        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0,
+        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}),
     )  # fmt: skip
     broker.runner = runner
     await runner.start()
