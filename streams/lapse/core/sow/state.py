@@ -52,6 +52,7 @@ class SowState:
 
     __slots__ = (
         "_acts_on_deadlines",
+        "_indexed",
         "_source_numbers",
         "deadlines",
         "dying",
@@ -81,6 +82,7 @@ class SowState:
         self.schedule = Schedule(settings.expiration.enabled, self.sources)
         self._source_numbers: dict[tuple[str, int], int] = {}
         self.hash_index = HashIndex(settings.hash_index)
+        self._indexed = bool(settings.hash_index)
         self.sequence = 0
         self.retirement: Retirement | None = None
         self.now_ms = -1
@@ -110,7 +112,7 @@ class SowState:
         """The same as `change` to None for each of many records that are there."""
         step.changes.update(dict.fromkeys(names))
         step.bytes += sum(map(len, names)) + len(names) * _RECORD_BYTES
-        if self.hash_index:
+        if self._indexed:
             for name in names:
                 self.hash_index.discard(name)
         entries = self.entries
@@ -176,7 +178,7 @@ class SowState:
         self.sequence = max(chain((sequence,), since))
         if self.settings.expiration.enabled:
             self.deadlines.rebuild()
-        if self.hash_index:
+        if self._indexed:
             for name, entry in entries.items():
                 self.hash_index.put(name, self.view(name, entry).payload)
 
@@ -186,18 +188,18 @@ class SowState:
             before = self.entries.get(name)
             self._enter(name, entry, deadline_ms, NEVER if before is None else deadline_of(before), sequence)
             return
-        if self.hash_index:
+        if self._indexed:
             self.hash_index.discard(name)
         self.entries.pop(name, None)
 
     def _enter(self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int) -> None:
-        if self.hash_index:
+        if self._indexed:
             self.hash_index.discard(name)
             self.hash_index.put(name, self.view(name, entry).payload)
         self.entries[name] = entry
         if sequence > self.sequence:
             self.sequence = sequence
-        if deadline_ms != NEVER and self._acts_on_deadlines:
+        if deadline_ms < before_ms and self._acts_on_deadlines:
             self.deadlines.add(name, deadline_ms, before_ms)
 
     def _apply_subscription(self, subscription_id: str, value: bytes | None) -> None:
