@@ -18,7 +18,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.types import TP
 
 from lapse.runtime.farewell import farewell
-from lapse.runtime.runner import Reader, Runner
+from lapse.runtime.inbox import Reader
+from lapse.runtime.runner import Runner
 from lapse.runtime.topic_id import TopicIds
 from lapse.runtime.watch import end_process
 
