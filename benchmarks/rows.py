@@ -226,14 +226,22 @@ def _sow_query(load: Load) -> Row:
 
 
 def _sow_turns(load: Load) -> Row:
-    name = f"{min(1_000_000, load.recovered):,} records"
+    some, many = min(100_000, load.recovered), min(1_000_000, load.recovered)
+    few, all_of_them = f"{some:,} records", f"up to {many:,} records"
     kinds = {"update": "500 updates", "query": "a query's", "order": "an ordered query's", "expiry": "500 expiries"}
+    judged = {"update": all_of_them, "query": few, "order": few, "expiry": all_of_them}
     return Row(
         "sow-turns",
         "How long a SOW shard is busy before others have their turn, at most (the core alone)",
-        [Contestant(name, "sow_turns", {"messages": min(1_000_000, load.recovered)})],
+        [
+            Contestant(few, "sow_turns", {"messages": some}),
+            Contestant(all_of_them, "sow_turns", {"messages": many}),
+        ],
         [*(Column(f"{kind}_ms", f"{what}, ms") for kind, what in kinds.items()), Column("bytes", "bytes/record", 0)],
-        [Goal(f"{what} longest turn", figure(name, f"{kind}_ms"), 20, False, "ms") for kind, what in kinds.items()],
+        [
+            Goal(f"{kinds[kind]} longest turn, {name}", figure(name, f"{kind}_ms"), 20, False, "ms")
+            for kind, name in judged.items()
+        ],
         most_repeats=1,
     )
 
