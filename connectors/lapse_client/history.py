@@ -243,7 +243,13 @@ def _record(connection: Connection, name: Bookmark) -> Message | None:
 
 def _said(record: Message) -> dict[str, Any]:
     """What a record says of its own life, in its headers."""
-    own = lifetime.NAMES | {header.COMMAND, header.MESSAGE_ID, header.REDRIVE_QUEUE, header.REDRIVEN_COUNT}
+    own = lifetime.NAMES | {
+        header.COMMAND,
+        header.MESSAGE_ID,
+        header.REDRIVE_QUEUE,
+        header.REDRIVEN_COUNT,
+        header.TRANSFER,
+    }
     facts: dict[str, Any] = {}
     for name, value in headers_of(record):
         if name in own and value is not None:

@@ -60,7 +60,7 @@ class Queue:
             self._conversation.__exit__(None, None, None)
 
     def depth(self) -> dict[str, int]:
-        """Figures over all shards: available, leased, delayed, scheduled, depth, subscriptions, oldest_age_ms."""
+        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms."""
         total: dict[str, int] = {}
         for answer in self._ask(Command(command="depth")):
             for name, figure in answer.counts.items():

@@ -19,7 +19,8 @@ class SettlementResult(NamedTuple):
 
     Attributes:
         messages: which ones.
-        result: `settled`, `already_settled`, `not_leased`, `not_holder`, `stale`, `time_limit`, `scheduled`, `unknown`.
+        result: `settled`, `already_settled`, `not_leased`, `not_holder`, `stale`, `time_limit`, `scheduled`,
+            `unknown`, `transferring`.
     """
 
     messages: BookmarkRange

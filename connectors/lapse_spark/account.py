@@ -29,16 +29,19 @@ NOT_PUBLISHED, OURS, REDRIVEN = 0, 1, 2
 
 
 def published(raw: DataFrame, queue: str) -> DataFrame:
-    """The messages of the underlying topics: bookmark, timestamp, and whether they are for this queue (C29).
+    """The messages of the underlying topics: bookmark, timestamp, and whether they are for this queue (C29, Q17).
 
     Args:
         raw: `schema.RAW`, from `read.records`.
-        queue: whose ledger it is: a record redriven to another queue is not its message.
+        queue: whose ledger it is: a record redriven or handed over to another queue is not its message.
     """
-    target = header.text(header.newest_first(F.col("headers")), names.REDRIVE_QUEUE)
-    # Whether the header is there at all is asked first: millions of records do not have it.
-    redriven = F.array_contains(F.col("headers")["key"], names.REDRIVE_QUEUE) & (target != queue)
-    place = F.when(redriven, REDRIVEN).otherwise(OURS)
+    newest = header.newest_first(F.col("headers"))
+    # Whether a header is there at all is asked first: millions of records do not have it.
+    there = F.col("headers")["key"]
+    redriven = F.array_contains(there, names.REDRIVE_QUEUE) & (header.text(newest, names.REDRIVE_QUEUE) != queue)
+    handed_to = F.regexp_extract(header.text(newest, names.TRANSFER), "^([^/]+)/.", 1)
+    handed_over = F.array_contains(there, names.TRANSFER) & (handed_to != "") & (handed_to != queue)
+    place = F.when(redriven | handed_over, REDRIVEN).otherwise(OURS)
     return raw.select("topic", "partition", "offset", F.unix_millis("timestamp").alias("at_ms"), place.alias("place"))
 
 

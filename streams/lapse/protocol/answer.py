@@ -50,6 +50,7 @@ class Answer(BaseModel):
     counts: dict[str, int] = {}
     messages: tuple[QueuedMessage, ...] = ()
     publish_target: str = ""
+    handed_over: tuple[str, ...] = ()
 
 
 MOST_SETTLEMENTS: Final = 10_000

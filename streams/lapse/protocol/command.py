@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 Encoding = Literal["avro", "json"]
 
 QUEUE_COMMANDS: Final = frozenset(
-    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge delete tick".split()
+    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge delete tick "
+    "transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()
 )
 SOW_COMMANDS: Final = frozenset(
     "sow sow_delete subscribe sow_and_subscribe delta_subscribe unsubscribe heartbeat depth delete tick".split()
@@ -83,6 +84,8 @@ class Command(BaseModel):
     batch_size: Period | None = None
     leased: bool = False
     force: bool = False
+    transfer: Name = ""
+    to: Name = ""
     user: str = ""
     secret: str = Field(default="", repr=False)
 

@@ -19,9 +19,12 @@ _SENTENCES = {
     Reason.UNDECODABLE: "it cannot be decoded",
     Reason.PURGED: "purged by request",
     Reason.AUTO_DELETED: "its queue was idle and is deleted",
-    Reason.WITHDRAWN: "withdrawn before its scheduled instant",
+    Reason.WITHDRAWN: "withdrawn before it was visible",
     Reason.LOG_TRUNCATED: "Kafka no longer has the record",
 }
+
+_FOR_THE_QUEUE = frozenset({header.REDRIVE_QUEUE, header.TRANSFER})
+"""Headers that say which queue takes a record; a letter goes to nobody in particular."""
 
 _MAX_TEXT_BYTES = 1000
 """A fault's text is cut to this, so that headers stay small."""
@@ -80,7 +83,7 @@ def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[s
         if renamed is not None:
             if renamed not in kept_originals:
                 letter.append((renamed, value))
-        elif name not in header.DEAD_LETTER_NAMES and name != header.REDRIVE_QUEUE:
+        elif name not in header.DEAD_LETTER_NAMES and name not in _FOR_THE_QUEUE:
             letter.append((name, value))
     topic, partition, offset = death.bookmark
     message = death.detail or "; ".join(_SENTENCES[reason] for reason in death.reasons)

@@ -20,6 +20,10 @@ class EventKind(StrEnum):
     BARRIER_RELEASED = "barrier_released"
     REPEATED = "repeated"  # dropped on arrival: its message id was seen within the window (X6)
     DYING = "dying"  # removed, but its dead letter is refused and tried again (C27)
+    TRANSFERRED = "transferred"  # left for another deployment (Q17)
+    TRANSFERRING = "transferring"
+    TRANSFER_CANCELLED = "transfer_cancelled"
+    TRANSFER_CONFIRMED = "transfer_confirmed"
     CANCELLED = "cancelled"
     LEASE_RETURNED = "lease_returned"
     RENEWED = "renewed"
@@ -42,6 +46,7 @@ TERMINAL = frozenset(
         EventKind.EXPIRED,
         EventKind.BARRIER_RELEASED,
         EventKind.REPEATED,
+        EventKind.TRANSFERRED,
     }
 )
 """The kinds that end a message's stay in a queue: exactly one of them per message, however often it is told."""

@@ -19,6 +19,8 @@ COMMAND: Final = "lapse-command"
 MESSAGE_ID: Final = "lapse-message-id"
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 REDRIVEN_COUNT: Final = "lapse-redriven-count"
+TRANSFER: Final = "lapse-transfer"
+"""`queue/id`: put there by a transfer to that queue, and not to be seen before it is confirmed (Q17)."""
 
 ORIGINAL_NAMES: Final = {
     TTL_MS: "lapse-original-ttl-ms",

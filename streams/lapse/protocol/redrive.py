@@ -10,7 +10,7 @@ from lapse.protocol import header
 MAX_REDRIVES: Final = 3
 """A letter that was redriven so often stays where it is, unless asked otherwise: the loop limit."""
 
-OWN: Final = frozenset({header.REDRIVE_QUEUE, header.MESSAGE_ID, *header.DEAD_LETTER_NAMES})
+OWN: Final = frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.MESSAGE_ID, *header.DEAD_LETTER_NAMES})
 """Headers of a letter that the redriven record does not have, or has with values of its own."""
 
 

@@ -51,7 +51,7 @@ class Forwarding:
         for at, record in enumerate(records):
             if record is None:
                 continue
-            headers = [(name, value) for name, value in record.headers if name not in NAMES]
+            headers = [(name, value) for name, value in record.headers if name not in NAMES and name != header.TRANSFER]
             deadline_ms = NEVER if messages.deadlines_ms is None else int(messages.deadlines_ms[at])
             if deadline_ms == NEVER:
                 headers.append((header.TTL_MS, b"0"))

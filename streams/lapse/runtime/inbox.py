@@ -149,7 +149,8 @@ class Inbox:
         """Whether messages wait that may be taken now, after so many were in this step."""
         if self._merge_until and not taken:
             return False
-        return any(batches for tp, batches in self._batches.items() if tp != self.commands)
+        waiting = (tp for tp, batches in self._batches.items() if batches and tp != self.commands)
+        return any(self._machine.room_for(tp.topic, tp.partition) for tp in waiting)
 
     def take_messages(self, most: int) -> int:
         """Hand messages to the machine, as many as it has room for; returns how many."""
@@ -160,7 +161,7 @@ class Inbox:
             if tp == self.commands:
                 continue
             while batches and taken < most:
-                room = min(self._machine.room(), most - taken)
+                room = min(self._machine.room_for(tp.topic, tp.partition), most - taken)
                 if not room:
                     break
                 records = batches.popleft()
@@ -223,10 +224,14 @@ class Inbox:
             else:
                 held.append(tp)
         taken = 0
-        for tp, records in self._one_order.take(batches, held, min(most, self._machine.room())):
-            self._machine.arrive(tp.topic, tp.partition, records)
-            self.processed[tp] = records[-1].offset + 1
-            taken += len(records)
+        while taken < most and (room := self._machine.room()):
+            before, limit = taken, min(most - taken, room)
+            for tp, records in self._one_order.take(batches, held, limit):
+                self._machine.arrive(tp.topic, tp.partition, records)
+                self.processed[tp] = records[-1].offset + 1
+                taken += len(records)
+            if taken - before < limit:
+                break
         return taken
 
     def _piled_up(self, tp: TP) -> int:

@@ -68,6 +68,9 @@ class Machine(Protocol):
     def room(self) -> int:
         """How many more messages it takes now (Q13)."""
 
+    def room_for(self, topic: str, partition: int) -> int:
+        """How many more messages of an underlying partition it takes now."""
+
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""
 

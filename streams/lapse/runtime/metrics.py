@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 5.0
 _SHARD: Final = ("entity", "shard")
-_STATES: Final = ("available", "leased", "delayed", "scheduled", "dying")
+_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "unconfirmed", "dying")
 _COUNTED: Final = {
     "delivered": ("lapse_deliveries", "Messages handed to subscriptions."),
     "delivered_at_most_once": ("lapse_deliveries_at_most_once", "Messages that left as they were delivered (Q6)."),
@@ -37,6 +37,7 @@ _COUNTED: Final = {
     "cancelled": ("lapse_cancels", "Messages that were cancelled."),
     "lease_returned": ("lapse_lease_returns", "Messages whose lease ended unsettled."),
     "renewed": ("lapse_renewals", "Messages whose lease was renewed."),
+    "transferred": ("lapse_transfers", "Messages that left for another deployment (Q17)."),
     "deleted": ("lapse_sow_deletes", "Records that were deleted from a SOW topic."),
     "told": ("lapse_sow_messages", "Messages to subscribers and askers of a SOW topic."),
 }

@@ -9,10 +9,11 @@ from lapse.core.expression import ExpressionError
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Outcome, Result, Verb
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Step
+from lapse.core.queue.step import Queued, Step
 from lapse.protocol.answer import Answer, QueuedMessage, Settlement
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
+from lapse.runtime.queue_transfer import TransferCommands
 
 
 class Refused(ValueError):
@@ -32,7 +33,9 @@ class QueueCommands:
         self._publish_target = publish_target
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
+        self._transfers = TransferCommands(shard, _settlements, _shown, Refused)
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
+            **self._transfers.handlers,
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
             "heartbeat": self._heartbeat,
@@ -52,12 +55,13 @@ class QueueCommands:
         return bool(command.filter) and command.command in _SELECTING
 
     def looks_ahead(self, command: Command) -> list[tuple[str, int]]:
-        """Sources of which an acknowledgment names messages that are not active yet (Q13)."""
-        if command.command != "acknowledge" or command.filter:
+        """Sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
+        if command.command not in _LOOKING_AHEAD or command.filter:
             return []
         try:
-            return self._shard.looks_ahead(self._claims(command))
-        except Refused:
+            named = self._claims(command) if command.command == "acknowledge" else self._transfers.claims(command)
+            return self._shard.looks_ahead(named)
+        except ValueError:
             return []
 
     def looks_up(self, command: Command) -> bool:
@@ -191,22 +195,24 @@ class QueueCommands:
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
-        messages = [
-            QueuedMessage(
-                bookmark=f"{one.topic}:{one.partition}:{one.offset}",
-                state=one.stands,
-                expires_at_ms=one.deadline_ms,
-                delivery_count=one.deliveries,
-                cancel_count=one.cancels,
-                subscription=one.subscription,
-                until_ms=one.until_ms,
-            )
-            for one in self._shard.peek(skip, limit, command.filter or "")
-        ]
+        messages = [_shown(one) for one in self._shard.peek(skip, limit, command.filter or "")]
         return {"messages": tuple(messages), "counts": self._shard.depth()}
 
 
-_SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow"})
+_SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "transfer"})
+_LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})
+
+
+def _shown(one: Queued) -> QueuedMessage:
+    return QueuedMessage(
+        bookmark=f"{one.topic}:{one.partition}:{one.offset}",
+        state=one.stands,
+        expires_at_ms=one.deadline_ms,
+        delivery_count=one.deliveries,
+        cancel_count=one.cancels,
+        subscription=one.subscription,
+        until_ms=one.until_ms,
+    )
 
 
 def _size(outcomes: Sequence[Outcome]) -> int:

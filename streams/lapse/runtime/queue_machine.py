@@ -116,8 +116,12 @@ class QueueMachine:
         return self.shard.agreement.laid_down
 
     def room(self) -> int:
-        """How many more messages may become active."""
-        return self.shard.room()
+        """How many more messages may become active; one at a time while a transfer waits for one (Q13)."""
+        return self.shard.room() or int(self.shard.advancing)
+
+    def room_for(self, topic: str, partition: int) -> int:
+        """How many more messages of an underlying partition may become active."""
+        return self.room() if self.one_order else self.shard.room_for(topic, partition)
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""

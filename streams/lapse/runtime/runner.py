@@ -227,7 +227,7 @@ class Runner:
         self._more = (
             self._more
             or (self._inbox.has_commands and not (self._gate is not None and self._gate.is_closed))
-            or bool(machine.room() and not self.topics.replaced and self._inbox.has_messages(taken))
+            or bool(not self.topics.replaced and self._inbox.has_messages(taken))
             or bool(self._taken_ahead or self._turns_ahead)
             or self._ticker.has_reached_what_is_due
         )

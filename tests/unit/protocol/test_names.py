@@ -11,6 +11,7 @@ from lapse.protocol.event import EventKind
 def test_the_core_spells_headers_and_events_as_the_protocol_does():
     assert arrival.COMMAND == header.COMMAND
     assert arrival.REDRIVE_QUEUE == header.REDRIVE_QUEUE
+    assert arrival.TRANSFER == header.TRANSFER
     assert {one.value for one in Happening} <= {kind.value for kind in EventKind}
 
 

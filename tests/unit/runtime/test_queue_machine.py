@@ -98,7 +98,8 @@ def test_a_record_that_is_lost_leaves_when_a_filter_would_have_read_it() -> None
     while one.deliver(1_000):
         finish(one)
     finish(one)
-    assert one.shard.depth() == {"available": 2, "leased": 1, "delayed": 0, "scheduled": 0, "dying": 0, "depth": 3}
+    counts = {state: count for state, count in one.shard.depth().items() if count}
+    assert counts == {"available": 2, "leased": 1, "depth": 3}
 
 
 def told(effects) -> list[tuple[str, list[str]]]:

@@ -1,11 +1,11 @@
-"""Arrival: from the records of an underlying topic to messages with deadlines (L1 to L12, C6, C29)."""
+"""Arrival: from the records of an underlying topic to messages with deadlines (L1 to L12, C6, C29, Q17)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,30 @@ from lapse.core.record import Record
 from lapse.core.repeats import MESSAGE_ID, id_of
 
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
-_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID}
+TRANSFER: Final = "lapse-transfer"
+"""`queue/id`: a transfer to that queue has put the record there; nobody else takes it (Q17)."""
+
+_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER}
 _SILENT: Final = -1
 _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18
 """A number of so many digits is within 64 bits."""
+
+
+class Later(NamedTuple):
+    """A message that is not visible yet.
+
+    Attributes:
+        offset: its offset.
+        at_ms: the instant at which it is, ms since the epoch; 0 = as soon as its transfer is confirmed.
+        deadline_ms: its deadline.
+        transfer: id of the transfer that has put it there; empty = none has.
+    """
+
+    offset: int
+    at_ms: int
+    deadline_ms: int
+    transfer: str = ""
 
 
 @dataclass(slots=True)
@@ -29,7 +48,7 @@ class Arrivals:
     Attributes:
         offsets: messages that entered, ascending.
         deadlines_ms: their deadlines.
-        scheduled: (offset, instant, deadline) of messages that are not visible yet.
+        scheduled: messages that are not visible yet.
         invalid: (offset, fault) of messages whose lifetime cannot be read.
         expired: (offset, deadline) of messages that were past their deadline on arrival.
         identified: (offset, message id, timestamp) of all that have an id (X6).
@@ -37,7 +56,7 @@ class Arrivals:
 
     offsets: list[int] = field(default_factory=list)
     deadlines_ms: list[int] = field(default_factory=list)
-    scheduled: list[tuple[int, int, int]] = field(default_factory=list)
+    scheduled: list[Later] = field(default_factory=list)
     invalid: list[tuple[int, str]] = field(default_factory=list)
     expired: list[tuple[int, int]] = field(default_factory=list)
     identified: list[tuple[int, bytes, int]] = field(default_factory=list)
@@ -102,11 +121,17 @@ def _plainly_stated_ms(headers: lifetime.Headers) -> int:
 
 
 def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:
+    transfer = ""
     for name, value in record.headers:
         if name == REDRIVE_QUEUE and value != queue.encode():
             return
+        if name == TRANSFER and (found := transfer_of(value)):
+            if found[0] != queue:
+                return
+            transfer = found[1]
     message_id = id_of(record.headers)
-    if message_id is not None:
+    # A transfer that is begun again puts its messages again; what is confirmed is one of them (Q17).
+    if message_id is not None and not transfer:
         arrivals.identified.append((record.offset, message_id, record.timestamp))
     try:
         stated = lifetime.read(record.headers, record.timestamp)
@@ -116,8 +141,16 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
         return
     if expiration.enabled and deadline_ms <= record.timestamp:
         arrivals.expired.append((record.offset, deadline_ms))
+    elif transfer:
+        arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms or 0, deadline_ms, transfer))
     elif stated.enqueue_at_ms is not None and stated.enqueue_at_ms > record.timestamp:
-        arrivals.scheduled.append((record.offset, stated.enqueue_at_ms, deadline_ms))
+        arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms, deadline_ms))
     else:
         arrivals.offsets.append(record.offset)
         arrivals.deadlines_ms.append(deadline_ms)
+
+
+def transfer_of(value: bytes | None) -> tuple[str, str] | None:
+    """The queue and the id in a `lapse-transfer` header; None where it names none, as on any ordinary message."""
+    queue, _, name = (value or b"").decode("utf-8", "replace").partition("/")
+    return (queue, name) if queue and name else None

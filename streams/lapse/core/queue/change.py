@@ -46,6 +46,8 @@ class Verb(IntEnum):
     REPLACED = 40
     RETIRING = 50
     USED = 51
+    HELD = 60
+    TRANSFER = 61
 
 
 @dataclass(slots=True)
@@ -58,8 +60,8 @@ class Change:
         source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, DYING, BURIED, REPLACED: number of the
             source.
         offset: of the same: offset of the first message.
-        holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription.
-        until_ms: LEASED, RENEWED: end of the lease; CANCELLED: end of the delay, 0 without one;
+        holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer.
+        until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, 0 without one;
             SCHEDULED: the instant at which it materialises. ms since the epoch.
         deadlines_ms: ARRIVED, SCHEDULED: deadline of each message; None = all never expire.
         traits: ARRIVED, SCHEDULED: what the queue's expressions say of each message.
@@ -67,6 +69,7 @@ class Change:
             IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp;
             DYING: what the letter has to say.
             RETIRING: the retirement, empty = in service; USED: the configuration, `until_ms` is when.
+            TRANSFER: the transfer's own values, none = it has ended; SCHEDULED: what a transfer says of the message.
     """
 
     verb: Verb

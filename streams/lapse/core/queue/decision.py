@@ -72,15 +72,7 @@ class Decisions:
         detail: str = "",
     ) -> None:
         """Tell of a message that leaves without ever having had a place."""
-        source = self.state.sources[number]
-        messages = Messages(
-            source.topic,
-            source.partition,
-            np.array([offset], np.int64),
-            None if deadline_ms == NEVER else np.array([deadline_ms], np.int64),
-            np.zeros(1, np.uint32),
-            None,
-        )
+        messages = self.one(number, offset, deadline_ms)
         step.removals.append(Removal(messages, reasons, at_ms, self.settings.writes_letter(reasons), detail))
 
     def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "") -> None:
@@ -89,6 +81,18 @@ class Decisions:
             step.happenings.append(Happening(kind, now_ms, messages, subscription))
 
     # Looking
+
+    def one(self, number: int, offset: int, deadline_ms: int) -> Messages:
+        """A message without a place; `number` is its source's."""
+        source = self.state.sources[number]
+        return Messages(
+            source.topic,
+            source.partition,
+            np.array([offset], np.int64),
+            None if deadline_ms == NEVER else np.array([deadline_ms], np.int64),
+            np.zeros(1, np.uint32),
+            None,
+        )
 
     def messages(self, slots: Slots) -> Iterable[Messages]:
         """What is known of messages, by runs of one source."""

@@ -47,12 +47,16 @@ class Entrance:
         if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
             arrivals = self._sift(number, records[-1].timestamp if records else -1, arrivals, step)
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
-        scheduled = [offset for offset, _, _ in arrivals.scheduled]
+        scheduled = [one.offset for one in arrivals.scheduled]
         views = self._views(topic, partition, records, scheduled) if scheduled else []
         traits = self._traits(views)
-        for at, (offset, at_ms, deadline_ms) in enumerate(arrivals.scheduled):
+        for at, (offset, at_ms, deadline_ms, transfer) in enumerate(arrivals.scheduled):
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
-            self._schedule.add(number, offset, at_ms, deadline_ms, of_one, step)
+            if transfer:
+                facts = {"transfer": transfer, "then_ms": at_ms, "held": False}
+                self._schedule.add(number, offset, NEVER, deadline_ms, of_one, step, facts)
+            else:
+                self._schedule.add(number, offset, at_ms, deadline_ms, of_one, step)
         self._refuse(number, records, arrivals, step)
         source.next_offset = max(source.next_offset, behind)
 

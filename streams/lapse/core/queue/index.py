@@ -42,7 +42,7 @@ class Index:
         self._bound_groups: Counter[int] = Counter()
 
     def bound_groups(self) -> set[int]:
-        """Groups of which a message is leased, sent or delayed (Q20, C19)."""
+        """Groups of which a message is leased, sent, delayed or being transferred (Q20, C19)."""
         return set(self._bound_groups)
 
     def touch(self, segment: Segment) -> None:
@@ -82,7 +82,7 @@ class Index:
         if segment.groups is None:
             return
         state = segment.state[first:stop]
-        bound = (state == State.LEASED) | (state == State.SENT) | (state == State.DELAYED)
+        bound = np.isin(state, (State.LEASED, State.SENT, State.DELAYED, State.TRANSFERRING))
         for group in segment.groups[first:stop][bound].tolist():
             if group != OWN_GROUP:
                 self._bound_groups[group] += by

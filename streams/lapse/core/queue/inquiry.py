@@ -25,19 +25,22 @@ class Inquiry:
         self._state = decisions.state
 
     def depth(self) -> dict[str, int]:
-        """How many messages there are, by state; scheduled and dying ones do not count in the depth."""
-        counts = {State.AVAILABLE: 0, State.LEASED: 0, State.DELAYED: 0}
+        """How many messages there are, by state; those without a place do not count in the depth."""
+        counts = dict.fromkeys(LIVE, 0)
         for index in self._state.segments:
             outline = self._state.outline(index)
             counts[State.AVAILABLE] += outline.available
             if outline.available != outline.held:
-                for bound in (State.LEASED, State.DELAYED):
+                for bound in LIVE[1:]:
                     counts[bound] += outline.count(bound)
+        scheduled = self._state.scheduled
         return {
             "available": counts[State.AVAILABLE],
             "leased": counts[State.LEASED],
             "delayed": counts[State.DELAYED],
-            "scheduled": len(self._state.scheduled),
+            "transferring": counts[State.TRANSFERRING] + scheduled.held,
+            "scheduled": len(scheduled) - scheduled.held - scheduled.unconfirmed,
+            "unconfirmed": scheduled.unconfirmed,
             "dying": len(self._state.dying),
             "depth": sum(counts.values()),
         }
@@ -58,16 +61,14 @@ class Inquiry:
                 skip -= len(slots)
                 continue
             for slot in slots[skip : skip + left].tolist():
-                yield self._queued(segment, slot)
+                yield self.queued(segment, slot)
                 left -= 1
             skip = 0
         if text:
             return
         rest = sorted(self._state.scheduled.items(), key=self._turn)
         for (number, offset), scheduled in rest[skip : skip + left]:
-            source = self._state.sources[number]
-            deadline_ms = None if scheduled.deadline_ms == NEVER else scheduled.deadline_ms
-            yield Queued(source.topic, source.partition, offset, None, deadline_ms, until_ms=scheduled.at_ms)
+            yield self.queued_scheduled(number, offset, scheduled)
             left -= 1
         skip = max(0, skip - len(rest))
         last = sorted(self._state.dying.items(), key=lambda item: (item[1].at_ms, item[0]))
@@ -116,7 +117,8 @@ class Inquiry:
         source = self._state.sources[run.source]
         return source.topic, source.partition, run.offset + slot - run.slot
 
-    def _queued(self, segment: Segment, slot: int) -> Queued:
+    def queued(self, segment: Segment, slot: int) -> Queued:
+        """A message with a place, as a peek shows it."""
         run = segment.run_at(slot)
         source = self._state.sources[run.source]
         state, deadline_ms = State(int(segment.state[slot])), segment.deadline_of(slot)
@@ -130,7 +132,21 @@ class Inquiry:
             segment.cancels_of(slot),
         )
         if state is not State.AVAILABLE and segment.holder is not None and segment.until_ms is not None:
-            holder = self._state.roll.find(int(segment.holder[slot]))
-            queued.subscription = "" if holder is None else holder.id
-            queued.until_ms = int(segment.until_ms[slot])
+            number, until_ms = int(segment.holder[slot]), int(segment.until_ms[slot])
+            if state is State.TRANSFERRING:
+                queued.subscription, queued.until_ms = self._state.transfers.name(number), until_ms or None
+            else:
+                holder = self._state.roll.find(number)
+                queued.subscription, queued.until_ms = "" if holder is None else holder.id, until_ms
+        return queued
+
+    def queued_scheduled(self, number: int, offset: int, scheduled: Scheduled) -> Queued:
+        """A message that is not visible yet, as a peek shows it; `number` is its source's."""
+        source = self._state.sources[number]
+        deadline_ms = None if scheduled.deadline_ms == NEVER else scheduled.deadline_ms
+        state = State.TRANSFERRING if scheduled.held else None
+        queued = Queued(source.topic, source.partition, offset, state, deadline_ms, until_ms=scheduled.at_ms)
+        if scheduled.transfer:
+            queued.subscription, queued.until_ms = scheduled.transfer, scheduled.then_ms or None
+            queued.confirmed = scheduled.held
         return queued

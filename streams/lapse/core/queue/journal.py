@@ -7,7 +7,7 @@ The changelog topic keeps the latest record of every key, so the journal is laid
 - `g` epoch segment: a segment, whole, with the sequence of the last step that it contains; no value once it is gone.
 - `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
   remembered acknowledgment. `i` epoch number: message ids that were seen within the window. `y` epoch source offset: a
-  dying message.
+  dying message. `t` epoch number: a transfer under way.
 - `z` epoch 0: how far the queue's end is. `u` epoch 0: when a temporary queue was last used.
 
 The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
@@ -59,6 +59,9 @@ _AS_BITS: Final = 0x80
 
 _AS_OF: Final = struct.Struct("<q")
 _SCHEDULED: Final = struct.Struct("<qqQBq")
+_TRANSFERRED: Final = struct.Struct("<qB")
+"""What stands behind a scheduled message that is being transferred; the transfer's id comes last."""
+
 _FORMAT: Final = 1
 _KEPT_APART: Final = frozenset(
     {
@@ -74,6 +77,7 @@ _KEPT_APART: Final = frozenset(
         Verb.BURIED,
         Verb.RETIRING,
         Verb.USED,
+        Verb.TRANSFER,
     }
 )
 
@@ -125,7 +129,10 @@ class QueueJournal:
             key = _KEY.pack(b"c", self._epoch, subscription.number)
             items.append((key, json.dumps(subscription.facts()).encode()))
         for (source, offset), scheduled in state.scheduled.items():
-            items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), _SCHEDULED.pack(*scheduled)))
+            items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), _packed(scheduled)))
+        for transfer in state.transfers:
+            key = _KEY.pack(b"t", self._epoch, transfer.number)
+            items.append((key, json.dumps(transfer.facts()).encode()))
         items += [(_SCHEDULED_KEY.pack(b"a", self._epoch, *one), b"") for one in sorted(state.remembered)]
         for name, dying in state.dying.items():
             items.append((_SCHEDULED_KEY.pack(b"y", self._epoch, *name), json.dumps(dying.facts()).encode()))
@@ -195,10 +202,13 @@ class QueueJournal:
         if change.verb in (Verb.RETIRING, Verb.USED):
             kind, ending = entry(change)
             return _KEY.pack(kind, self._epoch, 0), ending
+        if change.verb is Verb.TRANSFER:
+            value = json.dumps(change.facts).encode() if change.facts else None
+            return _KEY.pack(b"t", self._epoch, change.holder), value
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.verb is Verb.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
-        return key, _SCHEDULED.pack(*(self._state.scheduled.get(change.source, change.offset) or scheduled_of(change)))
+        return key, _packed(scheduled_of(change))
 
     def _stands_elsewhere(self, index: int) -> bool:
         """Whether a segment stands under the key of an older epoch."""
@@ -292,6 +302,22 @@ def _sort_out(
     return whole, rest
 
 
+def _packed(scheduled: Scheduled) -> bytes:
+    plain = _SCHEDULED.pack(*scheduled[:5])
+    if not scheduled.transfer:
+        return plain
+    return plain + _TRANSFERRED.pack(scheduled.then_ms, scheduled.held) + scheduled.transfer.encode()
+
+
+def _unpacked(value: bytes) -> Scheduled:
+    scheduled = Scheduled(*_SCHEDULED.unpack_from(value))
+    if len(value) == _SCHEDULED.size:
+        return scheduled
+    then_ms, held = _TRANSFERRED.unpack_from(value, _SCHEDULED.size)
+    transfer = value[_SCHEDULED.size + _TRANSFERRED.size :].decode()
+    return scheduled._replace(transfer=transfer, then_ms=then_ms, held=bool(held))
+
+
 def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
     return item[0][1:]
 
@@ -360,7 +386,9 @@ def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
             state.repeats.add(_KEY.unpack(key)[2], chunk_of(*json.loads(value)))
         case b"s":
             _, _, source, offset = _SCHEDULED_KEY.unpack(key)
-            state.scheduled.add(source, offset, Scheduled(*_SCHEDULED.unpack(value)))
+            state.scheduled.add(source, offset, _unpacked(value))
+        case b"t":
+            state.transfers.add(json.loads(value))
         case kind:
             state.ending.restore(kind, value)
 

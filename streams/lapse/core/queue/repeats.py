@@ -57,7 +57,7 @@ def without(arrivals: Arrivals, repeats: set[int]) -> Arrivals:
     return Arrivals(
         offsets=[arrivals.offsets[at] for at in kept],
         deadlines_ms=[arrivals.deadlines_ms[at] for at in kept],
-        scheduled=[one for one in arrivals.scheduled if one[0] not in repeats],
+        scheduled=[one for one in arrivals.scheduled if one.offset not in repeats],
         invalid=[one for one in arrivals.invalid if one[0] not in repeats],
         expired=[one for one in arrivals.expired if one[0] not in repeats],
     )

@@ -46,6 +46,10 @@ class QueueEstate:
         """Say what is there: an idle queue may hold messages, a deleted one may not, unless it is forced."""
         depth = self._inquiry.depth()
         counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled", "dying")}
+        # What was handed over, and is not yet known to have arrived, would be lost with this shard (Q17).
+        left = sum(over.count for transfer in self._state.transfers for over in transfer.confirmed)
+        under_way = {"transferring": depth["transferring"] + left, "unconfirmed": depth["unconfirmed"]}
+        counts |= {name: count for name, count in under_way.items() if count}
         if cause is Cause.IDLE:
             willing = self._activity.idle_at_ms() <= now_ms
             last_ms = self._activity.last_ms if willing or not self._state.subscriptions else now_ms
@@ -67,7 +71,7 @@ class QueueEstate:
                 removed += len(slots)
                 self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (reason,))
             self._state.segments.make_room()
-        self._schedule.purge(now_ms, step, reason)
+        self._schedule.purge(now_ms, step, reason, under_way=True)
         return True
 
     def say(self, word: Word, step: Step) -> None:

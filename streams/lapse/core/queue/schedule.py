@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,17 @@ class Schedule:
         """The next instant at which something has to happen; `NEVER` if there is none."""
         return self._heap[0][0] if self._heap else NEVER
 
-    def add(self, source: int, offset: int, at_ms: int, deadline_ms: int, traits: Traits, step: Step) -> None:
-        """Schedule a message."""
+    def add(
+        self,
+        source: int,
+        offset: int,
+        at_ms: int,
+        deadline_ms: int,
+        traits: Traits,
+        step: Step,
+        transfer: dict[str, Any] | None = None,
+    ) -> None:
+        """Schedule a message, or say anew how it is scheduled; `transfer` says which transfer keeps it back (Q17)."""
         self._decisions.do(
             Change(
                 Verb.SCHEDULED,
@@ -38,6 +48,7 @@ class Schedule:
                 until_ms=at_ms,
                 deadlines_ms=np.array([deadline_ms], np.int64),
                 traits=traits,
+                facts=transfer or {},
             ),
             step,
         )
@@ -54,11 +65,32 @@ class Schedule:
             if scheduled.deadline_ms <= now_ms and settings.expiration.enabled:
                 self.remove(source, offset, (Reason.TIME_LIMIT,), now_ms, step)
             elif scheduled.at_ms > due_ms:
-                self._plan(scheduled.at_ms, source, offset)
+                later_ms = scheduled.at_ms if scheduled.deadline_ms <= due_ms else scheduled.due_ms
+                self._plan(later_ms, source, offset)
             else:
-                traits = scheduled.traits(settings.traits) if settings.traits.wanted else NONE
-                self._decisions.do(Change(Verb.UNSCHEDULED, source=source, offset=offset), step)
-                self._decisions.enter(source, offset, np.array([scheduled.deadline_ms], np.int64), traits, step)
+                self.enter(source, offset, step)
+
+    def enter(self, source: int, offset: int, step: Step) -> None:
+        """Give one its place."""
+        scheduled, traits = self._state.scheduled[source, offset], NONE
+        if self._decisions.settings.traits.wanted:
+            traits = scheduled.traits(self._decisions.settings.traits)
+        self._decisions.do(Change(Verb.UNSCHEDULED, source=source, offset=offset), step)
+        self._decisions.enter(source, offset, np.array([scheduled.deadline_ms], np.int64), traits, step)
+
+    def transfer(self, source: int, offset: int, name: str, step: Step) -> None:
+        """Keep one back for a transfer (Q17)."""
+        scheduled = self._state.scheduled[source, offset]
+        facts = {"transfer": name, "then_ms": scheduled.at_ms, "held": True}
+        self.add(source, offset, NEVER, scheduled.deadline_ms, scheduled.all_traits(), step, facts)
+
+    def release(self, source: int, offset: int, now_ms: int, step: Step) -> None:
+        """Let one go that a transfer kept back: to its place if its instant has come, else to the schedule."""
+        scheduled = self._state.scheduled[source, offset]
+        if scheduled.then_ms <= now_ms:
+            self.enter(source, offset, step)
+        else:
+            self.add(source, offset, scheduled.then_ms, scheduled.deadline_ms, scheduled.all_traits(), step)
 
     def remove(self, source: int, offset: int, reasons: tuple[Reason, ...], now_ms: int, step: Step) -> None:
         """Take one out that never was visible."""
@@ -66,9 +98,9 @@ class Schedule:
         self._decisions.do(Change(Verb.UNSCHEDULED, source=source, offset=offset), step)
         self._decisions.refuse(source, offset, deadline_ms, reasons, now_ms, step)
 
-    def purge(self, now_ms: int, step: Step, reason: Reason = Reason.PURGED) -> int:
-        """Take all out; how many there were (C37)."""
-        names = list(self._state.scheduled.items())
+    def purge(self, now_ms: int, step: Step, reason: Reason = Reason.PURGED, under_way: bool = False) -> int:
+        """Take all out, those that are being transferred only if asked to; how many there were (C37)."""
+        names = [(name, one) for name, one in self._state.scheduled.items() if under_way or not one.transfer]
         for (source, offset), scheduled in names:
             late = self._decisions.settings.expiration.enabled and scheduled.deadline_ms <= now_ms
             reasons = (Reason.TIME_LIMIT, reason) if late else (reason,)
@@ -76,5 +108,7 @@ class Schedule:
         return len(names)
 
     def _plan(self, due_ms: int, source: int, offset: int) -> None:
+        if due_ms >= NEVER:
+            return
         of = self._state.sources[source]
         heapq.heappush(self._heap, (due_ms, of.topic, of.partition, offset, source))

@@ -16,13 +16,27 @@ _SLACK: Final = 64
 
 
 class Scheduled(NamedTuple):
-    """A message that is not visible yet (L5)."""
+    """A message that is not visible yet: before its instant (L5), or while it is being transferred (Q17).
+
+    Attributes:
+        at_ms: the instant at which it materialises; `NEVER` while it is being transferred.
+        deadline_ms: its deadline; `NEVER` without one.
+        rank: its priority.
+        flags: its `Flag`s.
+        group: hash of its group.
+        transfer: id of the transfer under way; empty = none is.
+        then_ms: the instant that counts once the transfer is over; 0 = it is visible at once.
+        held: whether it is to be handed over; else it was put here, and is not confirmed.
+    """
 
     at_ms: int
     deadline_ms: int
     rank: int = 0
     flags: int = 0
     group: int = OWN_GROUP
+    transfer: str = ""
+    then_ms: int = 0
+    held: bool = False
 
     def traits(self, of: TraitReader) -> Traits:
         """Its traits, as far as the queue asks for them."""
@@ -31,6 +45,12 @@ class Scheduled(NamedTuple):
             np.array([self.rank], np.uint64) if of.priority is not None else None,
             np.array([self.flags & flags], np.uint8) if flags else None,
             np.array([self.group], np.int64) if of.group is not None else None,
+        )
+
+    def all_traits(self) -> Traits:
+        """Everything that is known of it, whatever the queue asks for."""
+        return Traits(
+            np.array([self.rank], np.uint64), np.array([self.flags], np.uint8), np.array([self.group], np.int64)
         )
 
     @property
@@ -46,6 +66,10 @@ class ScheduledMessages:
         self._by_name: dict[tuple[int, int], Scheduled] = {}
         self._offsets: dict[int, list[int]] = {}
         self._counts: dict[int, int] = {}
+        self.held = 0
+        """How many are to be handed over."""
+        self.unconfirmed = 0
+        """How many were put here by a transfer, and are not confirmed."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -66,9 +90,11 @@ class ScheduledMessages:
 
     def add(self, source: int, offset: int, scheduled: Scheduled) -> None:
         """Keep one."""
-        known = (source, offset) in self._by_name
+        known = self._by_name.get((source, offset))
         self._by_name[source, offset] = scheduled
-        if known:
+        self._note(scheduled, 1)
+        if known is not None:
+            self._note(known, -1)
             return
         self._counts[source] = self._counts.get(source, 0) + 1
         offsets = self._offsets.setdefault(source, [])
@@ -78,8 +104,10 @@ class ScheduledMessages:
 
     def discard(self, source: int, offset: int) -> None:
         """Forget one."""
-        if self._by_name.pop((source, offset), None) is None:
+        known = self._by_name.pop((source, offset), None)
+        if known is None:
             return
+        self._note(known, -1)
         self._counts[source] -= 1
         # Offsets that are gone stay in the list until they are the greater part: taking out each would move the rest.
         if len(self._offsets[source]) > 2 * self._counts[source] + _SLACK:
@@ -88,6 +116,13 @@ class ScheduledMessages:
     def count(self, source: int) -> int:
         """How many of a source there are."""
         return self._counts.get(source, 0)
+
+    def _note(self, scheduled: Scheduled, by: int) -> None:
+        if scheduled.transfer:
+            if scheduled.held:
+                self.held += by
+            else:
+                self.unconfirmed += by
 
     def between(self, source: int, first: int, last: int) -> Iterator[int]:
         """Their offsets within a range (both ends included), ascending."""
@@ -106,4 +141,7 @@ def scheduled_of(change: Change) -> Scheduled:
         0 if traits.ranks is None else int(traits.ranks[0]),
         0 if traits.flags is None else int(traits.flags[0]),
         OWN_GROUP if traits.groups is None else int(traits.groups[0]),
+        change.facts.get("transfer", ""),
+        change.facts.get("then_ms", 0),
+        change.facts.get("held", False),
     )

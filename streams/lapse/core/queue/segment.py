@@ -32,12 +32,13 @@ class State(IntEnum):
     DELAYED = 3
     SENT = 4
     EXPIRED = 5
+    TRANSFERRING = 6
 
 
-LIVE: Final = (State.AVAILABLE, State.LEASED, State.DELAYED)
+LIVE: Final = (State.AVAILABLE, State.LEASED, State.DELAYED, State.TRANSFERRING)
 """States that count in the depth (C12)."""
 
-_BOUND: Final = (State.LEASED, State.DELAYED, State.SENT)
+_BOUND: Final = (State.LEASED, State.DELAYED, State.SENT, State.TRANSFERRING)
 """States in which the holder and until columns say something."""
 
 
@@ -71,8 +72,10 @@ class Segment:
         deadline_ms: instant of expiry per place; None while all are `NEVER`.
         deliveries: deliveries so far per place.
         cancels: cancels so far per place; None while all are 0.
-        holder: number of the subscription that holds a LEASED or SENT place; None while there is none.
-        until_ms: end of the lease or delay per place; None while there is none.
+        holder: number of the subscription that holds a LEASED or SENT place, of the transfer that holds a TRANSFERRING
+            one; None while there is none.
+        until_ms: end of the lease or delay per place, TRANSFERRING: of the delay that it had, 0 without one; None while
+            there is none.
         ranks: priority per place that is RANKED; None while the queue has no priority.
         flags: `Flag`s per place; None while none is set.
         groups: hash of the group per place; None while the queue has no groups.
@@ -244,7 +247,7 @@ class Segment:
         self.min_deadline_ms = NEVER
         if self.deadline_ms is not None:
             state = self.state[: self.used]
-            waiting = (state == State.AVAILABLE) | (state == State.DELAYED)
+            waiting = (state == State.AVAILABLE) | (state == State.DELAYED) | (state == State.TRANSFERRING)
             if waiting.any():
                 self.min_deadline_ms = int(self.deadline_ms[: self.used][waiting].min())
 

@@ -33,6 +33,8 @@ class Result(StrEnum):
     TIME_LIMIT = "time_limit"
     SCHEDULED = "scheduled"
     UNKNOWN = "unknown"
+    TRANSFERRING = "transferring"
+    LEASED = "leased"
 
 
 class Claim(NamedTuple):
@@ -93,6 +95,7 @@ def judge(
     never = np.zeros(len(codes), bool) if token is None else segment.deliveries[first:stop] < token
     leased = state == State.LEASED
     idle = (state == State.AVAILABLE) | (state == State.DELAYED)
+    transferring = state == State.TRANSFERRING
     strict = leasing is Leasing.STRICT
     if segment.holder is None:
         mine = np.zeros(len(codes), bool)
@@ -123,8 +126,48 @@ def judge(
             late = idle & (segment.deadline_ms[first:stop] <= now_ms)
             codes[late] = _CODE[Result.TIME_LIMIT]
             settled &= ~late
+    if transferring.any():
+        codes[transferring] = _CODE[Result.TRANSFERRING]
+        codes[late_among(transferring, segment, first, stop, now_ms)] = _CODE[Result.TIME_LIMIT]
     codes[settled] = SETTLED
     return codes
+
+
+def judge_transfer(
+    segment: Segment, first: int, stop: int, number: int, wanted: tuple[State, ...], now_ms: int
+) -> NDArray[np.uint8]:
+    """Decide what a transfer may do with the places `first` to `stop - 1` of a segment (Q17).
+
+    Args:
+        segment: where the messages stand.
+        first: first slot.
+        stop: slot behind the last.
+        number: of the transfer.
+        wanted: states in which it is settled; of those that are TRANSFERRING only this transfer's.
+        now_ms: the command's instant; negative while expiration is off.
+    """
+    state = segment.state[first:stop]
+    codes = np.full(stop - first, _CODE[Result.ALREADY_SETTLED], np.uint8)
+    codes[state == State.EXPIRED] = _CODE[Result.TIME_LIMIT]
+    codes[state == State.LEASED] = _CODE[Result.LEASED]
+    codes[(state == State.AVAILABLE) | (state == State.DELAYED)] = _CODE[Result.NOT_LEASED]
+    transferring = state == State.TRANSFERRING
+    codes[transferring] = _CODE[Result.TRANSFERRING]
+    fitting = np.isin(state, wanted)
+    if segment.holder is not None:
+        fitting &= ~transferring | (segment.holder[first:stop] == number)
+    codes[fitting] = SETTLED
+    unleased = transferring | (state == State.AVAILABLE) | (state == State.DELAYED)
+    codes[late_among(unleased, segment, first, stop, now_ms)] = _CODE[Result.TIME_LIMIT]
+    return codes
+
+
+def late_among(some: NDArray[np.bool_], segment: Segment, first: int, stop: int, now_ms: int) -> NDArray[np.bool_]:
+    """Those of some places that are past their deadline; `now_ms` < 0 = none is."""
+    if now_ms < 0 or segment.deadline_ms is None:
+        return np.zeros(len(some), bool)
+    late: NDArray[np.bool_] = some & (segment.deadline_ms[first:stop] <= now_ms)
+    return late
 
 
 def outcomes(topic: str, partition: int, offset: int, codes: NDArray[np.uint8]) -> list[Outcome]:

@@ -73,7 +73,7 @@ class Settling:
         step: Step,
         delay_ms: int,
     ) -> None:
-        for segment, first, stop, offset, code in self._located(claim, outcomes):
+        for segment, first, stop, offset, code in self.located(claim, outcomes):
             codes = self._judge(verb, segment, first, stop, subscription, claim.delivery_count, now_ms)
             outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
             slots = np.flatnonzero(codes == code) + first
@@ -91,7 +91,7 @@ class Settling:
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
                 continue
-            for segment, first, stop, offset, code in self._located(claim, outcomes):
+            for segment, first, stop, offset, code in self.located(claim, outcomes):
                 codes = self._judge(
                     settlement.Verb.RENEW, segment, first, stop, subscription, claim.delivery_count, now_ms
                 )
@@ -104,7 +104,7 @@ class Settling:
 
     def truncate(self, claim: Claim, now_ms: int, step: Step) -> None:
         """Take out messages whose records Kafka no longer has (C40)."""
-        for segment, first, stop, _, _ in self._located(claim, []):
+        for segment, first, stop, _, _ in self.located(claim, []):
             slots = self._decisions.slots_in(segment, (*LIVE, State.SENT))
             slots = slots[(slots >= first) & (slots < stop)]
             if len(slots):
@@ -130,7 +130,7 @@ class Settling:
         """Withdraw a scheduled message that is named by itself; in a range it is left alone (L5, C16)."""
         number = self._state.sources.find(claim.topic, claim.partition)
         scheduled = None if number is None else self._state.scheduled.get(number, claim.first)
-        if number is None or scheduled is None or claim.first != claim.last:
+        if number is None or scheduled is None or scheduled.transfer or claim.first != claim.last:
             return False
         late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
         if not late:
@@ -178,7 +178,7 @@ class Settling:
         if fresh:
             step.happenings.append(Happening("acknowledged", now_ms, messages, subscription))
 
-    def _located(self, claim: Claim, outcomes: list[Outcome]) -> Iterable[tuple[Segment, int, int, int, int]]:
+    def located(self, claim: Claim, outcomes: list[Outcome]) -> Iterable[tuple[Segment, int, int, int, int]]:
         """Find the places that a claim names; what has none is answered into `outcomes` on the way, in order.
 
         Yields:
@@ -208,7 +208,8 @@ class Settling:
         """Answer for offsets that stand nowhere: scheduled, expired, or settled before."""
         source = self._state.sources[number]
         marks: list[tuple[int, int, Result]] = [
-            (offset, offset, Result.SCHEDULED) for offset in self._state.scheduled.between(number, first, last)
+            (offset, offset, Result.TRANSFERRING if self._state.scheduled[number, offset].held else Result.SCHEDULED)
+            for offset in self._state.scheduled.between(number, first, last)
         ]
         marks += [
             (max(first, low), min(last, high), Result.TIME_LIMIT)

@@ -19,8 +19,10 @@ from lapse.core.queue.deathbed import Deathbed
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.dispatch import Dispatch
 from lapse.core.queue.entrance import Entrance
+from lapse.core.queue.giving import Giving
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE, Inquiry
 from lapse.core.queue.matching import Matching
+from lapse.core.queue.receiving import Receiving
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.retiring import QueueEstate
 from lapse.core.queue.schedule import Schedule
@@ -32,6 +34,7 @@ from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Happening, Queued, Removal, Step
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.timer import Timers
+from lapse.core.queue.transfer import HandOver
 from lapse.core.queue.truncation import Truncation
 from lapse.core.queue.view import RecordView
 from lapse.core.reason import Reason
@@ -60,6 +63,9 @@ class QueueShard:
         self.activity = Activity(self._decisions)
         estate = QueueEstate(self._decisions, self._removals, self._schedule, self._inquiry, self.activity)
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, estate)
+        self._giving = Giving(self._decisions, self._removals, self._schedule, self._settling, self._inquiry)
+        self._receiving = Receiving(self._decisions, self._schedule)
+        self._wanted: dict[tuple[str, int], int] = {}
 
     # What comes in
 
@@ -78,6 +84,38 @@ class QueueShard:
         if self.settings.target_depth is None:
             return 1 << 62
         return max(0, self.settings.target_depth - self.depth()["depth"])
+
+    def room_for(self, topic: str, partition: int) -> int:
+        """How many more messages of a source may become active: room, or the way to one that a transfer wants (Q13)."""
+        wanted = self._wanted.get((topic, partition))
+        if wanted is None:
+            return self.room()
+        number = self.state.sources.find(topic, partition)
+        way = 0 if number is None else wanted + 1 - self.state.sources[number].next_offset
+        if way <= 0:
+            del self._wanted[topic, partition]
+        return max(self.room(), way)
+
+    @property
+    def advancing(self) -> bool:
+        """Whether a transfer wants a message that is not active yet (Q13)."""
+        return any(self.room_for(*source) > self.room() for source in list(self._wanted))
+
+    def advance_to(self, claims: Iterable[Claim], most: int) -> None:
+        """Let messages become active up to those that a transfer names, at most so many of them (Q13).
+
+        Where the log ends has to be known, for what is not in it is not waited for. Not part of the state: after a
+        crash a transfer asks again.
+        """
+        for claim in claims:
+            number = self.state.sources.find(claim.topic, claim.partition)
+            if number is None or self.settings.target_depth is None:
+                continue
+            source = self.state.sources[number]
+            first = max(claim.first, source.next_offset)
+            last = min(claim.last, source.end_offset - 1, first + most - 1)
+            if last >= first:
+                self._wanted[claim.topic, claim.partition] = last
 
     def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
         """Sources of which messages are named that are not active yet, so that the end of their log must be known."""
@@ -197,19 +235,22 @@ class QueueShard:
     def purge(self, now_ms: int, step: Step, leased: bool = False, text: str = "") -> tuple[int, int]:
         """Take out all but leased messages, scheduled ones too; with `leased` those as well (C37).
 
+        What is being transferred stays, and counts as left; so does what a transfer has put here (Q17).
+
         With the text of a filter under selection, only messages that match it, and no scheduled ones.
 
         Returns:
-            How many were removed, and how many leased ones were left.
+            How many were removed, and how many were left.
         """
         self.state.segments.make_room()
         wanted = (State.AVAILABLE, State.DELAYED, *((State.LEASED,) if leased else ()))
         removed = skipped = 0
+        left = (State.TRANSFERRING,) if leased else (State.LEASED, State.TRANSFERRING)
         for index in sorted(self.state.segments):
             if not self.state.outline(index).held:
                 continue
             segment = self.state.segments[index]
-            skipped += 0 if leased else len(self._decisions.slots_in(segment, (State.LEASED,), text))
+            skipped += len(self._decisions.slots_in(segment, left, text))
             slots = self._decisions.slots_in(segment, wanted, text)
             if len(slots):
                 removed += len(slots)
@@ -217,6 +258,7 @@ class QueueShard:
             self.state.segments.make_room()
         if not text:
             removed += self._schedule.purge(now_ms, step)
+            skipped += self.state.scheduled.held + self.state.scheduled.unconfirmed
         return removed, skipped
 
     def truncated(self, topic: str, partition: int, offsets: Sequence[int], now_ms: int, step: Step) -> None:
@@ -268,6 +310,50 @@ class QueueShard:
         if self.activity.watched:
             self.activity.note(now_ms, step)
             self.agreement.used(now_ms, step)
+
+    # Handing over to another deployment, and taking over from one (Q17)
+
+    def hold(
+        self, name: str, target: str, claims: Iterable[Claim], most: int, now_ms: int, step: Step
+    ) -> tuple[list[Outcome], bool]:
+        """Keep messages back for a transfer: nobody gets them, and their lifetime goes on.
+
+        Args:
+            name: the transfer's id.
+            target: where the messages go, for people.
+            claims: which messages; what the transfer holds already is settled again.
+            most: so many messages at most are held for it at a time.
+            now_ms: the command's instant.
+            step: filled with what it causes.
+
+        Returns:
+            What happened to each message, as far as was looked, and whether there are more.
+        """
+        return self._giving.hold(name, target, claims, most, now_ms, step)
+
+    def confirm(self, name: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
+        """Let messages go that a transfer holds and has put at its destination; what has expired has not left."""
+        return self._giving.confirm(name, given, now_ms, step)
+
+    def finish_transfer(self, name: str, step: Step) -> None:
+        """Forget what a transfer has confirmed: its destination knows."""
+        self._giving.finish(name, step)
+
+    def give_back(self, name: str, now_ms: int, step: Step) -> int:
+        """Return the messages that a transfer holds, to where they were; how many. What it confirmed is forgotten."""
+        return self._giving.give_back(name, now_ms, step)
+
+    def held(self, name: str) -> Iterable[Queued]:
+        """Messages that a transfer holds."""
+        return self._giving.held(name)
+
+    def accept(self, name: str, claims: Iterable[Claim], now_ms: int, step: Step) -> list[Outcome]:
+        """Make messages visible that a transfer has put here, now that they have left where they came from."""
+        return self._receiving.accept(name, claims, now_ms, step)
+
+    def discard(self, name: str, now_ms: int, step: Step) -> int:
+        """Throw away what a transfer has put here and never confirmed; how many messages (`withdrawn`)."""
+        return self._receiving.discard(name, now_ms, step)
 
     # What is asked
 

@@ -23,6 +23,7 @@ from lapse.core.queue.sources import Sources
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.tops import Key
 from lapse.core.queue.trait import NONE
+from lapse.core.queue.transfer import Transfers
 from lapse.core.repeats import Repeats
 
 REMEMBERED_EXPIRED: Final = 4096
@@ -44,6 +45,7 @@ class QueueState:
         dying: messages whose letters are refused, as (source, offset), in the order of removal (C27).
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
+        transfers: hand-overs of messages that have not come to their end (Q17).
         paused: whether deliveries are held back (C21).
         ending: when the shard was last used, and how far its end is (C4, C39, Q18).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
@@ -63,6 +65,7 @@ class QueueState:
         self.dying: dict[tuple[int, int], Dying] = {}
         self.remembered: set[tuple[int, int]] = set()
         self.repeats = Repeats()
+        self.transfers = Transfers()
         self.paused = False
         self.ending = Ending()
         self.dirty: dict[int, int] = {}
@@ -166,11 +169,7 @@ class QueueState:
             case Verb.RETURNED | Verb.CANCELLED:
                 self._return(change)
             case Verb.RENEWED:
-                for segment, first, stop in self.spans(change.places):
-                    _, until_ms = segment.leases()
-                    until_ms[first:stop] = change.until_ms
-                    self._touch(segment)
-                    self.index.note_until(segment, change.until_ms)
+                self._renew(change)
             case Verb.SETTLED | Verb.EXPIRED | Verb.RELEASED:
                 self._leave(change)
             case Verb.SCHEDULED:
@@ -187,6 +186,8 @@ class QueueState:
                 repeats.apply(self.repeats, change)
             case Verb.REPLACED:
                 self.sources.replace(change.source)
+            case Verb.HELD | Verb.TRANSFER:
+                self._transfer(change)
             case _:
                 self._apply_to_the_whole(change)
 
@@ -261,6 +262,28 @@ class QueueState:
             self.roll.count(change.holder, stop - first)
             if state is State.LEASED:
                 self.index.note_until(segment, change.until_ms)
+            self._touch(segment)
+
+    def _renew(self, change: Change) -> None:
+        for segment, first, stop in self.spans(change.places):
+            _, until_ms = segment.leases()
+            until_ms[first:stop] = change.until_ms
+            self._touch(segment)
+            self.index.note_until(segment, change.until_ms)
+
+    def _transfer(self, change: Change) -> None:
+        """Know a transfer, or hold messages for it (Q17)."""
+        if change.verb is Verb.TRANSFER:
+            self.transfers.apply(change)
+        for segment, first, stop in self.spans(change.places):
+            holder, until_ms = segment.leases()
+            state = segment.state[first:stop]
+            segment.available -= int(np.count_nonzero(state == State.AVAILABLE))
+            self.index.bind_groups(segment, first, stop, -1)
+            until_ms[first:stop][state != State.DELAYED] = 0
+            state[:] = State.TRANSFERRING
+            holder[first:stop] = change.holder
+            self.index.bind_groups(segment, first, stop, 1)
             self._touch(segment)
 
     def _return(self, change: Change) -> None:

@@ -72,9 +72,10 @@ class Queued:
         deadline_ms: its deadline, ms since the epoch; None without one.
         deliveries: deliveries so far.
         cancels: cancels so far.
-        subscription: who holds its lease; empty = nobody.
+        subscription: who holds its lease, or the id of its transfer; empty = nobody.
         until_ms: end of the lease or delay, or the scheduled instant, ms since the epoch.
         dying: whether only its dead letter is still to come (C27).
+        confirmed: False = a transfer has put it here, and it is not to be seen yet (Q17).
     """
 
     topic: str
@@ -87,12 +88,13 @@ class Queued:
     subscription: str = ""
     until_ms: int | None = None
     dying: bool = False
+    confirmed: bool = True
 
     @property
     def stands(self) -> str:
         """Its state in a word."""
         if self.state is None:
-            return "dying" if self.dying else "scheduled"
+            return "dying" if self.dying else "scheduled" if self.confirmed else "unconfirmed"
         return self.state.name.lower()
 
 

@@ -37,7 +37,7 @@ class Timers:
         while removed < STEP_MESSAGES and (index := deadlines.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             if segment.deadline_ms is not None:
-                waiting = self._decisions.slots_in(segment, (State.AVAILABLE, State.DELAYED))
+                waiting = self._decisions.slots_in(segment, (State.AVAILABLE, State.DELAYED, State.TRANSFERRING))
                 slots = waiting[segment.deadline_ms[waiting] <= now_ms]
                 if len(slots):
                     removed += len(slots)

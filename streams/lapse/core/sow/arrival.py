@@ -14,11 +14,12 @@ from lapse.core.sow.settings import SowSettings
 
 COMMAND: Final = "lapse-command"
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
+TRANSFER: Final = "lapse-transfer"
 
 _AS_STATED: Final = lifetime.Expiration()
 """A replicated record keeps the deadline that it states: no default, no ceiling (S10)."""
 
-MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE}
+MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE, TRANSFER}
 """Headers that change what a record does; without any of them it is a plain publish or delete."""
 
 
@@ -65,8 +66,10 @@ class Update(NamedTuple):
 
 
 def is_redriven_elsewhere(record: Record, entity: str) -> bool:
-    """Whether a record was redriven to another entity, so that this one skips it (C29)."""
-    return any(name == REDRIVE_QUEUE and value != entity.encode() for name, value in record.headers)
+    """Whether a record was redriven to another entity, or handed over to a queue; this one skips it (C29, Q17)."""
+    return any(
+        name == TRANSFER or (name == REDRIVE_QUEUE and value != entity.encode()) for name, value in record.headers
+    )
 
 
 def check_size(record: Record, most_bytes: int) -> None:

@@ -36,6 +36,7 @@ class Published:
         broken: the headers cannot be read.
         redriven_for: the queue that a redriven record is for; empty = not redriven.
         message_id: its `lapse-message-id`; empty = none.
+        transferred: (queue, transfer) that has put it there.
         body: what its value says.
     """
 
@@ -47,6 +48,7 @@ class Published:
     enqueue_at_ms: int | None = None
     broken: bool = False
     redriven_for: str = ""
+    transferred: tuple[str, str] | None = None
     message_id: bytes = b""
     key: bytes | None = None
     value: bytes | None = b""
@@ -67,8 +69,12 @@ class Message:
     rank: int | None = None
     barrier: bool = False
     group: object = None
+    transfer: str = ""
+    then_ms: int = 0
 
 
+NEVER = 2**63 - 1
+LATER = ("scheduled", "held", "unconfirmed")
 FILTERS: dict[str, Callable[[dict], bool]] = {
     "": lambda body: True,
     "/f = 1": lambda body: body.get("f") == 1,
@@ -139,6 +145,7 @@ class Oracle:
         self.released: list[tuple[Bookmark, list[str]]] = []
         self.dying: dict[Bookmark, Gone] = {}
         self.since: dict[str, int] = {}
+        self.transfers: dict[str, list[tuple[Bookmark, Bookmark]]] = {}
 
     # Small questions
 
@@ -157,7 +164,7 @@ class Oracle:
         return [self.messages[b] for b in self.order if self.messages[b].state in states]
 
     def scheduled(self) -> list[Message]:
-        return [m for m in self.messages.values() if m.state == "scheduled"]
+        return [m for m in self.messages.values() if m.state in LATER]
 
     # Arrival (L1 to L12)
 
@@ -195,8 +202,10 @@ class Oracle:
                 continue
             if record.redriven_for not in ("", self.settings.name):
                 continue
+            if record.transferred is not None and record.transferred[0] != self.settings.name:
+                continue
             bookmark = (topic, partition, record.offset)
-            if self.repeats(topic, partition, record):
+            if record.transferred is None and self.repeats(topic, partition, record):
                 self.events.append(Told("repeated", bookmark))
                 continue
             try:
@@ -211,9 +220,13 @@ class Oracle:
             if self.late(message, record.timestamp):
                 self._gone(message, record.timestamp, "time_limit")
                 continue
-            if record.message_id and self.settings.dedup_window_ms:
+            if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
                 self.seen[topic, partition, record.message_id] = record.timestamp
-            if record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
+            if record.transferred is not None:
+                message.state, message.transfer = "unconfirmed", record.transferred[1]
+                message.at_ms, message.then_ms = NEVER, record.enqueue_at_ms or 0
+                self.messages[bookmark] = message
+            elif record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
                 message.state, message.at_ms = "scheduled", record.enqueue_at_ms
                 self.messages[bookmark] = message
             else:
@@ -241,7 +254,7 @@ class Oracle:
     def room(self) -> int:
         if self.settings.target_depth is None:
             return 1 << 62
-        return max(0, self.settings.target_depth - len(self.in_state("leased", *WAITING)))
+        return max(0, self.settings.target_depth - len(self.in_state("leased", "transferring", *WAITING)))
 
     # Subscriptions
 
@@ -286,7 +299,7 @@ class Oracle:
     # What time brings, in the order of C2
 
     def advance(self, now_ms: int) -> None:
-        for message in self.in_state(*WAITING):
+        for message in self.in_state("transferring", *WAITING):
             if self.late(message, now_ms):
                 self._gone(message, now_ms, "time_limit")
         for message in self.in_state("leased", "delayed"):
@@ -304,22 +317,26 @@ class Oracle:
                 self._gone(message, now_ms, "time_limit")
                 message.state = "never was"
             elif message.at_ms <= now_ms:
-                message.state = "available"
-                message.rank = message.rank if self.settings.traits.priority else None
-                message.barrier = message.barrier and bool(self.settings.traits.barrier)
-                message.group = message.group if self.settings.traits.group else None
-                self.order.append(message.bookmark)
+                self.enter(message)
+
+    def enter(self, message: Message) -> None:
+        """Give a message that was not visible its place."""
+        message.state = "available"
+        message.rank = message.rank if self.settings.traits.priority else None
+        message.barrier = message.barrier and bool(self.settings.traits.barrier)
+        message.group = message.group if self.settings.traits.group else None
+        self.order.append(message.bookmark)
 
     def next_due_ms(self) -> int | None:
         on = self.settings.expiration.enabled
         due = [s.last_seen_ms + s.timeout_ms for s in self.subscribers.values()]
         due += [m.until_ms for m in self.in_state("leased", "delayed")]
-        due += [m.at_ms for m in self.scheduled()]
+        due += [m.at_ms for m in self.scheduled() if m.at_ms < NEVER]
         if on:
             due += [
                 m.deadline_ms
                 for m in self.messages.values()
-                if m.state in (*WAITING, "scheduled") and m.deadline_ms is not None
+                if m.state in (*WAITING, "transferring", *LATER) and m.deadline_ms is not None
             ]
         return min(due, default=None)
 
@@ -348,7 +365,7 @@ class Oracle:
         if settings.traits.priority:
             places = {bookmark: place for place, bookmark in enumerate(self.order)}
             waiting.sort(key=lambda m: (m.rank is None, -(m.rank or 0), places[m.bookmark]))
-        busy = {m.group for m in self.in_state("leased", "delayed", "sent")}
+        busy = {m.group for m in self.in_state("leased", "delayed", "sent", "transferring")}
         for message in waiting:
             if message.state != "available" or self.late(message, now_ms):
                 continue
@@ -376,7 +393,7 @@ class Oracle:
 
     def before_the_barrier(self) -> list[Message]:
         """Messages that are there, in order, up to the first barrier."""
-        there = self.in_state("leased", "sent", *WAITING)
+        there = self.in_state("leased", "sent", "transferring", *WAITING)
         if self.settings.traits.barrier:
             barriers = [at for at, message in enumerate(there) if message.barrier]
             del there[min(barriers, default=len(there)) :]
@@ -384,7 +401,7 @@ class Oracle:
 
     def release_barrier(self, now_ms: int) -> bool:
         """Send the barrier before which nothing is left to everyone whom it concerns (Q12, C34)."""
-        there = self.in_state("leased", "sent", *WAITING)
+        there = self.in_state("leased", "sent", "transferring", *WAITING)
         if not self.settings.traits.barrier or not there or not there[0].barrier or not self.subscribers:
             return False
         barrier = there[0]
@@ -431,7 +448,7 @@ class Oracle:
                 return "unknown"
             return "already_settled" if bookmark in self.remembered else "settled"
         message = self.messages.get(bookmark)
-        if message is None:
+        if message is None or message.state in ("gone", "never was"):
             return "already_settled"
         strict = self.settings.leasing is Leasing.STRICT
         never = token is not None and token > message.deliveries
@@ -441,8 +458,8 @@ class Oracle:
                 if verb == "cancel" and alone:
                     return "time_limit" if self.late(message, now_ms) else "settled"
                 return "scheduled"
-            case "gone" | "never was":
-                return "already_settled"
+            case "held" | "unconfirmed" | "transferring":
+                return self.judge_under_way(message, now_ms)
             case "expired":
                 return "time_limit"
             case "sent":
@@ -460,6 +477,13 @@ class Oracle:
         if strict or verb in ("cancel", "renew"):
             return "not_leased"
         return "stale" if never or (verb == "expire" and stale) else "settled"
+
+    def judge_under_way(self, message: Message, now_ms: int) -> str:
+        """What a settlement is told of a message that is being transferred."""
+        if message.state == "unconfirmed":
+            return "scheduled"
+        late = message.state == "transferring" and self.late(message, now_ms)
+        return "time_limit" if late else "transferring"
 
     def settle(
         self,
@@ -516,10 +540,13 @@ class Oracle:
         later = [] if text else sorted(self.scheduled(), key=lambda m: (m.at_ms, m.bookmark))
         rows = []
         for m in [*(self.messages[b] for b in self.selected(text)), *later]:
-            state, until_ms = (None, m.at_ms) if m.state == "scheduled" else (m.state, m.until_ms)
+            state, until_ms = m.state, m.at_ms if m.state == "scheduled" else m.until_ms
             if state == "available":
                 until_ms = None
-            rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, m.holder, until_ms))
+            elif m.transfer:
+                state = {"held": "transferring"}.get(m.state, m.state)
+                until_ms = (m.until_ms if m.state == "transferring" else m.then_ms) or None
+            rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, m.holder or m.transfer, until_ms))
         sources = list(self.next_offset)
         last = sorted(self.dying.values(), key=lambda g: (g.at_ms, sources.index(g.bookmark[:2]), g.bookmark))
         dying = [(gone.bookmark, "dying", gone.deadline_ms, gone.deliveries, gone.cancels, "", None) for gone in last]
@@ -527,26 +554,33 @@ class Oracle:
 
     def depth(self) -> dict[str, int]:
         """How many messages are in each state (Q15, C12)."""
-        counts = {state: len(self.in_state(state)) for state in ("available", "leased", "delayed")}
-        out = {"scheduled": len(self.scheduled()), "dying": len(self.dying)}
-        return {**counts, **out, "depth": sum(counts.values())}
+        counts = {state: len(self.in_state(state)) for state in ("available", "leased", "delayed", "transferring")}
+        later = [m.state for m in self.scheduled()]
+        return {
+            **counts,
+            "transferring": counts["transferring"] + later.count("held"),
+            "scheduled": later.count("scheduled"),
+            "unconfirmed": later.count("unconfirmed"),
+            "dying": len(self.dying),
+            "depth": sum(counts.values()),
+        }
 
     def selected(self, text: str) -> list[Bookmark]:
-        return [m.bookmark for m in self.in_state("leased", *WAITING) if FILTERS[text](m.body)]
+        return [m.bookmark for m in self.in_state("leased", "transferring", *WAITING) if FILTERS[text](m.body)]
 
     def truncated(self, bookmarks: list[Bookmark], now_ms: int) -> None:
         """Kafka no longer has some records (C40)."""
-        for message in self.in_state("leased", "sent", *WAITING):
+        for message in self.in_state("leased", "sent", "transferring", *WAITING):
             if message.bookmark in bookmarks:
                 self._gone(message, now_ms, "log_truncated")
 
     def log_begins(self, topic: str, begin_offset: int, now_ms: int) -> None:
         """Kafka has removed the records of a topic below an offset (C40)."""
-        for message in [*self.in_state("leased", "sent", *WAITING), *self.scheduled()]:
+        for message in [*self.in_state("leased", "sent", "transferring", *WAITING), *self.scheduled()]:
             if message.bookmark[0] == topic and message.bookmark[2] < begin_offset:
                 was = message.state
                 self._gone(message, now_ms, "log_truncated")
-                message.state = "never was" if was == "scheduled" else "gone"
+                message.state = "never was" if was in LATER else "gone"
         self.remembered = {one for one in self.remembered if one[0] != topic or one[2] >= begin_offset}
 
     def replaced(self, topic: str, epoch: int, now_ms: int) -> None:
@@ -560,9 +594,11 @@ class Oracle:
             self.since[topic] = epoch
 
     def purge(self, now_ms: int, leased: bool, text: str = "") -> tuple[int, int]:
-        kept = 0 if leased else len([m for m in self.in_state("leased") if FILTERS[text](m.body)])
+        stays = ("transferring",) if leased else ("transferring", "leased")
+        kept = len([m for m in self.in_state(*stays) if FILTERS[text](m.body)])
+        kept += 0 if text else len([m for m in self.scheduled() if m.transfer])
         out = [m for m in self.in_state(*WAITING, *(["leased"] if leased else [])) if FILTERS[text](m.body)]
-        out += [] if text else self.scheduled()
+        out += [] if text else [m for m in self.scheduled() if not m.transfer]
         for message in out:
             was = message.state
             self._gone(message, now_ms, "purged", *(["time_limit"] if self.late(message, now_ms) else []))
@@ -578,6 +614,124 @@ class Oracle:
     def bury(self, bookmark: Bookmark) -> None:
         if bookmark in self.dying:
             self.removals.append(self.dying.pop(bookmark))
+
+    # Handing over to, and taking over from, another deployment (Q17)
+
+    def mine(self, transfer: str, *states: str) -> list[Message]:
+        """What a transfer holds, or has put here."""
+        return [m for m in self.messages.values() if m.transfer == transfer and m.state in states]
+
+    def judge_hold(self, transfer: str, bookmark: Bookmark, now_ms: int) -> str:
+        if bookmark[2] >= self.next_offset.get(bookmark[:2], 0):
+            return "unknown"
+        message = self.messages.get(bookmark)
+        if message is None or message.state in ("gone", "never was", "sent"):
+            return "already_settled"
+        if message.state in ("transferring", "held") and message.transfer != transfer:
+            return "time_limit" if message.state == "transferring" and self.late(message, now_ms) else "transferring"
+        if message.state in ("leased", "unconfirmed"):
+            return "leased" if message.state == "leased" else "scheduled"
+        return "time_limit" if message.state == "expired" or self.late(message, now_ms) else "settled"
+
+    def hold(
+        self, transfer: str, claims: list[list[Bookmark]], most: int, now_ms: int
+    ) -> tuple[dict[Bookmark, str], bool]:
+        """Hold messages: of each claim those with places first; what each bookmark would be answered without limit."""
+        answers = {b: self.judge_hold(transfer, b, now_ms) for claim in claims for b in claim}
+        room = most - len(self.mine(transfer, "transferring", "held"))
+        for claim in claims:
+            for later in (False, True):
+                for bookmark in claim:
+                    message = self.messages.get(bookmark)
+                    if message is None or answers[bookmark] != "settled":
+                        continue
+                    if message.state in ("transferring", "held") or (message.state == "scheduled") is not later:
+                        continue
+                    if room <= 0:
+                        return answers, True
+                    room -= 1
+                    self.events.append(Told("transferring", bookmark))
+                    self.transfers.setdefault(transfer, [])
+                    message.transfer = transfer
+                    if later:
+                        message.state, message.then_ms, message.at_ms = "held", message.at_ms, NEVER
+                    else:
+                        message.until_ms = message.until_ms if message.state == "delayed" else 0
+                        message.state = "transferring"
+        return answers, False
+
+    def confirm(self, transfer: str, pairs: list[tuple[Bookmark, Bookmark]], now_ms: int) -> list[tuple[Bookmark, str]]:
+        answers = []
+        for bookmark, there in pairs:
+            result = self.judge_hold(transfer, bookmark, now_ms)
+            message = self.messages.get(bookmark)
+            if result == "settled":
+                if message.state not in ("transferring", "held"):
+                    result = "scheduled" if message.state == "scheduled" else "not_leased"
+                else:
+                    self.events.append(Told("transferred", bookmark))
+                    self.transfers[transfer].append((bookmark, there))
+                    message.state = "gone" if message.state == "transferring" else "never was"
+                    message.transfer = ""
+            elif message is not None and message.state == "scheduled":
+                result = "scheduled"
+            answers.append((bookmark, result))
+        return answers
+
+    def finish(self, transfer: str) -> None:
+        if transfer in self.transfers:
+            self.transfers[transfer] = []
+            if not self.mine(transfer, "transferring", "held"):
+                del self.transfers[transfer]
+
+    def hand_back(self, transfer: str, now_ms: int) -> int:
+        placed = self.mine(transfer, "transferring")
+        self.events += [Told("transfer_cancelled", m.bookmark) for m in self.mine(transfer, "transferring", "held")]
+        for message in placed:
+            message.transfer = ""
+            message.state = "delayed" if message.until_ms > now_ms else "available"
+            self._leave_or_stay(message, now_ms)
+        later = sorted(self.mine(transfer, "held"), key=lambda m: (m.then_ms, m.bookmark))
+        for message in later:
+            self.let_go(message, now_ms)
+        self.finish(transfer)
+        return len(placed) + len(later)
+
+    def let_go(self, message: Message, now_ms: int) -> None:
+        message.transfer = ""
+        if self.late(message, now_ms):
+            self._gone(message, now_ms, "time_limit")
+            message.state = "never was"
+        elif message.then_ms <= now_ms:
+            self.enter(message)
+        else:
+            message.state, message.at_ms = "scheduled", message.then_ms
+
+    def accept(self, transfer: str, bookmarks: list[Bookmark], now_ms: int) -> list[tuple[Bookmark, str]]:
+        answers = []
+        for bookmark in bookmarks:
+            message = self.messages.get(bookmark)
+            if bookmark[2] >= self.next_offset.get(bookmark[:2], 0):
+                result = "unknown"
+            elif message is None or message.state not in ("unconfirmed", "held"):
+                result = "already_settled"
+            elif message.state == "held" or message.transfer != transfer:
+                result = "unknown"
+            elif self.late(message, now_ms):
+                result = "time_limit"
+            else:
+                result = "settled"
+                self.events.append(Told("transfer_confirmed", bookmark))
+                self.let_go(message, now_ms)
+            answers.append((bookmark, result))
+        return answers
+
+    def discard(self, transfer: str, now_ms: int) -> int:
+        thrown = self.mine(transfer, "unconfirmed")
+        for message in thrown:
+            self._gone(message, now_ms, "withdrawn", *(["time_limit"] if self.late(message, now_ms) else []))
+            message.state, message.transfer = "never was", ""
+        return len(thrown)
 
     # Leaving, for all reasons that hold
 

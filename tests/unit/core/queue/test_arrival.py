@@ -55,7 +55,7 @@ def test_every_record_becomes_what_its_headers_say(told: list, expiration: Expir
     arrivals = sort_out(records, "orders", expiration)
     became: dict[int, tuple] = dict.fromkeys(range(len(records)), ("skipped",))
     became.update({o: ("entered", d) for o, d in zip(arrivals.offsets, arrivals.deadlines_ms, strict=True)})
-    became.update({o: ("scheduled", at_ms, d) for o, at_ms, d in arrivals.scheduled})
+    became.update({o: ("scheduled", at_ms, d) for o, at_ms, d, _ in arrivals.scheduled})
     became.update({o: ("invalid", fault) for o, fault in arrivals.invalid})
     became.update({o: ("expired", d) for o, d in arrivals.expired})
     assert became == {record.offset: by_the_book(record, expiration) for record in records}

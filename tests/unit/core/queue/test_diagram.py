@@ -22,6 +22,7 @@ from lapse.core.queue.settlement import Verb as Asked
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import TraitReader
+from lapse.core.queue.transfer import HandOver
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "queues.md"
 ABOUT_OTHERS = {
@@ -34,6 +35,7 @@ ABOUT_OTHERS = {
     Verb.REPLACED,
     Verb.RETIRING,
     Verb.USED,
+    Verb.TRANSFER,
 }
 NOT_IN_THE_QUEUE = {Verb.REMEMBERED, Verb.HONOURED, Verb.DYING, Verb.BURIED}
 ABOUT_MESSAGES = set(Verb) - ABOUT_OTHERS - NOT_IN_THE_QUEUE
@@ -72,8 +74,8 @@ class Life:
     @property
     def state(self) -> str:
         state = self.shard.state
-        if state.scheduled:
-            return "scheduled"
+        for one in (scheduled for _, scheduled in state.scheduled.items()):
+            return "transferring" if one.held else "unconfirmed" if one.transfer else "scheduled"
         if not state.segments:
             return OUTSIDE
         found = State(int(state.segments[0].state[0]))
@@ -92,6 +94,7 @@ class Life:
             self.shard.advance(self.now_ms, Step())
 
 
+CLAIM = Claim("t", 0, 0, 0)
 ACTIONS: dict[str, Action] = {
     "arrive": Life.arrive,
     "arrive with a lifetime": lambda life: life.arrive(("lapse-ttl-ms", b"900")),
@@ -99,6 +102,15 @@ ACTIONS: dict[str, Action] = {
     "arrive scheduled with a deadline": lambda life: life.arrive(
         ("lapse-enqueue-at-ms", b"5000"), ("lapse-expires-at-ms", b"4000")
     ),
+    "arrive by a transfer": lambda life: life.arrive(("lapse-transfer", b"q/t"), ("lapse-expires-at-ms", b"4000")),
+    "arrive by a transfer, scheduled": lambda life: life.arrive(
+        ("lapse-transfer", b"q/t"), ("lapse-enqueue-at-ms", b"5000")
+    ),
+    "hold": lambda life: life.shard.hold("t", "", [CLAIM], 1, life.now_ms, Step()) and None,
+    "confirm": lambda life: life.shard.confirm("t", [HandOver("t", 0, 0, 1, "u", 0, 0)], life.now_ms, Step()) and None,
+    "give back": lambda life: life.shard.give_back("t", life.now_ms, Step()) and None,
+    "accept": lambda life: life.shard.accept("t", [CLAIM], life.now_ms, Step()) and None,
+    "discard": lambda life: life.shard.discard("t", life.now_ms, Step()) and None,
     "subscribe": lambda life: life.shard.subscribe("s", "", 1, 60_000, "", life.now_ms, Step()) and None,
     "deliver": lambda life: life.shard.deliver(life.now_ms, Step()) and None,
     "acknowledge": lambda life: life.settle(Asked.ACKNOWLEDGE),
@@ -147,7 +159,9 @@ def explored(settings: QueueSettings) -> set[Edge]:
             counts = (
                 None if segment is None else (int(segment.deliveries[0]), segment.cancels_of(0), segment.deadline_of(0))
             )
-            kept = (life.state, bool(state.subscriptions), bool(state.sources), counts)
+            later = [(one.then_ms, one.deadline_ms) for _, one in state.scheduled.items()]
+            delayed = segment is not None and segment.until_ms is not None and bool(segment.until_ms[0] > 0)
+            kept = (life.state, bool(state.subscriptions), bool(state.sources), counts, delayed, *later)
             if kept not in seen and len(after) < 12 and (counts is None or counts[0] < 4):
                 seen.add(kept)
                 waiting.append(after)
@@ -157,7 +171,7 @@ def explored(settings: QueueSettings) -> set[Edge]:
 def diagram() -> Iterator[str]:
     """The lines of the diagram."""
     edges = set().union(*map(explored, QUEUES))
-    order = [OUTSIDE, "scheduled", "available", "leased", "delayed", "sent"]
+    order = [OUTSIDE, "scheduled", "available", "leased", "delayed", "sent", "transferring", "unconfirmed"]
     joined: dict[tuple[str, str], set[str]] = {}
     for before, verb, after in edges:
         if (before, after) != (OUTSIDE, OUTSIDE):

@@ -16,9 +16,12 @@ from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.trait import NO_TRAITS, TraitReader
+from lapse.core.queue.transfer import HandOver
 from unit.core.queue.oracle import FILTERS
 from unit.core.queue.world import World, small
 
+TRANSFERS = st.sampled_from(["tom", "to"])
+HANDED_OVER = ["handed over", "handed over", "elsewhere handed over"]
 NAMES = st.sampled_from(["inky", "blinky", "clyde"])
 EARLIEST_MS = 600
 TOPICS = st.sampled_from(["orders", "direct"])
@@ -133,7 +136,9 @@ class ShardMachine(RuleBasedStateMachine):
         ttl_ms=LIFETIMES,
         expires_in_ms=INSTANTS,
         enqueue_in_ms=INSTANTS,
-        odd=st.sampled_from(["", "", "", "", "", "broken", "other queue", "this queue", "no timestamp", "ahead"]),
+        odd=st.sampled_from(
+            ["", "", "", "", "", "broken", "other queue", "this queue", "no timestamp", "ahead", *HANDED_OVER]
+        ),
         ids=st.sampled_from(["", "", "a", "b", "ab"]),
         read=st.booleans(),
         bodies=st.lists(BODIES, min_size=1, max_size=4),
@@ -156,6 +161,8 @@ class ShardMachine(RuleBasedStateMachine):
                 said["timestamp"] = now_ms + 60
             elif odd == "broken" and number % 2:
                 said["broken"] = True
+            elif odd.endswith("handed over"):
+                said["transferred"] = ("risk" if odd.startswith("elsewhere") else "orders", "tom"[: 3 - number % 2])
             elif odd.endswith("queue"):
                 said["redriven_for"] = "orders" if odd == "this queue" else "risk"
             self.world.publish(topic, gap if number == count // 2 else 0, **said)
@@ -293,6 +300,39 @@ class ShardMachine(RuleBasedStateMachine):
     def end(self, force) -> None:
         self.world.end(force)
 
+    @rule(transfer=TRANSFERS, claims=CLAIMS, most=st.sampled_from([1, 3, 100, 100]))
+    def hold(self, transfer, claims, most) -> None:
+        self.world.hold(transfer, *claims, most=most)
+
+    @rule(transfer=TRANSFERS, which=st.integers(0, 30), count=st.integers(1, 9))
+    def confirm_own(self, transfer, which, count) -> None:
+        """Confirm the first messages that a transfer holds, in runs of a length, some of them perhaps twice."""
+        held = sorted(m.bookmark for m in self.world.oracle.mine(transfer, "transferring", "held"))
+        given = [HandOver(*b, 1 + (which + at) % 2, "there", at % 2, 100 + at) for at, b in enumerate(held[:count])]
+        apart = [one for at, one in enumerate(given) if not at or _end(given[at - 1]) <= (*one[:2], one.first)]
+        self.world.confirm(transfer, *apart)
+
+    @rule(transfer=TRANSFERS, claims=CLAIMS)
+    def confirm(self, transfer, claims) -> None:
+        claim = claims[0]
+        self.world.confirm(transfer, HandOver(*claim[:3], claim.last - claim.first + 1, "there", 0, 0))
+
+    @rule(transfer=TRANSFERS)
+    def finish_transfer(self, transfer) -> None:
+        self.world.finish_transfer(transfer)
+
+    @rule(transfer=TRANSFERS)
+    def hand_back(self, transfer) -> None:
+        self.world.hand_back(transfer)
+
+    @rule(transfer=TRANSFERS, claims=CLAIMS)
+    def accept(self, transfer, claims) -> None:
+        self.world.accept(transfer, *claims)
+
+    @rule(transfer=TRANSFERS)
+    def discard(self, transfer) -> None:
+        self.world.discard(transfer)
+
     @rule()
     def commit(self) -> None:
         self.world.commit()
@@ -340,6 +380,10 @@ class ShardMachine(RuleBasedStateMachine):
             world.commit()
 
 
+def _end(one: HandOver) -> tuple[str, int, int]:
+    return one.topic, one.partition, one.first + one.count
+
+
 @pytest.mark.feature(
     "L5", "L6", "L7", "L8", "L9", "L10", "L12", "L14", "Q3", "Q5", "Q6", "Q7", "Q8", "Q9", "Q10", "Q21"
 )
@@ -347,7 +391,7 @@ class ShardMachine(RuleBasedStateMachine):
     "C2", "C5", "C6", "C9", "C10", "C13", "C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21", "C22"
 )
 @pytest.mark.feature("C23", "C27", "C29", "D3", "C37", "Q16", "L1", "C12", "C31", "C32", "C34", "C40", "C42")
-@pytest.mark.feature("Q11", "Q12", "Q13", "Q14", "Q15", "Q20")
+@pytest.mark.feature("Q11", "Q12", "Q13", "Q14", "Q15", "Q17", "Q20")
 def test_the_shard_is_the_oracle() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 

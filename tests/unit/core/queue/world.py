@@ -23,11 +23,12 @@ from lapse.core.queue.journal import QueueJournal, restore
 from lapse.core.queue.label import Label
 from lapse.core.queue.segment import State
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.settlement import Claim, Outcome, Verb
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.shelf import Segments
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Queued, Step
+from lapse.core.queue.transfer import HandOver
 from lapse.core.reason import Reason
 from lapse.core.retirement import Asker
 from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent, Told
@@ -37,9 +38,13 @@ STATES = {
     State.LEASED: "leased",
     State.DELAYED: "delayed",
     State.SENT: "sent",
+    State.TRANSFERRING: "transferring",
 }
 EVENTS = frozenset(
-    "acknowledged cancelled renewed lease_returned delivered_at_most_once barrier_released repeated".split()
+    (
+        "acknowledged cancelled renewed lease_returned delivered_at_most_once barrier_released repeated "
+        "transferring transferred transfer_cancelled transfer_confirmed"
+    ).split()
 )
 
 
@@ -398,6 +403,62 @@ class World:
             assert named == self.oracle.selected(text)
             return self.settle(verb, subscription, *claims, **options)
 
+    # Handing over to, and taking over from, another deployment (Q17)
+
+    def hold(self, transfer: str, *claims: Claim, most: int = 100) -> bool:
+        """Hold messages for a transfer on both; whether there are more."""
+        step, now_ms = self._open(), self.now_ms
+        outcomes, more = self.shard.hold(transfer, "there", claims, most, now_ms, step)
+        expected, more_expected = self.oracle.hold(transfer, [_bookmarks(claim) for claim in claims], most, now_ms)
+        actual = dict(_singly(outcomes))
+        assert more == more_expected
+        assert more or actual.keys() == expected.keys()
+        for bookmark, result in actual.items():
+            self._agree(bookmark, result, expected[bookmark])
+        self._compare_outputs()
+        self.check()
+        return more
+
+    def confirm(self, transfer: str, *given: HandOver) -> list[str]:
+        step, now_ms = self._open(), self.now_ms
+        outcomes = self.shard.confirm(transfer, given, now_ms, step)
+        pairs = [pair for one in given for pair in _pairs(one)]
+        expected = self.oracle.confirm(transfer, pairs, now_ms)
+        actual = dict(_singly(outcomes))
+        for bookmark, result in expected:
+            self._agree(bookmark, actual[bookmark], result)
+        self._compare_outputs()
+        self.check()
+        return [result for _, result in expected]
+
+    def finish_transfer(self, transfer: str) -> None:
+        self._both(lambda step: self.shard.finish_transfer(transfer, step), lambda: self.oracle.finish(transfer))
+
+    def hand_back(self, transfer: str) -> int:
+        return self._both(
+            lambda step: self.shard.give_back(transfer, self.now_ms, step),
+            lambda: self.oracle.hand_back(transfer, self.now_ms),
+        )
+
+    def accept(self, transfer: str, *claims: Claim) -> list[str]:
+        step, now_ms = self._open(), self.now_ms
+        outcomes = _singly(self.shard.accept(transfer, claims, now_ms, step))
+        expected = self.oracle.accept(transfer, [b for claim in claims for b in _bookmarks(claim)], now_ms)
+        assert outcomes == expected
+        self._compare_outputs()
+        self.check()
+        return [result for _, result in expected]
+
+    def discard(self, transfer: str) -> int:
+        return self._both(
+            lambda step: self.shard.discard(transfer, self.now_ms, step),
+            lambda: self.oracle.discard(transfer, self.now_ms),
+        )
+
+    def _agree(self, bookmark: Bookmark, actual: str, expected: str) -> None:
+        forgotten = bookmark in self.forgotten and actual == "already_settled" and expected == "time_limit"
+        assert forgotten or actual == expected, (bookmark, actual, expected)
+
     # Durability
 
     def commit(self) -> None:
@@ -461,16 +522,24 @@ class World:
         oracle.take_over(self.now_ms)
         shard.advance(self.now_ms, step)
         oracle.advance(self.now_ms)
-        there = {m.bookmark: m for m in (*oracle.in_state("available", "leased", "delayed"), *oracle.scheduled())}
+        placed = oracle.in_state("available", "leased", "delayed", "transferring")
+        there = {m.bookmark: m for m in (*placed, *oracle.scheduled())}
         leased = Counter(m.holder for m in oracle.in_state("leased"))
         step = converse(shard, self.now_ms, lambda step: shard.agreement.delete(Asker("me"), force, self.now_ms, step))
         (verdict,) = step.verdicts
+        left = sum(map(len, oracle.transfers.values()))
+        states = [m.state for m in (*placed, *oracle.scheduled())]
+        under_way = {
+            "transferring": states.count("transferring") + states.count("held") + left,
+            "unconfirmed": states.count("unconfirmed"),
+        }
         assert dict(verdict.counts) == {
             **{name: len(oracle.in_state(name)) for name in ("leased", "available", "delayed")},
-            "scheduled": len(oracle.scheduled()),
+            "scheduled": sum(m.state == "scheduled" for m in oracle.scheduled()),
             "dying": len(oracle.dying),
+            **{name: count for name, count in under_way.items() if count},
         }
-        assert bool(verdict.error) is (bool(there or oracle.dying) and not force)
+        assert bool(verdict.error) is (bool(there or oracle.dying or left) and not force)
         if verdict.error:
             assert all(f"{count} by {name} (client) until" in verdict.error for name, count in leased.items())
             assert shard.state.ending.retirement is None
@@ -601,10 +670,12 @@ class World:
                 deadline_ms, holder, until_ms = segment.deadline_of(slot), "", 0
                 if name in ("leased", "sent"):
                     holder = numbers[int(segment.holder[slot])]
-                if name in ("leased", "delayed"):
+                if name == "transferring":
+                    holder = state.transfers.name(int(segment.holder[slot]))
+                if name in ("leased", "delayed", "transferring"):
                     until_ms = int(segment.until_ms[slot])
-                    assert segment.min_until_ms <= until_ms
-                if name in ("available", "delayed"):
+                    assert segment.min_until_ms <= until_ms or name == "transferring"
+                if name in ("available", "delayed", "transferring"):
                     assert segment.min_deadline_ms <= deadline_ms
                 bookmark = (of.topic, of.partition, run.offset + slot - run.slot)
                 live.append(
@@ -626,8 +697,8 @@ class World:
                 m.bookmark,
                 m.state,
                 m.deadline_ms,
-                m.holder if m.state in ("leased", "sent") else "",
-                m.until_ms if m.state in ("leased", "delayed") else 0,
+                m.holder if m.state in ("leased", "sent") else m.transfer,
+                m.until_ms if m.state in ("leased", "delayed", "transferring") else 0,
                 m.deliveries,
                 m.cancels,
             )
@@ -635,8 +706,14 @@ class World:
         ]
         assert {
             ((state.sources[number].topic, state.sources[number].partition, offset), one.at_ms)
+            + ((one.transfer, one.then_ms, one.held) if one.transfer else ("", 0, False))
             for (number, offset), one in state.scheduled.items()
-        } == {(m.bookmark, m.at_ms) for m in oracle.scheduled()}
+        } == {
+            (m.bookmark, m.at_ms, m.transfer, m.then_ms if m.transfer else 0, m.state == "held")
+            for m in oracle.scheduled()
+        }
+        told = {one.id: [pair for over in one.confirmed for pair in _pairs(over)] for one in state.transfers}
+        assert told == oracle.transfers
         assert [
             (s.id, s.number, s.max_backlog, s.outstanding, s.last_seen_ms, s.filter)
             for s in state.subscriptions.values()
@@ -684,6 +761,25 @@ def converse(shard: QueueShard, now_ms: int, begin: Callable[[Step], object]) ->
     return step
 
 
+def _bookmarks(claim: Claim) -> list[Bookmark]:
+    return [(claim.topic, claim.partition, offset) for offset in range(claim.first, claim.last + 1)]
+
+
+def _singly(outcomes: Iterable[Outcome]) -> list[tuple[Bookmark, str]]:
+    return [
+        ((one.topic, one.partition, offset), str(one.result))
+        for one in outcomes
+        for offset in range(one.first, one.last + 1)
+    ]
+
+
+def _pairs(one: HandOver) -> list[tuple[Bookmark, Bookmark]]:
+    return [
+        ((one.topic, one.partition, one.first + n), (one.to_topic, one.to_partition, one.to_first + n))
+        for n in range(one.count)
+    ]
+
+
 def _none(_: object) -> None:
     """What the oracle answers where there is nothing to say."""
 
@@ -701,13 +797,14 @@ def published(offset: int, **said) -> Published:
         record.headers.append(("lapse-message-id", record.message_id))
     if record.redriven_for:
         record.headers.append(("lapse-redrive-queue", record.redriven_for.encode()))
+    if record.transferred:
+        record.headers.append(("lapse-transfer", "/".join(record.transferred).encode()))
     return record
 
 
 def shown_row(one: Queued) -> tuple:
-    state = "dying" if one.dying else None if one.state is None else STATES[one.state]
     bookmark = (one.topic, one.partition, one.offset)
-    return bookmark, state, one.deadline_ms, one.deliveries, one.cancels, one.subscription, one.until_ms
+    return bookmark, one.stands, one.deadline_ms, one.deliveries, one.cancels, one.subscription, one.until_ms
 
 
 def rows(messages: Messages) -> Iterator[tuple[Bookmark, int | None, int, int]]:
@@ -738,12 +835,12 @@ def by_subscription(sent: Iterable[Sent]) -> dict[str, list[Sent]]:
 
 
 def _among(*wanted: State) -> np.ndarray:
-    return np.array([state in wanted for state in State])
+    return np.isin(np.arange(max(State) + 1), wanted)
 
 
 _LIVE = _among(*STATES)
-_BOUND = _among(State.LEASED, State.DELAYED, State.SENT)
-_HELD = _among(State.LEASED, State.SENT)
+_BOUND = _among(State.LEASED, State.DELAYED, State.SENT, State.TRANSFERRING)
+_HELD = _among(State.LEASED, State.SENT, State.TRANSFERRING)
 
 
 def dump(state: QueueState) -> bytes:
@@ -758,6 +855,7 @@ def dump(state: QueueState) -> bytes:
         sorted(state.ending.entries()),
         sorted(state.repeats.chunks.items()),
         sorted(state.dying.items()),
+        sorted((one.id, one.number, one.target, one.confirmed) for one in state.transfers),
         [
             (s.id, s.number, s.client, s.max_backlog, s.heartbeat_timeout_ms, s.filter, s.by_reference, s.outstanding)
             for s in state.subscriptions.values()

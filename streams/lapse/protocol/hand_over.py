@@ -1,0 +1,93 @@
+"""Hand-overs: which record elsewhere takes the place of a message, `orders:0:5-9>orders:2:105-109` (Q17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lapse.core.lifetime import NAMES
+from lapse.protocol import header
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+
+_BECOMES: Final = ">"
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Messages, and the records that take their place, one by one.
+
+    Attributes:
+        messages: at the deployment that hands over.
+        records: as many, at the destination.
+    """
+
+    messages: BookmarkRange
+    records: BookmarkRange
+
+    def __str__(self) -> str:
+        return f"{self.messages}{_BECOMES}{self.records}"
+
+    @classmethod
+    def parse(cls, text: str) -> HandOver:
+        """Read `topic:partition:first[-last]>topic:partition:first[-last]`.
+
+        Raises:
+            ValueError: the text has another form, or the ranges are not of one length.
+        """
+        here, becomes, there = text.partition(_BECOMES)
+        if not becomes:
+            raise ValueError(f"hand-over {text!r}: expected topic:partition:first-last>topic:partition:first-last")
+        both = cls(BookmarkRange.parse(here), BookmarkRange.parse(there))
+        if len(both.messages) != len(both.records):
+            raise ValueError(f"hand-over {text!r}: {len(both.messages)} messages cannot be {len(both.records)} records")
+        return both
+
+
+def joined(pairs: Iterable[tuple[Bookmark, Bookmark]]) -> list[HandOver]:
+    """Join neighbours whose records are neighbours as well."""
+    ends: list[tuple[Bookmark, Bookmark, int]] = []
+    for here, there in sorted(pairs):
+        if ends:
+            first, record, count = ends[-1]
+            if (*first[:2], first.offset + count) == here and (*record[:2], record.offset + count) == there:
+                ends[-1] = first, record, count + 1
+                continue
+        ends.append((here, there, 1))
+    return [
+        HandOver(
+            BookmarkRange(here.topic, here.partition, here.offset, here.offset + count - 1),
+            BookmarkRange(there.topic, there.partition, there.offset, there.offset + count - 1),
+        )
+        for here, there, count in ends
+    ]
+
+
+def headers(
+    original: Sequence[tuple[str, bytes | None]],
+    queue: str,
+    transfer: str,
+    expires_at_ms: int | None,
+    enqueue_at_ms: int | None,
+) -> list[tuple[str, bytes | None]]:
+    """The headers of a record that a transfer puts at its destination: the deadline is the same to the millisecond.
+
+    Args:
+        original: the message's.
+        queue: the only queue that takes the record.
+        transfer: the transfer's id.
+        expires_at_ms: the message's deadline, ms since the epoch; None without one.
+        enqueue_at_ms: before this instant it may not be delivered, ms since the epoch; None = it may at once.
+    """
+    kept = [(name, value) for name, value in original if name not in _REPLACED]
+    kept.append((header.TRANSFER, f"{queue}/{transfer}".encode()))
+    if expires_at_ms is None:
+        kept.append((header.TTL_MS, b"0"))
+    else:
+        kept.append((header.EXPIRES_AT_MS, b"%d" % expires_at_ms))
+    if enqueue_at_ms is not None:
+        kept.append((header.ENQUEUE_AT_MS, b"%d" % enqueue_at_ms))
+    return kept
+
+
+_REPLACED: Final = NAMES | {header.TRANSFER, header.REDRIVE_QUEUE}

@@ -1,0 +1,169 @@
+"""Commands of transfers: from the wire to the core, and the answer back (Q17)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from lapse.core.queue.settlement import Claim, Outcome
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Queued, Step
+from lapse.core.queue.transfer import HandOver
+from lapse.protocol import hand_over as wire
+from lapse.protocol import topic as names
+from lapse.protocol.answer import QueuedMessage, Settlement
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import Command
+
+MOST_HELD: Final = 2_000
+"""So many messages are held for one transfer on one shard: they are named in one answer."""
+
+COMMANDS: Final = frozenset(
+    "transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()
+)
+
+Handler = Callable[[Command, int, Step], dict[str, Any]]
+
+
+class TransferCommands:
+    """Carries out commands of transfers on one shard.
+
+    Args:
+        shard: the state machine.
+        settlements: writes outcomes as the command wants them.
+        shown: writes a message as peeks do.
+        refused: the error for a command that cannot be carried out.
+    """
+
+    def __init__(
+        self,
+        shard: QueueShard,
+        settlements: Callable[[Sequence[Outcome], Command], tuple[Settlement, ...]],
+        shown: Callable[[Queued], QueuedMessage],
+        refused: type[ValueError],
+    ) -> None:
+        self._shard = shard
+        self._settlements = settlements
+        self._shown = shown
+        self._refused = refused
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What carries out each command."""
+        return {
+            "transfer": self._hold,
+            "transfer_confirm": self._confirm,
+            "transfer_finish": self._finish,
+            "transfer_cancel": self._cancel,
+            "transfer_accept": self._accept,
+            "transfer_discard": self._discard,
+        }
+
+    def claims(self, command: Command) -> list[Claim]:
+        """What a command names: bookmarks, those of them that match its filter, or all that has been read.
+
+        Raises:
+            ValueError: a bookmark of another form.
+        """
+        named = [_claim(BookmarkRange.parse(text)) for text in command.bookmarks]
+        if command.filter:
+            selected = self._shard.selected(command.filter)
+            return [both for one in selected for both in _common(one, named)] if named else selected
+        if named or command.command != "transfer":
+            return named
+        return [Claim(one.topic, one.partition, 0, one.next_offset - 1) for one in self._shard.state.sources]
+
+    def _named(self, command: Command) -> str:
+        if not names.NAME.match(command.transfer):
+            raise self._refused(
+                f"{command.command}: field transfer is {command.transfer!r}; choose an id of letters, digits and ._-"
+            )
+        return command.transfer
+
+    def _claims(self, command: Command) -> list[Claim]:
+        try:
+            return self.claims(command)
+        except ValueError as error:
+            raise self._refused(f"{command.command}: {error}") from error
+
+    def _hold(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        name, shard = self._named(command), self._shard
+        known = shard.state.transfers.get(name)
+        if known is not None and command.to and known.target != command.to:
+            raise self._refused(f"transfer {name} goes to {known.target}, not to {command.to}; choose another id")
+        most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
+        outcomes: list[Outcome] = []
+        more = False
+        if most:
+            claims = self._claims(command)
+            if not command.filter:
+                shard.advance_to(claims, most)
+            outcomes, more = shard.hold(name, command.to, claims, most, at_ms, step)
+        messages = tuple(self._shown(one) for one in shard.held(name))
+        counts = {"held": len(messages), "more": int(more)}
+        return {"settlements": self._settlements(outcomes, command), "messages": messages, "counts": counts} | (
+            self._handed_over(name)
+        )
+
+    def _confirm(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        name = self._named(command)
+        try:
+            parsed = [wire.HandOver.parse(text) for text in command.bookmarks]
+        except ValueError as error:
+            raise self._refused(f"{command.command}: {error}") from error
+        given = [_given(one) for one in parsed]
+        outcomes = self._shard.confirm(name, given, at_ms, step)
+        return {"settlements": self._settlements(outcomes, command)} | self._handed_over(name)
+
+    def _finish(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        self._shard.finish_transfer(self._named(command), step)
+        return {}
+
+    def _cancel(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        name = self._named(command)
+        left = self._handed_over(name)["handed_over"]
+        if left:
+            raise self._refused(
+                f"transfer {name}: {left[0]} has left already, so it cannot be cancelled; resume it instead"
+            )
+        return {"counts": {"returned": self._shard.give_back(name, at_ms, step)}}
+
+    def _accept(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        name, claims = self._named(command), self._claims(command)
+        self._shard.advance_to(claims, MOST_HELD)
+        return {"settlements": self._settlements(self._shard.accept(name, claims, at_ms, step), command)}
+
+    def _discard(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        return {"counts": {"removed": self._shard.discard(self._named(command), at_ms, step)}}
+
+    def _handed_over(self, name: str) -> dict[str, tuple[str, ...]]:
+        transfer = self._shard.state.transfers.get(name)
+        left = [] if transfer is None else transfer.confirmed
+        return {"handed_over": tuple(str(_written(one)) for one in left)}
+
+
+def _claim(named: BookmarkRange) -> Claim:
+    return Claim(named.topic, named.partition, named.first, named.last)
+
+
+def _common(one: Claim, named: Sequence[Claim]) -> list[Claim]:
+    """What of a claim is named as well."""
+    common: list[Claim] = []
+    for other in named:
+        first, last = max(one.first, other.first), min(one.last, other.last)
+        if one[:2] == other[:2] and first <= last:
+            common.append(one._replace(first=first, last=last))
+    return common
+
+
+def _given(one: wire.HandOver) -> HandOver:
+    here, there = one.messages, one.records
+    return HandOver(here.topic, here.partition, here.first, len(here), there.topic, there.partition, there.first)
+
+
+def _written(one: HandOver) -> wire.HandOver:
+    last = one.count - 1
+    return wire.HandOver(
+        BookmarkRange(one.topic, one.partition, one.first, one.first + last),
+        BookmarkRange(one.to_topic, one.to_partition, one.to_first, one.to_first + last),
+    )

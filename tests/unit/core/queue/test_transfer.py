@@ -1,0 +1,262 @@
+"""Messages handed over to another deployment in two stages: never delivered on both sides, whatever is begun again."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lapse.core.expression import compile_filter, compile_value
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.step import Step
+from lapse.core.queue.trait import TraitReader
+from lapse.core.queue.transfer import HandOver
+from unit.core.queue.world import World
+
+ON = Expiration(enabled=True)
+ALL = Claim("orders", 0, 0, 1_000)
+
+
+def here(**more: object) -> World:
+    return World(QueueSettings(name="here", expiration=ON, lease_ms=100, **more))
+
+
+def there(**more: object) -> World:
+    return World(QueueSettings(name="there", expiration=ON, lease_ms=100, **more))
+
+
+def fill(world: World, count: int, **said: object) -> None:
+    for _ in range(count):
+        world.publish("orders", **said)
+    world.read("orders")
+
+
+def states(world: World) -> list[str]:
+    return [
+        "unconfirmed" if not one.confirmed else "scheduled" if one.state is None else one.state.name.lower()
+        for one in world.shard.peek(0, 1_000)
+    ]
+
+
+@pytest.mark.feature("Q17")
+def test_a_message_that_is_held_is_delivered_to_nobody_and_comes_back_to_its_place() -> None:
+    world = here()
+    fill(world, 3)
+    assert not world.hold("t", Claim("orders", 0, 1, 1))
+    world.subscribe("inky", 10)
+    assert [one.bookmark[2] for one in world.deliver()["inky"]] == [0, 2]
+    assert world.settle("acknowledge", "inky", Claim("orders", 0, 1, 1)) == ["transferring"]
+    assert world.settle("cancel", "inky", Claim("orders", 0, 1, 1)) == ["transferring"]
+    assert world.purge(leased=True) == (2, 1)
+    fill(world, 1)
+    assert world.hand_back("t") == 1
+    assert [one.bookmark[2] for one in world.deliver()["inky"]] == [1, 3]
+
+
+@pytest.mark.feature("Q17")
+def test_what_somebody_has_is_not_handed_over() -> None:
+    world = here()
+    fill(world, 3)
+    world.subscribe("inky", 1)
+    world.deliver()
+    outcomes, _ = world.shard.hold("t", "", [Claim("orders", 0, 0, 3)], 10, world.now_ms, Step())
+    assert [(one.first, one.last, str(one.result)) for one in outcomes] == [
+        (0, 0, "leased"),
+        (1, 2, "settled"),
+        (3, 3, "unknown"),
+    ]
+
+
+@pytest.mark.feature("Q17", "L11", "L15")
+def test_it_expires_on_both_sides_between_put_and_confirm_and_is_then_delivered_on_neither() -> None:
+    source, target = here(), there()
+    fill(source, 1, ttl_ms=50)
+    source.hold("t", ALL)
+    target.publish("orders", expires_at_ms=1_050, transferred=("there", "t"))
+    target.read("orders")
+    assert states(source) == ["transferring"]
+    assert states(target) == ["unconfirmed"]
+    for world in (source, target):
+        world.subscribe("inky")
+        (gone,) = world.advance(50)
+        assert (gone.reasons, gone.deadline_ms, gone.at_ms) == (("time_limit",), 1_050, 1_050)
+    assert source.confirm("t", HandOver("orders", 0, 0, 1, "orders", 0, 0)) == ["time_limit"]
+    assert target.accept("t", Claim("orders", 0, 0, 0)) == ["already_settled"]
+    assert not target.deliver()
+    assert not source.deliver()
+
+
+@pytest.mark.feature("Q17")
+@pytest.mark.parametrize("crash_at", range(8))
+def test_a_transfer_that_is_begun_again_after_any_step_delivers_once(crash_at: int) -> None:
+    """Each attempt puts the messages again; both shards crash with it, and lose what was not durable."""
+    source, target = here(), there()
+    fill(source, 2, ttl_ms=10_000)
+    source.subscribe("inky", 10)
+    target.subscribe("blinky", 10)
+    delivered: list[tuple[str, int]] = []
+    steps = itertools.count()
+
+    def passed() -> bool:
+        for world, name in ((source, "inky"), (target, "blinky")):
+            world.commit()
+            delivered.extend((name, one.bookmark[2]) for one in world.deliver().get(name, []))
+            world.commit()
+        if next(steps) == crash_at:
+            for world in (source, target):
+                world.crash()
+            return True
+        return False
+
+    def attempt() -> bool:
+        """One run of the transfer; False if it was killed."""
+        source.hold("t", Claim("orders", 0, 0, 1))
+        if passed():
+            return False
+        held = [one.offset for one in source.shard.held("t")]
+        puts = [(offset, target.publish("orders", transferred=("there", "t"))[2]) for offset in held]
+        target.read("orders")
+        if passed():
+            return False
+        source.confirm("t", *(HandOver("orders", 0, offset, 1, "orders", 0, put) for offset, put in puts))
+        if passed():
+            return False
+        transfer = source.shard.state.transfers.get("t")
+        for one in transfer.confirmed if transfer else []:
+            target.accept("t", Claim(one.to_topic, one.to_partition, one.to_first, one.to_first + one.count - 1))
+            if passed():
+                return False
+        source.finish_transfer("t")
+        return not passed()
+
+    while not attempt():
+        pass
+    target.discard("t")
+    passed()
+    assert sorted(name for name, _ in delivered) == ["blinky", "blinky"]
+    assert not source.shard.state.transfers.get("t")
+    assert target.shard.depth()["unconfirmed"] == 0
+
+
+@pytest.mark.feature("Q17")
+def test_what_came_back_is_not_confirmed_any_more() -> None:
+    source, target = here(), there()
+    fill(source, 1)
+    source.hold("t", ALL)
+    target.publish("orders", transferred=("there", "t"))
+    target.read("orders")
+    source.hand_back("t")
+    assert source.confirm("t", HandOver("orders", 0, 0, 1, "orders", 0, 0)) == ["not_leased"]
+    assert source.shard.state.transfers.get("t") is None
+    assert target.discard("t") == 1
+    assert [one.reasons for one in target._last_gone] == [("withdrawn",)]
+
+
+@pytest.mark.feature("Q17", "L5")
+def test_a_schedule_goes_along() -> None:
+    source, target = here(), there()
+    fill(source, 1, enqueue_at_ms=1_500)
+    source.hold("t", ALL)
+    (held,) = source.shard.held("t")
+    assert held.until_ms == 1_500
+    source.advance(1_000)
+    assert states(source) == ["transferring"]
+    target.publish("orders", enqueue_at_ms=1_500, transferred=("there", "t"))
+    target.read("orders")
+    target.advance(600)
+    assert states(target) == ["unconfirmed"]
+    assert target.accept("t", Claim("orders", 0, 0, 0)) == ["settled"]
+    assert states(target) == ["available"]
+    target.publish("orders", enqueue_at_ms=9_500, transferred=("there", "t"))
+    target.read("orders")
+    target.accept("t", Claim("orders", 0, 1, 1))
+    assert states(target) == ["available", "scheduled"]
+    assert source.hand_back("t") == 1
+    assert states(source) == ["available"]
+
+
+@pytest.mark.feature("Q17", "C29")
+def test_only_the_queue_that_it_is_for_takes_it() -> None:
+    other = World(QueueSettings(name="other", expiration=ON))
+    other.publish("orders", transferred=("there", "t"))
+    other.publish("orders")
+    other.read("orders")
+    assert states(other) == ["available"]
+
+
+@pytest.mark.feature("Q17", "X6")
+def test_a_message_that_is_put_again_is_no_repeat() -> None:
+    target = there()
+    for _ in range(2):
+        target.publish("orders", transferred=("there", "t"), message_id=b"7")
+    target.read("orders")
+    assert target.accept("t", Claim("orders", 0, 1, 1)) == ["settled"]
+    assert states(target) == ["available", "unconfirmed"]
+
+
+@pytest.mark.feature("Q17", "Q13")
+def test_beyond_the_target_depth_it_is_advanced_to_and_nothing_follows_until_the_depth_allows() -> None:
+    world = here(target_depth=2)
+    for _ in range(10):
+        world.publish("orders")
+    world.read("orders")
+    wanted = Claim("orders", 0, 5, 5)
+    outcomes, _ = world.shard.hold("t", "", [wanted], 10, world.now_ms, Step())
+    assert [str(one.result) for one in outcomes] == ["unknown"]
+    world.shard.note_end("orders", 0, 10)
+    assert world.shard.room_for("orders", 0) == 0
+    world.shard.advance_to([wanted], 10)
+    assert world.shard.advancing
+    assert world.shard.room_for("orders", 0) == 4
+    world.shard.arrive("orders", 0, world.topics["orders", 0][2:6], Step())
+    assert not world.shard.advancing
+    outcomes, _ = world.shard.hold("t", "", [wanted], 10, world.now_ms, Step())
+    assert [str(one.result) for one in outcomes] == ["settled"]
+    assert world.shard.room_for("orders", 0) == 0
+    world.shard.confirm("t", [HandOver("orders", 0, 5, 1, "orders", 0, 0)], world.now_ms, Step())
+    assert world.shard.depth()["depth"] == 5
+    world.shard.purge(world.now_ms, Step())
+    assert world.shard.room_for("orders", 0) == 2
+    # Behind the end of the log there is nothing to wait for.
+    world.shard.advance_to([Claim("orders", 0, 10, 99)], 10)
+    assert not world.shard.advancing
+
+
+@pytest.mark.feature("Q17", "Q12", "Q20")
+def test_barriers_and_groups_wait_for_what_may_come_back() -> None:
+    world = here(traits=TraitReader(barrier=compile_filter("/b = 'yes'")))
+    world.publish("orders")
+    world.publish("orders", body={"b": "yes"})
+    world.read("orders")
+    world.subscribe("inky", 10)
+    world.hold("t", Claim("orders", 0, 0, 0))
+    assert not world.deliver()
+    world.confirm("t", HandOver("orders", 0, 0, 1, "orders", 0, 0))
+    assert [one.barrier for one in world.deliver()["inky"]] == [True]
+
+    world = here(traits=TraitReader(group=compile_value("/g")))
+    fill(world, 2, body={"g": "x"})
+    world.subscribe("inky", 10)
+    world.hold("t", Claim("orders", 0, 0, 0))
+    assert not world.deliver()
+    world.hand_back("t")
+    assert [one.bookmark[2] for one in world.deliver()["inky"]] == [0]
+
+
+@pytest.mark.feature("Q17", "C19")
+def test_a_delay_comes_back_with_its_message() -> None:
+    world = here()
+    fill(world, 1)
+    world.subscribe("inky")
+    world.deliver()
+    world.settle("cancel", "inky", ALL._replace(last=0), delay_ms=500)
+    world.hold("t", ALL)
+    world.hand_back("t")
+    assert states(world) == ["delayed"]
+    world.hold("t", ALL)
+    world.advance(500)
+    assert states(world) == ["transferring"]
+    world.hand_back("t")
+    assert states(world) == ["available"]
