@@ -75,7 +75,7 @@ class RecordReader:
         self._arrived = arrived
         self._failed = failed
         self._waiting: queue.SimpleQueue[Referenced | None] = queue.SimpleQueue()
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._places: dict[tuple[str, int], LogPlace] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lapse records", daemon=True)
         self._thread.start()
@@ -106,7 +106,7 @@ class RecordReader:
         place = self._places.get(at)
         if place is None:
             consumer = self._connection.consumer(enable_partition_eof=True)
-            place = self._places[at] = _Place(*at, consumer, self._stopping)
+            place = self._places[at] = LogPlace(*at, consumer, self._stopping)
         prefix = f"{messages.topic}:{messages.partition}:".encode()
         base = 0
         for some in messages.ranges:
@@ -128,7 +128,7 @@ class RecordReader:
             base += len(some)
 
 
-class _Place:
+class LogPlace:
     """One partition of an underlying topic, as far as it is read."""
 
     def __init__(self, topic: str, partition: int, consumer: Consumer, stopping: threading.Event) -> None:

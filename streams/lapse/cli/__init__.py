@@ -44,6 +44,11 @@ COMMANDS: Mapping[str, Lazy] = {
     "spark": Lazy(
         "lapse_spark.cli:spark", "Count, archive, redrive and audit dead letters with Apache Spark.", extra="spark"
     ),
+    "transfer": Lazy(
+        "lapse.cli.transfer:transfer",
+        "Hand messages over to a queue of another deployment, with their deadlines.",
+        extra="worker",
+    ),
     "top": Lazy("lapse.cli.top:top", "Show queues live: depth by state, age, subscriptions."),
     "kafka": Lazy("lapse.cli.kafka:kafka", "Start, show and stop a local Kafka broker.", extra="worker"),
     "demo": Lazy("lapse.cli.demo:demo", "Send a year of real flights through a queue.", extra="worker,spark,demo"),

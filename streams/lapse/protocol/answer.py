@@ -51,6 +51,7 @@ class Answer(BaseModel):
     messages: tuple[QueuedMessage, ...] = ()
     publish_target: str = ""
     handed_over: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 MOST_SETTLEMENTS: Final = 10_000

@@ -101,9 +101,9 @@ class TransferCommands:
             outcomes, more = shard.hold(name, command.to, claims, most, at_ms, step)
         messages = tuple(self._shown(one) for one in shard.held(name))
         counts = {"held": len(messages), "more": int(more)}
-        return {"settlements": self._settlements(outcomes, command), "messages": messages, "counts": counts} | (
-            self._handed_over(name)
-        )
+        sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources)
+        told = {"settlements": self._settlements(outcomes, command), "messages": messages, "counts": counts}
+        return {**told, "sources": sources, **self._handed_over(name)}
 
     def _confirm(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         name = self._named(command)

@@ -88,7 +88,7 @@ class QueueShard:
     def room_for(self, topic: str, partition: int) -> int:
         """How many more messages of a source may become active: room, or the way to one that a transfer wants (Q13)."""
         wanted = self._wanted.get((topic, partition))
-        if wanted is None:
+        if wanted is None or self.agreement.frozen:
             return self.room()
         number = self.state.sources.find(topic, partition)
         way = 0 if number is None else wanted + 1 - self.state.sources[number].next_offset

@@ -1,0 +1,169 @@
+"""`lapse transfer`: hand messages of a queue over to a queue of another deployment."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from lapse.protocol.bookmark import BookmarkRange
+from lapse_client.error import LapseError
+from lapse_client.queue import Queue
+
+if TYPE_CHECKING:
+    from lapse.transfer.link import Link
+    from lapse.transfer.mover import Mover, Outcome
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--to", "target", metavar="BROKERS", help="The deployment that takes over.")
+@click.option("--to-queue", metavar="NAME", help="The queue there; the same name by default.")
+@click.option("--to-topic", metavar="TOPIC", help="Its underlying topic; the queue's publish target by default.")
+@click.option(
+    "--bookmark", "bookmarks", multiple=True, metavar="TOPIC:PARTITION:FIRST[-LAST]", help="These; may be repeated."
+)
+@click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
+@click.option("--all", "everything", is_flag=True, help="All that were published before now.")
+@click.option("--resume", metavar="ID", help="Bring a transfer to its end that was interrupted.")
+@click.option("--cancel", metavar="ID", help="Take an interrupted transfer back, unless messages have left already.")
+@click.option("--id", "ident", metavar="ID", help="The new transfer's id; made up by default.")
+@click.option("--dry-run", is_flag=True, help="Count what would be handed over, and do nothing.")
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="A file like transfer.toml, for security.")
+@click.option("-b", "--bootstrap-servers", help="The deployment that hands over, instead of KAFKA_BOOTSTRAP_SERVERS.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def transfer(
+    queue: str,
+    target: str | None,
+    to_queue: str | None,
+    to_topic: str | None,
+    bookmarks: tuple[str, ...],
+    expression: str | None,
+    everything: bool,
+    resume: str | None,
+    cancel: str | None,
+    ident: str | None,
+    dry_run: bool,
+    config: Path | None,
+    bootstrap_servers: str | None,
+    as_json: bool,
+) -> None:
+    """Hand messages over to a queue of another deployment, with their deadlines.
+
+    Each message is delivered on one side only, whatever happens on the way. A transfer that was interrupted goes on
+    with --resume, or is taken back with --cancel.
+    """
+    from confluent_kafka import KafkaException
+
+    from lapse.config import ConfigError
+    from lapse.transfer.freight import TransferError
+    from lapse.transfer.link import load
+    from lapse.transfer.mover import Choice, Mover
+
+    chosen = [bool(bookmarks), expression is not None, everything, resume is not None, cancel is not None]
+    if sum(chosen[2:]) + any(chosen[:2]) != 1:
+        raise click.UsageError(
+            "name messages by --bookmark or --filter, or --all; or a transfer by --resume or --cancel"
+        )
+    name = resume or cancel or ident or f"t-{uuid.uuid4().hex[:12]}"
+    given = {"from": bootstrap_servers, "to": target, "to_queue": to_queue, "to_topic": to_topic}
+    try:
+        link = load(config, {key: value for key, value in given.items() if value})
+        ranges = tuple(BookmarkRange.parse(text) for text in bookmarks)
+        if dry_run:
+            _preview(link, queue, ranges, expression, as_json)
+            return
+        quiet = as_json or not sys.stderr.isatty()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+            total = _expected(link, queue, ranges, expression, resume or cancel)
+            task = bar.add_task(f"transfer {name}", total=total)
+            to = link.to_queue or queue
+            with Mover(
+                link.here(), queue, link.there(), to, link.to_topic, name, lambda count: bar.advance(task, count)
+            ) as mover:
+                _work(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
+    except (ConfigError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    except (TransferError, LapseError, KafkaException) as error:
+        hint = "" if cancel or dry_run else f"\nWhat was begun can be brought to its end: --resume {name}"
+        raise click.ClickException(f"{error}{hint}") from error
+
+
+def _work(mover: Mover, name: str, choice: Any, resume: str | None, cancel: str | None, as_json: bool) -> None:
+    if cancel:
+        returned = mover.cancel()
+        thrown = mover.outcome.discarded
+        if as_json:
+            click.echo(orjson.dumps({"transfer": name, "returned": returned, "discarded": thrown}))
+        else:
+            click.echo(f"{returned:,} messages are back in the queue; {thrown:,} records there are thrown away.")
+        return
+    outcome = mover.resume() if resume else mover.run(choice)
+    left = {what: count for what, count in sorted(outcome.left.items()) if count}
+    if as_json:
+        _print_outcome(name, outcome, left)
+    else:
+        click.echo(f"{outcome.transferred:,} messages handed over to {mover.target} (transfer {name}).")
+        if outcome.expired:
+            click.echo(f"{outcome.expired:,} expired on the way, on both sides.")
+        for what, count in left.items():
+            click.echo(f"{count:,} stayed: {what}.", err=True)
+    if left:
+        raise click.exceptions.Exit(1)
+
+
+def _print_outcome(name: str, outcome: Outcome, left: dict[str, int]) -> None:
+    facts = {
+        "transfer": name,
+        "transferred": outcome.transferred,
+        "expired": outcome.expired,
+        "left": left,
+        "discarded": outcome.discarded,
+    }
+    click.echo(orjson.dumps(facts))
+
+
+def _expected(
+    link: Link, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, under_way: str | None
+) -> int | None:
+    """About how many messages there are to go; None where that is not known."""
+    if ranges or expression is not None:
+        return None
+    with Queue(queue, connection=link.here()) as client:
+        counts = client.depth()
+    if under_way:
+        return counts.get("transferring", 0)
+    return counts.get("depth", 0) + counts.get("scheduled", 0) - counts.get("leased", 0)
+
+
+def _preview(link: Link, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, as_json: bool) -> None:
+    """Say how many messages would go, by state: of what is active, as a peek shows it."""
+    with Queue(queue, connection=link.here()) as client:
+        if ranges or expression is not None:
+            found: dict[str, int] = {}
+            for one in client.peek(filter=expression):
+                bookmark = BookmarkRange.parse(one.bookmark)
+                if not ranges or any(_within(bookmark, some) for some in ranges):
+                    found[one.state] = found.get(one.state, 0) + 1
+        else:
+            counts = client.depth()
+            found = {state: counts.get(state, 0) for state in ("available", "delayed", "scheduled", "leased")}
+    goes = sum(count for state, count in found.items() if state in ("available", "delayed", "scheduled"))
+    stays = {state: count for state, count in sorted(found.items()) if count and state in ("leased", "transferring")}
+    if as_json:
+        click.echo(orjson.dumps({"transferred": goes, "left": stays}))
+        return
+    click.echo(f"{goes:,} messages would be handed over.")
+    for state, count in stays.items():
+        click.echo(f"{count:,} would stay: {state}.")
+
+
+def _within(one: BookmarkRange, some: BookmarkRange) -> bool:
+    return (one.topic, one.partition) == (some.topic, some.partition) and some.first <= one.first <= some.last

@@ -1,0 +1,1 @@
+"""Transfers: messages of a queue go to a queue of another deployment, in two stages (Q17)."""

@@ -1,0 +1,75 @@
+"""What `lapse transfer` is told: from which queue of which deployment, to which of which other."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from lapse.config.document import ConfigError
+from lapse.config.root import SecurityConfig
+from lapse.protocol import topic as names
+from lapse.runtime import security
+from lapse_client.connection import Connection
+
+
+class Link(BaseModel):
+    """Two deployments, as a file like `transfer.toml` describes them.
+
+    Attributes:
+        source: brokers of the deployment that hands over; `from` in the file, KAFKA_BOOTSTRAP_SERVERS by default.
+        target: brokers of the deployment that takes over; `to` in the file.
+        to_queue: the queue there; the same name by default.
+        to_topic: the underlying topic there; the queue's publish target by default.
+        from_security: how to speak to the brokers that hand over.
+        to_security: how to speak to the brokers that take over.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    source: str | None = Field(default=None, alias="from", min_length=1)
+    target: str = Field(alias="to", min_length=1)
+    to_queue: str | None = None
+    to_topic: str | None = None
+    from_security: SecurityConfig | None = None
+    to_security: SecurityConfig = SecurityConfig()
+
+    @field_validator("to_queue", "to_topic")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        if name is not None and not names.NAME.match(name):
+            raise ValueError(f"{name!r} is no name of a topic")
+        return name
+
+    def here(self) -> Connection:
+        """The deployment that hands over; without settings of its own, from the environment."""
+        if self.from_security is None:
+            return Connection.from_environment(self.source)
+        options = security.for_librdkafka(self.from_security)
+        return Connection(self.source, options) if self.source else Connection(options=options)
+
+    def there(self) -> Connection:
+        """The deployment that takes over."""
+        return Connection(self.target, security.for_librdkafka(self.to_security))
+
+
+def load(path: Path | None, stated: dict[str, str]) -> Link:
+    """Read a file like `transfer.toml`; what the command line states counts before it.
+
+    Raises:
+        ConfigError: it is missing, is no TOML, or says something that is not understood; the text names every fault.
+    """
+    where = "lapse transfer" if path is None else str(path)
+    try:
+        tree = {} if path is None else tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    try:
+        return Link.model_validate({**tree, **stated})
+    except ValidationError as error:
+        faults = [
+            f"{where}: {'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
+            for fault in error.errors()
+        ]
+        raise ConfigError("\n".join(faults)) from error

@@ -1,0 +1,334 @@
+"""The process behind `lapse transfer`: hold here, put there, confirm here, accept there, round by round (Q17).
+
+It keeps nothing of its own. What is held and what has left is known by the shards here, so a transfer that was
+interrupted at any point is brought to its end by running it again with the same id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
+
+from lapse.protocol.answer import Answer, QueuedMessage
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.command import Command
+from lapse.protocol.hand_over import HandOver, joined
+from lapse.transfer.freight import Freight, TransferError
+from lapse.transfer.side import Side
+from lapse_client.connection import Connection, log_bounds
+
+_UNREAD_S: Final = 2.0
+"""What a shard has not read after so long is no message: the end of a Kafka transaction takes an offset, too."""
+
+_ACCEPT_S: Final = 60.0
+_PAUSE_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which messages.
+
+    Attributes:
+        bookmarks: these; none = all that were published before the transfer began.
+        filter: of these only those for which the expression is true; empty = all.
+    """
+
+    bookmarks: tuple[BookmarkRange, ...] = ()
+    filter: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a transfer.
+
+    Attributes:
+        transferred: messages that left, and are in the other queue.
+        expired: messages whose deadline passed between put and confirm.
+        left: messages that stayed, by what was said of them: leased, transferring, unknown, lost.
+        discarded: records there that were put by an earlier attempt, or for messages that did not leave.
+    """
+
+    transferred: int = 0
+    expired: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    discarded: int = 0
+
+
+class Mover:
+    """One transfer at work; a context manager.
+
+    Args:
+        here: the cluster that hands over.
+        queue: its queue.
+        there: the cluster that takes over.
+        to_queue: the queue there.
+        to_topic: its underlying topic; None = its publish target.
+        transfer: the transfer's id.
+        told: called with the number of messages that have been handed over, after each round.
+        timeout_s: how long to wait for answers, seconds.
+    """
+
+    def __init__(
+        self,
+        here: Connection,
+        queue: str,
+        there: Connection,
+        to_queue: str,
+        to_topic: str | None,
+        transfer: str,
+        told: Callable[[int], None] = lambda _: None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self._here = Side(here, queue, timeout_s)
+        self._there = Side(there, to_queue, timeout_s)
+        self._topic = to_topic
+        self._transfer = transfer
+        self._told = told
+        self._opened = ExitStack()
+        self._freight: Freight | None = None
+        self._stuck: set[str] = set()
+        self._refused = False
+        self.outcome = Outcome()
+
+    def __enter__(self) -> Mover:
+        with ExitStack() as opened:
+            here, there = opened.enter_context(self._here), opened.enter_context(self._there)
+            if (here.cluster, here.queue) == (there.cluster, there.queue):
+                raise TransferError(f"{here.queue} cannot be handed over to itself; name another queue or deployment")
+            self._topic = self._topic or there.publish_target
+            if not self._topic:
+                raise TransferError(f"queue {there.queue} has no default_publish_target; name a topic: --to-topic")
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._freight is not None:
+            self._freight.close()
+        self._opened.close()
+
+    @property
+    def target(self) -> str:
+        """Where the messages go, for people and for the shards: one id has one destination."""
+        return f"{self._there.queue} at {self._there.cluster}"
+
+    def run(self, choice: Choice) -> Outcome:
+        """Hand messages over until none of those that are meant is left, or can be taken.
+
+        Raises:
+            TransferError: it cannot go on.
+            LapseError: a shard refused, or did not answer.
+            KafkaException: one of the clusters does not answer.
+        """
+        self._load()
+        named = self._named(choice)
+        open_shards = {shard: texts for shard, texts in named.items() if texts}
+        unread_since: dict[int, float] = {}
+        while open_shards:
+            commands = {shard: self._hold(texts, choice.filter) for shard, texts in open_shards.items()}
+            answers = self._here.ask_each(commands)
+            moved = self._round(answers)
+            for shard, answer in answers.items():
+                if shard in moved:
+                    unread_since.pop(shard, None)
+                elif self._unread(answer) and not choice.filter:
+                    since = unread_since.setdefault(shard, time.monotonic())
+                    if time.monotonic() - since > _UNREAD_S:
+                        del open_shards[shard]
+                        self._note_left(answer, choice)
+                else:
+                    del open_shards[shard]
+                    self._note_left(answer, choice)
+            if not moved:
+                time.sleep(_PAUSE_S)
+        return self._end(resumed=False)
+
+    def resume(self) -> Outcome:
+        """Bring to its end what an earlier run has begun, and nothing more; may raise what `run` does."""
+        self._load()
+        while self._round(self._here.ask(self._hold((), "", top_n=0))):
+            pass
+        return self._end(resumed=True)
+
+    def cancel(self) -> int:
+        """Return what is held to the queue here, and throw away what was put there; how many came back.
+
+        Raises:
+            TransferError: something has left already.
+        """
+        left = [text for one in self._here.ask(self._hold((), "", top_n=0)).values() for text in one.handed_over]
+        if left:
+            raise TransferError(
+                f"transfer {self._transfer} cannot be cancelled: {left[0].partition('>')[0]} has left already; "
+                f"bring it to its end: --resume {self._transfer}"
+            )
+        answers = self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
+        self._discard()
+        return sum(answer.counts.get("returned", 0) for answer in answers.values())
+
+    # Parts
+
+    def _hold(self, bookmarks: Sequence[str], text: str, top_n: int | None = None) -> Command:
+        return Command(
+            command="transfer",
+            transfer=self._transfer,
+            to=self.target,
+            bookmarks=tuple(bookmarks),
+            filter=text or None,
+            top_n=top_n,
+        )
+
+    def _load(self) -> None:
+        """Open the way to the other cluster; an earlier process on this transfer can put nothing from now on."""
+        assert self._topic is not None
+        there = self._there.connection.partitions(self._topic)
+        if self._topic not in there:
+            raise TransferError(f"the deployment that takes over has no topic {self._topic}; run `lapse apply` there")
+        self._freight = Freight(
+            self._here.connection,
+            self._there.connection,
+            self._there.queue,
+            self._topic,
+            there[self._topic],
+            self._transfer,
+            self._here.cluster,
+        )
+
+    def _named(self, choice: Choice) -> dict[int, tuple[str, ...]]:
+        """What every shard is asked for."""
+        if choice.bookmarks:
+            named: dict[int, list[str]] = {}
+            for one in choice.bookmarks:
+                shard = self._here.shard_of(one.partition)
+                if shard not in self._here.shards:
+                    raise TransferError(f"{one}: queue {self._here.queue} has no such partition")
+                named.setdefault(shard, []).append(str(one))
+            return {shard: tuple(texts) for shard, texts in named.items()}
+        answers = self._here.ask(self._hold((), "", top_n=0))
+        consumer = self._here.connection.consumer()
+        try:
+            return {
+                shard: tuple(text for source in answer.sources for text in _so_far(consumer, Bookmark.parse(source)))
+                for shard, answer in answers.items()
+            }
+        finally:
+            consumer.close()
+
+    def _round(self, answers: dict[int, Answer]) -> set[int]:
+        """Hand over what is held; the shards of which anything was."""
+        assert self._freight is not None
+        held = {
+            shard: [one for one in answer.messages if one.bookmark not in self._stuck]
+            for shard, answer in answers.items()
+        }
+        busy = {shard for shard, answer in answers.items() if held[shard] or answer.handed_over}
+        if not busy:
+            return busy
+        pairs = self._put([one for some in held.values() for one in some])
+        by_shard: dict[int, list[tuple[Bookmark, Bookmark]]] = {shard: [] for shard in busy}
+        for here, there in pairs:
+            by_shard[self._here.shard_of(here.partition)].append((here, there))
+        confirmed = self._here.ask_each({shard: self._confirmation(some) for shard, some in by_shard.items()})
+        gone = [HandOver.parse(text) for answer in confirmed.values() for text in answer.handed_over]
+        for answer in confirmed.values():
+            self._note_refused(answer)
+        self._accept([one.records for one in gone])
+        self._here.ask_each(
+            {
+                shard: Command(command="transfer_finish", transfer=self._transfer)
+                for shard, answer in confirmed.items()
+                if answer.handed_over
+            }
+        )
+        count = sum(len(one.messages) for one in gone)
+        self.outcome.transferred += count
+        self._told(count)
+        return busy
+
+    def _put(self, messages: list[QueuedMessage]) -> list[tuple[Bookmark, Bookmark]]:
+        if not messages:
+            return []
+        assert self._freight is not None
+        put = self._freight.put(messages)
+        for lost in put.lost:
+            self._stuck.add(str(lost))
+            self.outcome.left["lost"] += 1
+        return put.pairs
+
+    def _confirmation(self, pairs: Iterable[tuple[Bookmark, Bookmark]]) -> Command:
+        texts = tuple(str(one) for one in joined(pairs))
+        if not texts:  # only what had left before
+            return self._hold((), "", top_n=0)
+        return Command(command="transfer_confirm", transfer=self._transfer, bookmarks=texts)
+
+    def _note_refused(self, answer: Answer) -> None:
+        for one in answer.settlements if answer.command == "transfer_confirm" else ():
+            if one.result == "settled":
+                continue
+            messages = BookmarkRange.parse(one.bookmarks)
+            self._stuck.update(map(str, messages))
+            if one.result == "time_limit":
+                self.outcome.expired += len(messages)
+            else:
+                self._refused = True
+                self.outcome.left[one.result] += len(messages)
+
+    def _accept(self, records: list[BookmarkRange]) -> None:
+        """Make records visible; the shards there may have to read them first."""
+        give_up = time.monotonic() + _ACCEPT_S
+        while records:
+            by_shard: dict[int, list[str]] = {}
+            for one in records:
+                by_shard.setdefault(self._there.shard_of(one.partition), []).append(str(one))
+            answers = self._there.ask_each(
+                {
+                    shard: Command(command="transfer_accept", transfer=self._transfer, bookmarks=tuple(texts))
+                    for shard, texts in by_shard.items()
+                }
+            )
+            records = [
+                BookmarkRange.parse(one.bookmarks)
+                for answer in answers.values()
+                for one in answer.settlements
+                if one.result == "unknown"
+            ]
+            if records and time.monotonic() > give_up:
+                raise TransferError(f"queue {self._there.queue} has not read {records[0]} for {_ACCEPT_S:.0f} s")
+            if records:
+                time.sleep(_PAUSE_S)
+
+    def _unread(self, answer: Answer) -> bool:
+        return any(one.result == "unknown" for one in answer.settlements)
+
+    def _note_left(self, answer: Answer, choice: Choice) -> None:
+        """Count what stayed; of messages that are named one by one, also those that are not there."""
+        for one in answer.settlements:
+            if one.result in ("leased", "transferring") or (choice.bookmarks and one.result == "unknown"):
+                self.outcome.left[one.result] += len(BookmarkRange.parse(one.bookmarks))
+
+    def _end(self, resumed: bool) -> Outcome:
+        if self.outcome.left["lost"]:
+            # Back to the queue, which will see by itself that Kafka no longer has them (C40).
+            self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
+        if resumed or self._refused:
+            self._discard()
+        return self.outcome
+
+    def _discard(self) -> None:
+        answers = self._there.ask(Command(command="transfer_discard", transfer=self._transfer))
+        self.outcome.discarded += sum(answer.counts.get("removed", 0) for answer in answers.values())
+
+
+def _so_far(consumer: Consumer, source: Bookmark) -> list[str]:
+    """What an underlying partition holds by now; nothing where it holds nothing."""
+    _, end = log_bounds(consumer, TopicPartition(source.topic, source.partition))
+    end = max(end, source.offset)
+    return [str(BookmarkRange(source.topic, source.partition, 0, end - 1))] if end else []

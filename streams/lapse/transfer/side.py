@@ -1,0 +1,76 @@
+"""One side of a transfer: a queue of a deployment, and how its shards are spoken to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection
+from lapse_client.conversation import Conversation
+
+
+class Side:
+    """A queue of one deployment; a context manager.
+
+    Args:
+        connection: the deployment's cluster.
+        queue: the queue.
+        timeout_s: how long to wait for answers, seconds.
+
+    Attributes:
+        cluster: id of the Kafka cluster.
+        publish_target: where a publish to the queue's name goes; empty where none is configured.
+    """
+
+    def __init__(self, connection: Connection, queue: str, timeout_s: float) -> None:
+        self.connection = connection
+        self.queue = queue
+        self.cluster = ""
+        self.publish_target = ""
+        self._timeout_s = timeout_s
+        self._home: int | None = None
+        self._opened = ExitStack()
+        self._conversation: Conversation | None = None
+
+    def __enter__(self) -> Side:
+        shards = self.connection.shards("queue", self.queue)
+        self.cluster = str(self.connection.admin().list_topics(timeout=METADATA_TIMEOUT_S).cluster_id)
+        self._conversation = self._opened.enter_context(Conversation(self.connection, self.queue, shards))
+        (answer,) = self._conversation.ask([0], Command(command="depth"), self._timeout_s)
+        self._home = answer.counts.get("home")
+        self.publish_target = answer.publish_target
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    @property
+    def shards(self) -> list[int]:
+        """The shards that hold messages: all, or the one of a queue in total order."""
+        assert self._conversation is not None
+        return list(self._conversation.partitions) if self._home is None else [self._home]
+
+    def shard_of(self, partition: int) -> int:
+        """Which shard has the messages of an underlying partition."""
+        return partition if self._home is None else self._home
+
+    def ask(self, command: Command) -> dict[int, Answer]:
+        """Ask every shard the same."""
+        return self.ask_each(dict.fromkeys(self.shards, command))
+
+    def ask_each(self, commands: Mapping[int, Command] | Iterable[tuple[int, Command]]) -> dict[int, Answer]:
+        """Ask each shard something of its own; answers by shard.
+
+        Raises:
+            CommandFailed: a shard refused.
+            AnswerTimeout: a shard did not answer in time.
+        """
+        assert self._conversation is not None
+        asked = dict(commands)
+        answers = self._conversation.ask_each(asked.items(), self._timeout_s)
+        return dict(zip(asked, answers, strict=True))

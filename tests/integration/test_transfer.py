@@ -1,0 +1,335 @@
+"""`lapse transfer` between two real deployments: two brokers, two workers, and processes that are killed on the way."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+import orjson
+import pytest
+
+from lapse.core.reason import Reason
+from lapse.embedded import EmbeddedKafka
+from lapse.protocol.answer import QueuedMessage
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.event import EventKind
+from lapse.transfer.freight import Freight, TransferError
+from lapse.transfer.mover import Choice, Mover, Outcome
+from lapse_client import dead_letter
+from lapse_client.error import UnknownEntity
+from support.deployment import Deploy, Deployment, broker_now_ms
+from support.log import until
+
+RULE = """
+import json, os
+
+def left(message):
+    with open(os.path.join(os.path.dirname(__file__), "left"), "a") as out:
+        out.write(json.dumps([(message.value or b"").decode(), message.reasons, message.expires_at_ms]) + "\\n")
+"""
+QUEUES = {
+    "orders": {"expiration": "enabled", "partitions": 2, "on_expire": "rule:left", "lease_period": "10m"},
+    "single": {"expiration": "enabled"},
+    "deep": {"expiration": "enabled", "target_queue_depth": 3},
+    "total": {
+        "topics": ["t1{}", "t2{}"],
+        "ordering": "total",
+        "target_queue_depth": 3,
+        "default_publish_target": "t1{}",
+    },
+}
+TRANSFER = ["-m", "lapse", "transfer"]
+KILLED = """
+import os, signal, sys
+from lapse.transfer import freight, mover
+
+def killed(owner, name, before):
+    method = getattr(owner, name)
+    def instead(*arguments):
+        if before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        method(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+    setattr(owner, name, instead)
+
+killed(*{
+    "put": (freight.Freight, "put", False),
+    "confirm": (mover.Mover, "_accept", True),
+    "accept": (mover.Mover, "_accept", False),
+}[sys.argv.pop(1)])
+from lapse.cli import main
+main(["transfer", *sys.argv[1:]])
+"""
+
+
+class Sides(NamedTuple):
+    """Two deployments."""
+
+    here: Deployment
+    there: Deployment
+
+    def command(self, stem: str, *options: str) -> list[str]:
+        to = ["--to", self.there.servers, "--to-queue", self.there.name(stem)]
+        return [self.here.name(stem), "-b", self.here.servers, *to, *options, "--json"]
+
+    def transfer(self, stem: str, *options: str, code: int | None = 0) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, *TRANSFER, *self.command(stem, *options)], capture_output=True, text=True, timeout=120
+        )
+        assert code is None or done.returncode == code, done.stdout + done.stderr
+        return orjson.loads(done.stdout) if done.stdout else {"error": done.stderr}
+
+    def mover(self, stem: str, ident: str) -> Mover:
+        """The same within this process."""
+        here, there = self.here.connection, self.there.connection
+        return Mover(here, self.here.name(stem), there, self.there.name(stem), None, ident)
+
+    def killed(self, at: str, stem: str, *options: str) -> None:
+        """Run a transfer that is killed at a moment of its first round."""
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, at, *self.command(stem, *options)], capture_output=True, timeout=120
+        )
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def sides(kafka: str, deploy: Deploy) -> Iterator[Sides]:
+    with EmbeddedKafka() as other:
+        both = Sides(deploy(QUEUES), deploy(QUEUES, servers=other.bootstrap_servers))
+        for one in both:
+            (one.directory / "rule.py").write_text(RULE, "utf-8")
+            one.apply().worker()
+        for one in both:
+            one.workers[0].wait_for_shards(5)
+        yield both
+
+
+class Consumers:
+    """Consumers of one queue on both sides, at work the whole time.
+
+    The one here stops after `first` messages until the first message is there, and is slow from then on.
+    """
+
+    def __init__(self, sides: Sides, stem: str, first: int | None = None) -> None:
+        self.got: dict[str, list[bytes]] = {"here": [], "there": []}
+        self._over = threading.Event()
+        self._first = first
+        self._threads = [
+            threading.Thread(target=self._consume, args=(name, side, stem)) for name, side in sides._asdict().items()
+        ]
+
+    def _consume(self, name: str, side: Deployment, stem: str) -> None:
+        with side.subscriber(stem, 2) as subscriber:
+            while not self._over.is_set():
+                for delivery in subscriber.messages(0.1):
+                    self.got[name].append(delivery.value or b"")
+                    if name == "here" and self._first is not None and len(self.got["here"]) >= self._first:
+                        until(lambda: self.got["there"] or self._over.is_set(), "a message there", 60)
+                        time.sleep(0.01)
+                    delivery.acknowledge()
+                    if self._over.is_set():
+                        break
+
+    def __enter__(self) -> "Consumers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait(self, count: int) -> None:
+        until(lambda: sum(map(len, self.got.values())) >= count, f"{count} deliveries, {self.got}", 40)
+
+
+def expiries(side: Deployment, stem: str) -> list[tuple[str, int | None, int | None]]:
+    with side.queue(stem) as queue:
+        return [(one.state, one.expires_at_ms, one.until_ms) for one in queue.peek()]
+
+
+def left(side: Deployment) -> list[list[Any]]:
+    path = side.directory / "left"
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+@pytest.mark.feature("Q17")
+def test_a_whole_queue_goes_with_consumers_on_both_sides_and_nothing_is_delivered_on_both(sides: Sides) -> None:
+    values = [b"%d" % number for number in range(300)]
+    for partition in (0, 1):
+        sides.here.write("orders", *values[partition::2], partition=partition, key=b"k", headers=[("own", b"1")])
+    with Consumers(sides, "orders", first=10) as consumers:
+        until(lambda: len(consumers.got["here"]) >= 10, "deliveries here")
+        outcome = sides.transfer("orders", "--all", code=None)
+        consumers.wait(len(values))
+        time.sleep(0.5)
+    here, there = consumers.got["here"], consumers.got["there"]
+    assert not set(here) & set(there)
+    assert sorted(here + there) == sorted(values)
+    assert len(there) == outcome["transferred"] > 100
+    assert sides.there.depth("orders")["unconfirmed"] == 0
+    assert sides.here.depth("orders")["transferring"] == 0
+    gone = [one for one in sides.here.events("orders") if one.event == EventKind.TRANSFERRED]
+    assert sum(len(some) for one in gone for some in one.messages) == outcome["transferred"]
+
+
+@pytest.mark.feature("Q17", "L9")
+def test_deadlines_and_schedules_are_the_same_to_the_millisecond(sides: Sides) -> None:
+    with sides.there.queue("single") as queue:
+        queue.pause()
+    now_ms = broker_now_ms()
+    for number in range(20):
+        sides.here.write("single", f"relative {number}", headers=[("lapse-ttl-ms", b"%d" % (900_000 + number))])
+        sides.here.write("single", "absolute", headers=[("lapse-expires-at-ms", b"%d" % (now_ms + 1_000_000 + number))])
+    sides.here.write("single", "for ever")
+    later = [("lapse-enqueue-at-ms", b"%d" % (now_ms + 600_000)), ("lapse-ttl-ms", b"70000")]
+    sides.here.write("single", "later", headers=later)
+    until(lambda: len(expiries(sides.here, "single")) == 42, "42 messages")
+    before = expiries(sides.here, "single")
+    assert sides.transfer("single", "--all", "--dry-run") == {"transferred": 42, "left": {}}
+    assert expiries(sides.here, "single") == before
+    assert sides.transfer("single", "--all")["transferred"] == 42
+    assert expiries(sides.there, "single") == before
+    assert expiries(sides.here, "single") == []
+    assert {state for state, *_ in before} == {"available", "scheduled"}
+    with sides.there.queue("single") as queue:
+        assert queue.purge()["removed"] == 42
+        queue.resume()
+
+
+@pytest.mark.feature("Q17")
+@pytest.mark.parametrize("moment", ["put", "confirm", "accept"])
+def test_a_transfer_that_is_killed_is_brought_to_its_end(sides: Sides, moment: str) -> None:
+    name = f"k-{moment}"
+    values = [f"{moment} {number}".encode() for number in range(5)]
+    with Consumers(sides, "orders") as consumers:
+        with sides.here.queue("orders") as queue:
+            queue.pause()
+        written = sides.here.write("orders", *values)
+        until(lambda: sides.here.depth("orders")["available"] == 5, "five messages")
+        bookmarks = [f"--bookmark={sides.here.bookmark('orders', one)}" for one in written]
+        sides.killed(moment, "orders", *bookmarks, "--id", name)
+        with sides.here.queue("orders") as queue:
+            queue.resume()
+        assert sides.here.depth("orders")["transferring"] == (5 if moment == "put" else 0)
+        if moment != "accept":
+            until(lambda: sides.there.depth("orders")["unconfirmed"] == 5, "five unconfirmed messages")
+            time.sleep(0.3)
+            assert consumers.got == {"here": [], "there": []}
+        if moment != "put":
+            with sides.mover("orders", name) as mover, pytest.raises(TransferError, match=f"--resume {name}"):
+                mover.cancel()
+        outcome = sides.transfer("orders", "--resume", name)
+        assert (outcome["transferred"], outcome["discarded"]) == (5, 5 if moment == "put" else 0)
+        consumers.wait(5)
+        time.sleep(0.3)
+    assert sorted(consumers.got["there"]) == values
+    assert not consumers.got["here"]
+    with sides.mover("orders", name) as mover:
+        assert mover.resume().transferred == 0
+    for side in sides:
+        counts = side.depth("orders")
+        assert (counts["depth"], counts["unconfirmed"]) == (0, 0)
+
+
+@pytest.mark.feature("Q17")
+def test_a_transfer_is_taken_back(sides: Sides) -> None:
+    (written,) = sides.here.write("single", "back")
+    sides.killed("put", "single", "--bookmark", sides.here.bookmark("single", written), "--id", "back")
+    with sides.here.queue("single") as queue:
+        (one,) = queue.peek()
+        assert (one.state, one.subscription) == ("transferring", "back")
+        (result,) = queue.expire([one.bookmark])
+        assert result.result == "transferring"
+    until(lambda: sides.there.depth("single")["unconfirmed"] == 1, "the record there")
+    assert sides.transfer("single", "--cancel", "back") == {"transfer": "back", "returned": 1, "discarded": 1}
+    with sides.mover("single", "back") as mover:
+        assert mover.resume().transferred == 0
+    with sides.here.subscriber("single") as subscriber:
+        delivery = next(iter(subscriber.messages(10)))
+        assert delivery.value == b"back"
+        delivery.acknowledge()
+    assert sides.there.depth("single")["unconfirmed"] == 0
+    (thrown,) = [one for one in sides.there.events("single") if Reason.WITHDRAWN in one.reasons]
+    assert thrown.event == EventKind.EXPIRED
+
+
+@pytest.mark.feature("Q17", "L11", "L15")
+def test_between_put_and_confirm_it_expires_on_both_sides_and_both_rules_are_called(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(freight: Freight, messages: Iterable[QueuedMessage]) -> NoReturn:
+        original(freight, messages)
+        raise InterruptedError("the process ends here")
+
+    original = Freight.put
+    monkeypatch.setattr(Freight, "put", put)
+    already = [len(left(side)) for side in sides]
+    with sides.here.queue("orders") as queue:
+        queue.pause()
+    with Consumers(sides, "orders") as consumers, sides.mover("orders", "short") as mover:
+        expires_at_ms = broker_now_ms() + 3_000
+        (written,) = sides.here.write("orders", "short", headers=[("lapse-expires-at-ms", b"%d" % expires_at_ms)])
+        until(lambda: sides.here.depth("orders")["available"] == 1, "the message")
+        with pytest.raises(InterruptedError):
+            mover.run(Choice((BookmarkRange.parse(sides.here.bookmark("orders", written)),)))
+        with sides.here.queue("orders") as queue:
+            queue.resume()
+            assert queue.depth()["transferring"] == 1
+        until(lambda: sides.there.depth("orders")["unconfirmed"] == 1, "the record there")
+        for side, before in zip(sides, already, strict=True):
+            until(lambda side=side, before=before: len(left(side)) > before, "the rule's call", 30)
+            assert left(side)[before:] == [["short", ["time_limit"], expires_at_ms]]
+            (letter,) = [one for one in side.letters("orders", 1) if one.value() == b"short"]
+            read = dead_letter.read(letter)
+            assert (read.reasons, read.expires_at_ms) == (("time_limit",), expires_at_ms)
+        monkeypatch.setattr(Freight, "put", original)
+        with sides.mover("orders", "short") as mover:
+            assert mover.resume() == Outcome()
+        time.sleep(0.3)
+    assert consumers.got == {"here": [], "there": []}
+
+
+@pytest.mark.feature("Q17", "Q13")
+@pytest.mark.parametrize("stem", ["deep", "total"])
+def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> None:
+    topic = "deep" if stem == "deep" else "t2"
+    written = sides.here.write(topic, *(f"{number}" for number in range(50)))
+    until(lambda: sides.here.depth(stem)["depth"] == 3, "three active messages")
+    bookmark = sides.here.bookmark(topic, written[40])
+    assert sides.transfer(stem, "--bookmark", bookmark)["transferred"] == 1
+    counts = sides.here.depth(stem)
+    assert 40 <= counts["depth"] <= 43
+    with sides.there.subscriber(stem) as subscriber:
+        delivery = next(iter(subscriber.messages(10)))
+        assert delivery.value == b"40"
+        delivery.acknowledge()
+    # The whole queue goes too, a step at a time.
+    assert sides.transfer(stem, "--all")["transferred"] == 49
+    assert sides.here.depth(stem)["depth"] == 0
+
+
+@pytest.mark.feature("Q17")
+def test_what_is_leased_stays_and_mistakes_are_told(sides: Sides) -> None:
+    written = sides.here.write("single", "held", "free")
+    with sides.here.subscriber("single") as subscriber:
+        delivery = next(iter(subscriber.messages(10)))
+        outcome = sides.transfer("single", "--all", code=1)
+        assert (outcome["transferred"], outcome["left"]) == (1, {"leased": 1})
+        delivery.acknowledge()
+    with sides.mover("single", "late") as mover:
+        assert mover.run(Choice((BookmarkRange.parse(sides.here.bookmark("single", written[0])),))) == Outcome()
+    name = sides.here.name("single")
+    circle = Mover(sides.here.connection, name, sides.here.connection, name, None, "circle")
+    with pytest.raises(TransferError, match="to itself"), circle:
+        pass
+    with pytest.raises(UnknownEntity, match="nothing"), sides.mover("nothing", "none"):
+        pass
+    with sides.there.subscriber("single") as subscriber:
+        for delivery in subscriber.messages(1):
+            delivery.acknowledge()
