@@ -168,3 +168,20 @@ def test_the_queues_own_figure_is_compared():
     assert not ledger.Ledger(**figures, still_queued=4).balanced
     assert ledger.Ledger(**figures, still_queued=3, quarantined=1).balanced
     assert not ledger.Ledger(**figures, still_queued=3, quarantined=1, strict=True).balanced
+
+
+@pytest.mark.feature("Q17", "C29")
+def test_what_was_handed_over_or_redriven_to_another_queue_is_not_this_ones(spark):
+    headers = [
+        [],
+        [("lapse-transfer", b"q/t")],
+        [("lapse-transfer", b"other/t")],
+        [("lapse-transfer", b"no queue")],
+        [("lapse-redrive-queue", b"other")],
+    ]
+    raw = spark.createDataFrame(
+        [("t", 0, offset, some) for offset, some in enumerate(headers)],
+        "topic string, partition int, offset long, headers array<struct<key: string, value: binary>>",
+    ).selectExpr("*", "timestamp_millis(1000) AS timestamp")
+    rows = account.published(raw, "q").orderBy("offset").collect()
+    assert [row["place"] == account.OURS for row in rows] == [True, True, False, True, False]
