@@ -24,7 +24,7 @@ from lapse_spark.session import session
 @click.option("--start", multiple=True, metavar="BOOKMARK", help="First message of a partition; may be repeated.")
 @click.option("--since", type=INSTANT, help="Only messages that arrived at this instant or later.")
 @click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
-@click.option("--expected-depth", type=int, help="Depth + scheduled + dying as the queue says, to be compared.")
+@click.option("--expected-depth", type=int, help="Messages in all states as the queue says, to be compared.")
 @click.option("--strict", is_flag=True, help="Records that cannot be read spoil the balance.")
 @click.option("--limit", default=ledger_job.SHOWN, show_default=True, help="How many differences are listed.")
 @click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")

@@ -36,7 +36,7 @@ class Ledger:
         fates: how many ended how; every kind is named, also with 0.
         dead_lettered: of those dead-lettered, how many for which reasons; the sum is `fates["dead_lettered"]`.
         expired: of those that left without a letter, how many for which reasons.
-        still_queued: published and without a fate: available, leased, delayed, scheduled, dying, or not yet active.
+        still_queued: published and without a fate: in one of the states of a peek, or not yet active.
         expected_depth: how many the queue itself says it has; None where nobody asked.
         contradictory: published messages about which the topics disagree; listed in `differences`.
         difference_counts: how many messages differ in which way.
@@ -168,7 +168,7 @@ def run(
         start: first messages of the queue (its recovery point), one per partition; the others from the log's beginning.
         since_ms: only messages that arrived at this instant or later, ms since the epoch.
         until_ms: only fates decided before this instant, and messages that arrived before it, ms since the epoch.
-        expected_depth: depth + scheduled + dying as the queue's own inquiry says, to be compared.
+        expected_depth: messages in all states as the queue's own inquiry says, to be compared.
         strict: records that cannot be read spoil the balance.
         shown: how many differences are listed.
         output: directory for Parquet of all differences and of what is in quarantine.
