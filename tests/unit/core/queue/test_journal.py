@@ -52,6 +52,21 @@ def test_what_a_new_reign_inherits_is_moved_under_its_epoch_and_the_old_keys_go(
 
 
 @pytest.mark.feature("Q16")
+@pytest.mark.parametrize("ring", [2, 4, 6])
+def test_a_step_is_overwritten_only_once_all_that_it_touched_is_written_whole(ring: int) -> None:
+    for later in range(2 * ring):
+        with small(size=2, ring=ring):
+            one = World(QUEUE)
+            for _ in range(6 * ring):
+                one.publish("orders")
+            one.read("orders")
+            for _ in range(later + 1):
+                one.commit()
+                one.subscribe("inky")
+            one.crash()  # compares what comes back with what was durable
+
+
+@pytest.mark.feature("Q16")
 def test_the_changelog_of_a_long_life_is_as_long_as_what_lives() -> None:
     with small(size=3, ring=4):
         one = World(QUEUE)
