@@ -14,12 +14,12 @@ mutants were killed, or one survived that is not listed.
 """
 
 import argparse
-import ast
 import gc
 import json
 import os
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import hypothesis.stateful
 import pytest
 
 from support.mutant import Mutant, mutants, sample
-from support.trial import Fate, Replacing, Trees, fork, imported_anew
+from support.trial import NOT_RUN, Fate, Replacing, Trees, fork, imported_anew
 
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "streams/lapse/core/queue"
@@ -45,9 +45,6 @@ TOO_SLOW = (
 """Not run on mutants: two measure sizes, and what the diagram and the search notice, the state machine does as well."""
 OPTIONS = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", f"--rootdir={ROOT}", UNIT]
 OPTIONS += [f"--deselect={name}" for name in TOO_SLOW]
-
-NOT_RUN = Fate("", 0, 0)
-"""Of a mutant that is listed: it counts as a survivor."""
 
 
 class Report:
@@ -106,8 +103,8 @@ def find() -> tuple[list[Mutant], Trees]:
     trees: Trees = {}
     for path in sorted(CORE.glob("*.py")):
         module = f"lapse.core.queue.{path.stem}".removesuffix(".__init__")
-        trees[module] = ast.parse(path.read_text())
-        found += mutants(module, path, trees[module])
+        some, trees[module] = mutants(module, path, path.read_text())
+        found += some
     return found, trees
 
 
@@ -119,18 +116,16 @@ def limit_s(plain_s: float) -> float:
 def run(chosen: list[Mutant], trees: Trees, report: Report) -> int:
     """Try mutants one by one; pytest's exit code."""
     prepare()
-    for mutant in chosen:
-        if mutant.key in listed():
-            report.add(mutant, NOT_RUN)
-    chosen = [mutant for mutant in chosen if mutant.key not in listed()]
     # In no order of lines: whatever is done when this is interrupted is a sample as well.
     chosen = sorted(chosen, key=lambda mutant: mutant.key)
     anew = [mutant for mutant in chosen if not mutant.replaced]
-    trials = Replacing([mutant for mutant in chosen if mutant.replaced], trees, limit_s, report.add)
+    left_out = listed().keys()
+    trials = Replacing([mutant for mutant in chosen if mutant.replaced], trees, left_out, limit_s, report.add)
     status = pytest.main(OPTIONS, [trials])
     if status == pytest.ExitCode.OK:
         for mutant in anew:
-            report.add(mutant, fork(lambda mutant=mutant: imported_anew(mutant, trees, OPTIONS), 60))
+            anew_too = partial(imported_anew, mutant, trees, OPTIONS)
+            report.add(mutant, NOT_RUN if mutant.key in left_out else fork(anew_too, 60))
     return status
 
 
@@ -173,7 +168,8 @@ def main() -> int:
     entries = {key: entry for key, entry in entries.items() if key in known}
     chosen = sample(found, options.size) if options.size else found
     if options.survivors:
-        chosen = [mutant for mutant in found if mutant.key in entries and not entries[mutant.key]["killed"]]
+        known = {key for key, entry in entries.items() if not entry["killed"]} - listed().keys()
+        chosen = [mutant for mutant in found if mutant.key in known]
     elif options.resume:
         chosen = [mutant for mutant in chosen if mutant.key not in entries]
     elif not options.only and not options.table:

@@ -54,7 +54,7 @@ class Mutant:
         kind: which operator made it.
         was: the source that is changed.
         now: what stands there instead.
-        key: the same for the same change, wherever its line moves.
+        key: the same for the same change of the same line, wherever the line moves within its function.
         apply: makes the change in the module's tree, which it has in common with its siblings.
     """
 
@@ -70,19 +70,20 @@ class Mutant:
     apply: Callable[[], None]
 
 
-def mutants(module: str, path: Path, tree: ast.Module) -> list[Mutant]:
-    """All mutants of a module, in the order of its lines."""
+def mutants(module: str, path: Path, source: str) -> tuple[list[Mutant], ast.Module]:
+    """All mutants of a module, in the order of its lines, and the tree that they change."""
+    tree, lines = ast.parse(source), source.splitlines()
     seen: Counter[str] = Counter()
     found = []
     for node, slot, function, replaced in _walk(tree, (tree, "body"), "", ""):
         for kind, new in _alternatives(node):
             was, now = _text(node), _text(new)
-            name = f"{module}\0{function}\0{kind}\0{was}\0{now}"
+            name = f"{module}\0{function}\0{lines[node.lineno - 1].strip()}\0{kind}\0{was}\0{now}"
             seen[name] += 1
             key = blake2b(f"{name}\0{seen[name]}".encode(), digest_size=8).hexdigest()
             apply = _replacing(slot, ast.copy_location(new, node))
             found.append(Mutant(module, path, node.lineno, function, replaced, kind, was, now, key, apply))
-    return found
+    return found, tree
 
 
 def sample(found: list[Mutant], size: int) -> list[Mutant]:

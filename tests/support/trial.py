@@ -8,13 +8,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Final
 
 import pytest
 
@@ -40,6 +42,10 @@ class Fate:
     by: str
     cpu_s: float
     s: float
+
+
+NOT_RUN: Final = Fate("", 0, 0)
+"""Of a mutant that is left out: it counts as a survivor."""
 
 
 def fork(run: Callable[[], str], cpu_s: float) -> Fate:
@@ -124,6 +130,7 @@ class Replacing(First):
     Args:
         chosen: which mutants.
         trees: where they are.
+        left_out: keys of those that are not run.
         limit_s: CPU time that a test has, from what it takes without a mutant.
         tell: called with each mutant and what became of it.
     """
@@ -132,11 +139,12 @@ class Replacing(First):
         self,
         chosen: Sequence[Mutant],
         trees: Trees,
+        left_out: Set[str],
         limit_s: Callable[[float], float],
         tell: Callable[[Mutant, Fate], None],
     ) -> None:
         super().__init__()
-        self._chosen, self._trees, self._limit_s, self._tell = chosen, trees, limit_s, tell
+        self._chosen, self._trees, self._left_out, self._limit_s, self._tell = chosen, trees, left_out, limit_s, tell
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -156,7 +164,8 @@ class Replacing(First):
         limits_s, items = [self._limit_s(took_s) for took_s, _ in by_time], [item for _, item in by_time]
         print(f"the tests take {plain.s} s, {plain.cpu_s} s of CPU", flush=True)
         for mutant in self._chosen:
-            self._tell(mutant, fork(lambda mutant=mutant: self._try(mutant, items, limits_s), 600))
+            trial = partial(self._try, mutant, items, limits_s)
+            self._tell(mutant, NOT_RUN if mutant.key in self._left_out else fork(trial, 600))
         return True
 
     def _try(self, mutant: Mutant, items: Sequence[pytest.Item], limits_s: Sequence[float]) -> str:

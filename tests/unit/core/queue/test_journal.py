@@ -60,9 +60,10 @@ def test_a_step_is_overwritten_only_once_all_that_it_touched_is_written_whole(ri
             for _ in range(6 * ring):
                 one.publish("orders")
             one.read("orders")
-            for _ in range(later + 1):
-                one.commit()
+            one.commit()
+            for _ in range(later):
                 one.subscribe("inky")
+                one.commit()
             one.crash()  # compares what comes back with what was durable
 
 
@@ -101,6 +102,7 @@ def test_dying_messages_keep_their_order_over_a_crash() -> None:
         one.commit()
         one.crash()
         assert [bookmark[2] for bookmark in one.peek()] == [0, 1, 2]
+        assert list(one.shard.state.dying) == [(0, 0), (0, 1), (0, 2)]
 
 
 @pytest.mark.feature("Q16", "X7")
