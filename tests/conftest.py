@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+import hypothesis
 import pytest
 
 from support.contract import promises, unknown_numbers
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
     from lapse.embedded import EmbeddedKafka
     from support.secure import SecureKafka
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("lapse", deadline=None)
+hypothesis.settings.load_profile("lapse")
 
 _HERE = Path(__file__).parent
 _RINGS = ("integration", "acceptance")
