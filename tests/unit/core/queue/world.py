@@ -521,6 +521,8 @@ class World:
         shard.take_over(self.now_ms, step)
         oracle.take_over(self.now_ms)
         shard.advance(self.now_ms, step)
+        while shard.next_due_ms() <= self.now_ms:  # a bounded amount at a time; the runtime does the same
+            shard.advance(self.now_ms, step)
         oracle.advance(self.now_ms)
         placed = oracle.in_state("available", "leased", "delayed", "transferring")
         there = {m.bookmark: m for m in (*placed, *oracle.scheduled())}
