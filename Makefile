@@ -2,6 +2,7 @@
 #
 #   make test KAFKA=testcontainers     a broker in a container instead of the embedded one
 #   make test ARGS="-k lease -x"       further arguments for pytest (or for the tool of another target)
+#   make test JOBS=1                   one process instead of two, each with a broker of its own
 #   make setup PYTHON=/path/to/python  a certain Python
 
 .DEFAULT_GOAL := help
@@ -10,6 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 KAFKA ?=
+JOBS ?= 2
 PYTHON ?=
 
 .PHONY: help setup demo test check format features bench chaos mutation wheel lock clean
@@ -24,7 +26,7 @@ demo: setup ## Show queues, lifetimes and dead letters at work, on a broker of i
 	@$(BIN)/lapse demo $(ARGS)
 
 test: setup ## Run unit, integration and acceptance tests, against a real Kafka broker
-	@$(BIN)/python -m pytest $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
 
 check: setup ## Check format, style, types and the direction of imports
 	@$(BIN)/ruff format --check .

@@ -95,6 +95,9 @@ class LapseApp(faust.App):
 
     async def release_shards(self, *_: Any, **__: Any) -> None:
         """Finish the steps under way, give every shard up, and disconnect."""
+        tables = self.tables
+        assert isinstance(tables, SelfRestoredTables)
+        await tables.close()
         self.log_watch.stop()
         for task in self._beside:
             task.cancel()

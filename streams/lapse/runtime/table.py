@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
 from typing import Any
@@ -43,7 +44,26 @@ class NoRecovery(Recovery):
 
 
 class SelfRestoredTables(TableManager):
-    """Faust's tables with `NoRecovery`."""
+    """Faust's tables with `NoRecovery`; a take-over that has begun is finished before the worker gives its shards up."""
+
+    def __init__(self, app: Any, **more: Any) -> None:
+        super().__init__(app, **more)
+        self._rebalancing = asyncio.Lock()
+        self._closed = False
+
+    async def on_rebalance(
+        self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
+    ) -> None:
+        """Give up the shards that went, take over those that came; nothing once the worker is ending."""
+        async with self._rebalancing:
+            if not self._closed:
+                await super().on_rebalance(assigned, revoked, newly_assigned, generation_id)
+
+    async def close(self) -> None:
+        """Take over nothing any more, and wait for what is being taken over."""
+        self._closed = True
+        async with self._rebalancing:
+            pass
 
     @property
     def recovery(self) -> Recovery:
