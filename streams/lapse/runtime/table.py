@@ -44,7 +44,7 @@ class NoRecovery(Recovery):
 
 
 class SelfRestoredTables(TableManager):
-    """Faust's tables with `NoRecovery`; a take-over that has begun is finished before the worker gives its shards up."""
+    """Faust's tables with `NoRecovery`; a take-over that has begun is finished before the worker gives shards up."""
 
     def __init__(self, app: Any, **more: Any) -> None:
         super().__init__(app, **more)
