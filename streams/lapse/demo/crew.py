@@ -122,8 +122,11 @@ class Crew:
             one.stop()
 
     def _happen(self, accident: Accident) -> None:
-        member = (self.workers if accident.kind == WORKER else self.subscribers)[accident.number]
-        if not member.alive:
+        team = self.workers if accident.kind == WORKER else self.subscribers
+        # Where that one is absent already, as on a slow machine, the next one dies.
+        candidates = [team[(accident.number + step) % len(team)] for step in range(len(team))]
+        member = next((one for one in candidates if one.alive), None)
+        if member is None:
             return
         member.kill()
         self.deaths.append(Death(round(time.time() * 1000), member.name))
