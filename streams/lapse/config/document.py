@@ -16,6 +16,23 @@ from lapse.config.root import Config
 
 _TABLE: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY: Final = re.compile(r"""\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z0-9_.-]+))\s*=""")
+_PLACE: Final = re.compile(r"(.*) \(at line (\d+), column (\d+)\)", re.DOTALL)
+
+_EXPECTED: Final = {
+    "enum": "{expected}",
+    "literal_error": "{expected}",
+    "tuple_type": "a list",
+    "string_type": "a text in quotes",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "string_too_short": "a text that is not empty",
+    "string_pattern_mismatch": "a text that matches {pattern}",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+}
+"""What was expected, by pydantic's name of the fault; what stands there instead is told, too, but no secret (X5)."""
 
 
 class ConfigError(Exception):
@@ -37,15 +54,28 @@ def load(path: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     config = loads(text, str(path), path.absolute().parent)
-    _check_functions(config, text, path)
+    faults = [*_check_files(config, text, path), *_check_functions(config, text, path)]
+    if faults:
+        raise ConfigError("\n".join(faults))
     return config
 
 
-def _check_functions(config: Config, text: str, path: Path) -> None:
+def _check_files(config: Config, text: str, path: Path) -> list[str]:
+    """What is wrong with the files that `[security]` names (X5, X7)."""
+    faults: list[str] = []
+    for key in ("ca_file", "certificate_file", "key_file"):
+        file = getattr(config.security, key)
+        if file is not None and not Path(file).is_file():
+            line = line_of(text, ["security", key])
+            faults.append(f"{path}:{line}: security.{key}: there is no file {file}")
+    return faults
+
+
+def _check_functions(config: Config, text: str, path: Path) -> list[str]:
     """Import what `on_expire` names; modules beside the configuration file are found (L15).
 
-    Raises:
-        ConfigError: one cannot be imported.
+    Returns:
+        what cannot be imported, and why.
     """
     beside = str(path.absolute().parent)
     if beside not in sys.path:
@@ -59,8 +89,7 @@ def _check_functions(config: Config, text: str, path: Path) -> None:
                 except ValueError as error:
                     line = line_of(text, [kind, name, "on_expire"])
                     faults.append(f"{path}:{line}: {kind}.{name}.on_expire: {error}")
-    if faults:
-        raise ConfigError("\n".join(faults))
+    return faults
 
 
 def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Config:
@@ -77,7 +106,7 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        raise ConfigError(_describe_syntax(error, name)) from error
     try:
         return Config.model_validate(tree, context={"beside": beside or Path()})
     except ValidationError as error:
@@ -85,17 +114,24 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
         raise ConfigError("\n".join(faults)) from error
 
 
+def _describe_syntax(error: tomllib.TOMLDecodeError, name: str) -> str:
+    match = _PLACE.fullmatch(str(error))
+    return f"{name}:{match[2]}: column {match[3]}: {match[1]}" if match else f"{name}: {error}"
+
+
 def _describe(fault: Any, text: str, name: str) -> str:
-    path = [str(part) for part in fault["loc"]]
-    key = ".".join(path) or "lapse"
+    kind, context = fault["type"], fault.get("ctx", {})
+    path = [str(part) for part in (context["place"] if kind == "placed" else fault["loc"])]
     line = line_of(text, path)
     message = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         message = f"unknown key{_suggestion(path)}"
-    elif fault["type"] == "missing":
-        message = "is required"
+    elif kind in _EXPECTED:
+        message = f"expected {_EXPECTED[kind].format(**context)}"
+        if path[0] != "security":
+            message += f", not {fault['input']!r}"
     where = f"{name}:{line}" if line else name
-    return f"{where}: {key}: {message}"
+    return f"{where}: {'.'.join(path)}: {message}"
 
 
 def _suggestion(path: list[str]) -> str:
@@ -129,8 +165,8 @@ def line_of(text: str, path: list[str]) -> int:
             here = [*table, *([match[1] or match[2]] if match[1] or match[2] else _split(match[3]))]
         else:
             continue
-        depth = len(here)
-        if depth > best_depth and here == path[:depth]:
+        depth = min(len(here), len(path))
+        if depth > best_depth and here[:depth] == path[:depth]:
             best, best_depth = number, depth
     return best
 

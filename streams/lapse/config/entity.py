@@ -20,14 +20,15 @@ from pydantic import (
 )
 
 from lapse.config import expiry_function
-from lapse.config.duration import DurationMs, duration_ms
+from lapse.config.duration import DurationMs, PeriodMs, duration_ms, is_duration
 from lapse.config.recovery_point import RecoveryPoint
+from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.trait import TraitReader
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
-from lapse.core.sow import key as sow_key
+from lapse.core.sow import field_path
 from lapse.protocol import topic as topic_names
 from lapse.protocol.avro_payload import AvroPayload
 
@@ -38,12 +39,14 @@ LEAST_IDLE_MS: Final = 300_000
 def _expiration(value: object) -> object:
     if value in ("disabled", "enabled"):
         return value
-    if isinstance(value, str):
-        try:
-            return duration_ms(value)
-        except ValueError:
-            pass
-    raise ValueError('expected "disabled", "enabled" or a duration such as "45s"')
+    if not is_duration(value):
+        raise ValueError(f'expected "disabled", "enabled" or a duration such as "45s", not {value!r}')
+    lifetime_ms = duration_ms(value)
+    if not lifetime_ms:
+        raise ValueError(
+            f'{value!r} would remove every message as it comes; write "enabled" where only lifetimes of their own count'
+        )
+    return lifetime_ms
 
 
 ExpirationSetting = Annotated[Literal["disabled", "enabled"] | int, BeforeValidator(_expiration)]
@@ -56,6 +59,14 @@ def _pattern(value: str | None) -> str | None:
         except re.error as error:
             raise ValueError(f"{value!r} is no regular expression: {error}") from error
     return value
+
+
+def _letters(value: object) -> bool | str:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"expected true, false or the name of a topic, not {value!r}")
+    return legal_topic(value)
 
 
 class EntityConfig(BaseModel):
@@ -79,15 +90,15 @@ class EntityConfig(BaseModel):
 
     expiration: ExpirationSetting = "disabled"
     expiration_model: ExpirationModel = ExpirationModel.OVERRIDE
-    dead_letter: bool | str = True
+    dead_letter: Annotated[bool | str, BeforeValidator(_letters)] = True
     dead_letter_reasons: tuple[Reason, ...] | None = None
-    partitions: int = Field(default=1, ge=1, le=10_000)
-    heartbeat_timeout: DurationMs = 10_000
-    payload_window: int = Field(default=64, ge=1)
-    retention: DurationMs = 86_400_000
+    partitions: int = Field(default=1, ge=1, le=10_000, strict=True)
+    heartbeat_timeout: PeriodMs = 10_000
+    payload_window: int = Field(default=64, ge=1, strict=True)
+    retention: PeriodMs = 86_400_000
     dedup_window: DurationMs = 120_000
     on_expire: expiry_function.FunctionName | None = None
-    on_expire_timeout: DurationMs = Field(default=10_000, ge=1)
+    on_expire_timeout: PeriodMs = 10_000
 
     def expiration_settings(self) -> Expiration:
         """The expiration in the core's words."""
@@ -131,27 +142,27 @@ class QueueConfig(EntityConfig):
         state_memory: memory that segments of a shard may take with `state = "disk"`, MiB.
     """
 
-    topics: tuple[str, ...] = ()
+    topics: tuple[TopicName, ...] = ()
     topic_pattern: Annotated[str | None, AfterValidator(_pattern)] = None
-    topic_expirations: dict[str, DurationMs] = {}
-    default_publish_target: str | None = None
+    topic_expirations: dict[TopicName, PeriodMs] = {}
+    default_publish_target: TopicName | None = None
     semantics: Semantics = Semantics.AT_LEAST_ONCE
     fairness: Fairness | None = None
     leasing: Leasing = Leasing.SUBLET
-    lease_period: DurationMs = 30_000
-    max_lease_period: DurationMs | None = None
-    max_per_subscription_backlog: int | None = Field(default=None, ge=0)
-    max_deliveries: int = Field(default=0, ge=0, le=65_000)
-    max_cancels: int = Field(default=0, ge=0, le=65_000)
+    lease_period: PeriodMs = 30_000
+    max_lease_period: PeriodMs | None = None
+    max_per_subscription_backlog: int | None = Field(default=None, ge=0, strict=True)
+    max_deliveries: int = Field(default=0, ge=0, le=65_000, strict=True)
+    max_cancels: int = Field(default=0, ge=0, le=65_000, strict=True)
     recovery_point: RecoveryPoint = "beginning"
     state: Literal["memory", "disk"] = "memory"
-    state_memory: int = Field(default=64, ge=1)
+    state_memory: int = Field(default=64, ge=1, strict=True)
     ordering: Literal["partition", "total"] = "partition"
     priority: str | None = None
     barrier: str | None = None
     group_by: str | None = None
-    target_queue_depth: int | None = Field(default=None, ge=1)
-    forward_to: str | None = None
+    target_queue_depth: int | None = Field(default=None, ge=1, strict=True)
+    forward_to: TopicName | None = None
     auto_delete_on_idle: DurationMs | None = None
 
     @field_validator("auto_delete_on_idle")
@@ -172,14 +183,6 @@ class QueueConfig(EntityConfig):
             raise ValueError(
                 "topic_pattern needs default_publish_target: the topic that a publish to the queue goes to"
             )
-        listed = self.topics or self.topic_pattern
-        if listed and self.default_publish_target is not None and not self.reads(self.default_publish_target):
-            raise ValueError(
-                f"default_publish_target {self.default_publish_target!r} is none of the queue's topics: "
-                "what is published there would not come to the queue"
-            )
-        if not self.lease_period:
-            raise ValueError("lease_period must be longer than 0")
         if self.barrier is not None and self.ordering != "total":
             raise ValueError('barrier requires ordering = "total": a barrier waits for everything before it (Q17)')
         if self.target_queue_depth is not None and (self.priority is not None or self.barrier is not None):
@@ -191,9 +194,6 @@ class QueueConfig(EntityConfig):
                     compiled(text)
                 except ExpressionError as error:
                     raise ValueError(f"{name}: {error}") from error
-        unknown = {topic for topic in self.topic_expirations if not self.reads(topic)}
-        if listed and unknown:
-            raise ValueError(f"topic_expirations names {', '.join(sorted(unknown))}, which topics does not list")
         return self
 
     def underlying(self, name: str) -> tuple[str, ...]:
@@ -272,10 +272,10 @@ class SowConfig(EntityConfig):
         value_schema: file of their Avro schema, beside `lapse.toml` unless its path is absolute.
     """
 
-    topic: str | None = None
+    topic: TopicName | None = None
     key: tuple[str, ...] = ()
     hash_index: tuple[str, ...] = ()
-    remember_removed: DurationMs | None = None
+    remember_removed: PeriodMs | None = None
     value_format: Literal["json", "avro", "avro-confluent"] = "json"
     value_schema: str | None = None
 
@@ -306,7 +306,7 @@ class SowConfig(EntityConfig):
     @classmethod
     def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
         for path in paths:
-            sow_key.path(path)
+            field_path.parse(path)
         return paths
 
     def underlying(self, name: str) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from lapse.config.duration import DurationMs
+from lapse.config.circle import Way, circles
+from lapse.config.duration import DurationMs, PeriodMs
 from lapse.config.entity import QueueConfig, SowConfig
+from lapse.config.fault import fault
 from lapse.protocol import topic as topic_names
 
 
@@ -31,14 +33,14 @@ class WorkerConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     app_id: str = Field(default="lapse", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,100}$")
-    bootstrap_servers: str = "127.0.0.1:9092"
-    replication_factor: int = Field(default=1, ge=1, le=32)
+    bootstrap_servers: str = Field(default="127.0.0.1:9092", min_length=1)
+    replication_factor: int = Field(default=1, ge=1, le=32, strict=True)
     store: Literal["memory", "rocksdb"] = "memory"
-    standby: bool = False
+    standby: bool = Field(default=False, strict=True)
     data_dir: str = ".lapse"
     max_clock_skew: DurationMs = 1_000
-    session_timeout: DurationMs = 6_000
-    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    session_timeout: PeriodMs = 6_000
+    metrics_port: int = Field(default=0, ge=0, le=65_535, strict=True)
     metrics_host: str = "127.0.0.1"
 
     @property
@@ -70,6 +72,15 @@ class SecurityConfig(BaseModel):
     certificate_file: str | None = None
     key_file: str | None = None
 
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.protocol.startswith("SASL") and not self.username:
+            raise fault(("security", "username"), f'is required with protocol = "{self.protocol}"')
+        if (self.certificate_file is None) is not (self.key_file is None):
+            missing = "key_file" if self.key_file is None else "certificate_file"
+            raise fault(("security", missing), "certificate_file and key_file need each other")
+        return self
+
 
 class Config(BaseModel):
     """The whole configuration.
@@ -90,38 +101,83 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        for name in [*self.queue, *self.sow]:
+        for kind, name in [*(("queue", name) for name in self.queue), *(("sow", name) for name in self.sow)]:
             if not topic_names.NAME.match(name) or name.startswith(
                 (topic_names.PREFIX, topic_names.DEAD_LETTER_PREFIX)
             ):
-                raise ValueError(
+                raise fault(
+                    (kind, name),
                     f"{name!r} cannot name an entity: letters, digits, '.', '_' and '-' only, at most 200, "
-                    f"not beginning with {topic_names.PREFIX!r} or {topic_names.DEAD_LETTER_PREFIX!r}"
+                    f"not beginning with {topic_names.PREFIX!r} or {topic_names.DEAD_LETTER_PREFIX!r}",
                 )
-        both = set(self.queue) & set(self.sow)
-        if both:
-            raise ValueError(f"{', '.join(sorted(both))}: a queue and a SOW topic cannot share a name")
+        for name in sorted(set(self.queue) & set(self.sow)):
+            raise fault(("sow", name), f"there is a queue {name}, too; a queue and a SOW topic cannot share a name")
         for name in self.queue:
-            self._follow(name)
-            self._know_bookmarks(name)
-        for name, queue in self.queue.items():
-            letters = queue.dead_letter_topic(name)
-            if letters and letters in queue.underlying(name):
-                raise ValueError(
-                    f"queue.{name}: its dead letters go to {letters}, which it reads itself: "
-                    f"{name} → {letters} → {name} (C28)"
-                )
+            self._know_topics(name)
+        self._refuse_clashes()
+        self._refuse_circles()
         return self
 
-    def _know_bookmarks(self, name: str) -> None:
-        """Refuse a recovery point at a topic that the queue does not read (Q16)."""
+    def _refuse_clashes(self) -> None:
+        """Refuse entities whose own topics Kafka could not tell apart: to its metrics '.' and '_' are the same."""
+        owners: dict[str, str] = {}
+        for kind, name in [*(("queue", name) for name in self.queue), *(("sow", name) for name in self.sow)]:
+            for topic in (*topic_names.own(self.lapse.app_id, name), topic_names.events(name)):
+                other = owners.setdefault(topic.replace(".", "_"), name)
+                if other != name:
+                    raise fault((kind, name), f"its topic {topic} clashes with one of {other}; choose another name")
+
+    def _refuse_circles(self) -> None:
+        """Refuse forwarding and dead letters that come back to where they were (C28, C38)."""
+        ways: dict[str, list[Way]] = {}
+        for name, entity in [*self.queue.items(), *self.sow.items()]:
+            letters = entity.dead_letter_topic(name) if entity.dead_letter_reasons != () else ""
+            onward = self.forward_topic(name) if name in self.queue else None
+            places = (("forward_to", onward), ("dead_letter", letters))
+            ways[name] = [Way(key, topic) for key, topic in places if topic]
+            for way in ways[name]:
+                if way.topic.startswith(topic_names.PREFIX):
+                    raise fault(
+                        ("queue" if name in self.queue else "sow", name, way.key),
+                        f"{way.topic} is one of the topics that only lapse writes; name another",
+                    )
+        for key, *passed in circles(ways, self._readers):
+            name = passed[0]
+            round_trip = " → ".join(passed)
+            told = "a circle" if key == "forward_to" else "its dead letters come back to it"
+            rule = "C38" if key == "forward_to" else "C28"
+            raise fault(("queue" if name in self.queue else "sow", name, key), f"{told}: {round_trip} ({rule})")
+
+    def _listed(self, name: str) -> str:
         queue = self.queue[name]
+        return ", ".join(filter(None, (*queue.underlying(name), queue.topic_pattern)))
+
+    def _readers(self, topic: str) -> list[str]:
+        """The entities that read a topic."""
+        queues = [name for name, queue in self.queue.items() if topic in queue.underlying(name) or queue.reads(topic)]
+        return queues + [name for name, sow in self.sow.items() if topic in sow.underlying(name)]
+
+    def _know_topics(self, name: str) -> None:
+        """Refuse settings that name a topic which the queue does not read (Q2, Q16, L8)."""
+        queue = self.queue[name]
+        target = queue.default_publish_target
+        if target is not None and name not in self._readers(target):
+            raise fault(
+                ("queue", name, "default_publish_target"),
+                f"{target} is none of the queue's topics: what is published there would not come to the queue",
+            )
+        for topic in queue.topic_expirations:
+            if name not in self._readers(topic):
+                raise fault(
+                    ("queue", name, "topic_expirations", topic),
+                    f"{topic} is none of the queue's topics: {self._listed(name)}",
+                )
         if isinstance(queue.recovery_point, tuple):
             for bookmark in queue.recovery_point:
-                if bookmark.topic not in queue.underlying(name) and not queue.reads(bookmark.topic):
-                    raise ValueError(
-                        f"queue.{name}.recovery_point: {bookmark} is of none of the queue's topics: "
-                        f"{', '.join(queue.underlying(name)) or queue.topic_pattern}"
+                if name not in self._readers(bookmark.topic):
+                    raise fault(
+                        ("queue", name, "recovery_point"),
+                        f"{bookmark} is of none of the queue's topics: {self._listed(name)}",
                     )
 
     def forward_topic(self, name: str) -> str | None:
@@ -130,20 +186,3 @@ class Config(BaseModel):
         if target is None:
             return None
         return self.queue[target].publish_target(target) if target in self.queue else target
-
-    def _follow(self, start: str) -> None:
-        """Refuse a circle of forwarding queues (C38)."""
-        way = [start]
-        topic = self.forward_topic(start)
-        while topic is not None:
-            readers = [
-                name for name, queue in self.queue.items() if topic in queue.underlying(name) or queue.reads(topic)
-            ]
-            back = next((name for name in readers if name in way), None)
-            if back is not None:
-                raise ValueError(f"queue.{start}.forward_to: a circle: {' → '.join([*way, back])} (C38)")
-            onward = next((name for name in readers if self.queue[name].forward_to is not None), None)
-            if onward is None:
-                return
-            way.append(onward)
-            topic = self.forward_topic(onward)

@@ -8,7 +8,7 @@ import orjson
 from faust.types import TP
 
 from lapse.config import SowConfig
-from lapse.core.sow import key
+from lapse.core.sow import field_path
 from lapse.core.sow.home import EVERYTHING, Home
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
@@ -64,7 +64,7 @@ class SowEntity(Entity):
             partition=partition,
             shards=self.partitions,
             expiration=config.expiration_settings(),
-            key=tuple(key.path(text) for text in config.key),
+            key=tuple(map(field_path.parse, config.key)),
             home=Home(partition, self.partitions) if self.fed else EVERYTHING,
             hash_index=config.hash_index,
             dead_letter_reasons=config.letter_reasons(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lapse.core.sow import key
+from lapse.core.sow import field_path
 
 
 class HashIndex:
@@ -20,8 +20,9 @@ class HashIndex:
     __slots__ = ("_indexes", "_paths", "_values")
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._indexes: dict[str, dict[object, set[bytes]]] = {path: {} for path in paths}
-        self._paths = tuple(key.path(path) for path in self._indexes)
+        steps = {field_path.shown(one): one for one in map(field_path.parse, paths)}
+        self._indexes: dict[str, dict[object, set[bytes]]] = {path: {} for path in steps}
+        self._paths = tuple(steps.values())
         self._values: dict[bytes, tuple[object, ...]] = {}
 
     def __bool__(self) -> bool:
@@ -29,7 +30,7 @@ class HashIndex:
 
     def put(self, name: bytes, payload: object) -> None:
         """Add a record that is not in the index."""
-        values = tuple(_value(payload, names) for names in self._paths)
+        values = tuple(_value(payload, steps) for steps in self._paths)
         self._values[name] = values
         for index, value in zip(self._indexes.values(), values, strict=True):
             if value is not None:
@@ -60,10 +61,6 @@ class HashIndex:
         return best
 
 
-def _value(payload: object, names: tuple[str, ...]) -> object:
-    value = payload
-    for name in names:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(name)
+def _value(payload: object, steps: field_path.Steps) -> object:
+    value = field_path.value_at(payload, steps)
     return value if isinstance(value, (str, int, float)) else None

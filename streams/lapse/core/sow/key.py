@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from lapse.core.sow import field_path
+
 _MAX_EXACT: Final = 1 << 53
 
 MOST_BYTES: Final = 32 << 10
@@ -16,19 +18,7 @@ class NoKey(ValueError):
     """A record without its key; the text says which field is missing or unfit."""
 
 
-def path(text: str) -> tuple[str, ...]:
-    """Split a path like `/order/symbol` into the names of nested fields.
-
-    Raises:
-        ValueError: it does not begin with `/`, or has an empty part.
-    """
-    parts = tuple(text.split("/")[1:])
-    if not text.startswith("/") or not all(parts):
-        raise ValueError(f"{text!r} is no path to a field; write it like /order/symbol")
-    return parts
-
-
-def of_payload(payload: object, paths: Sequence[tuple[str, ...]]) -> bytes:
+def of_payload(payload: object, paths: Sequence[field_path.Steps]) -> bytes:
     """Return the canonical JSON of the key fields: a list of their values, without spaces, in UTF-8.
 
     A number that is whole is written as an integer, so that `1`, `1.0` and `1e0` are one key.
@@ -36,29 +26,23 @@ def of_payload(payload: object, paths: Sequence[tuple[str, ...]]) -> bytes:
     Raises:
         NoKey: a field is missing or null, or is an object, a list, bytes, or no finite number; or the key is too long.
     """
-    text = json.dumps([_scalar(payload, names) for names in paths], ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps([_scalar(payload, steps) for steps in paths], ensure_ascii=False, separators=(",", ":"))
     key = text.encode("utf-8", "surrogatepass")
     if len(key) > MOST_BYTES:
         raise NoKey(f"the key has {len(key):,} bytes; {MOST_BYTES:,} is the most that a key from a payload may have")
     return key
 
 
-def _scalar(payload: object, names: tuple[str, ...]) -> str | int | float:
-    value = payload
-    for name in names:
-        if not isinstance(value, dict):
-            value = None
-            break
-        value = value.get(name)
-    shown = "/" + "/".join(names)
-    if value is None:
-        raise NoKey(f"the key field {shown} is missing or null")
+def _scalar(payload: object, steps: field_path.Steps) -> str | int | float:
+    value = field_path.value_at(payload, steps)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise NoKey(f"the key field {shown} is {value}, no finite number")
+            raise NoKey(f"the key field {field_path.shown(steps)} is {value}, no finite number")
         return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
     if isinstance(value, (str, int)):
         return value
+    if value is None:
+        raise NoKey(f"the key field {field_path.shown(steps)} is missing or null")
     kinds = {"dict": "an object", "list": "an array"}
     what = kinds.get(type(value).__name__, f"of type {type(value).__name__}")
-    raise NoKey(f"the key field {shown} is {what}; a key is a string, a number or a boolean")
+    raise NoKey(f"the key field {field_path.shown(steps)} is {what}; a key is a string, a number or a boolean")

@@ -10,6 +10,7 @@ from typing import Any
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
+from lapse.core.sow.field_path import Steps
 from lapse.core.sow.home import EVERYTHING, Home
 
 Parse = Callable[[bytes], object]
@@ -56,7 +57,7 @@ class SowSettings:
     partition: int = 0
     shards: int = 1
     expiration: Expiration = field(default_factory=Expiration)
-    key: tuple[tuple[str, ...], ...] = ()
+    key: tuple[Steps, ...] = ()
     home: Home = EVERYTHING
     hash_index: tuple[str, ...] = ()
     dead_letter_reasons: frozenset[Reason] = SOW_DEAD_LETTER_REASONS

@@ -1,0 +1,27 @@
+"""Names of Kafka topics in the configuration."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
+
+_LEGAL: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
+
+
+def legal_topic(name: str) -> str:
+    """Return the name.
+
+    Raises:
+        ValueError: Kafka allows no topic of this name.
+    """
+    if not _LEGAL.match(name):
+        raise ValueError(
+            f"{name!r} is no name that Kafka allows a topic: letters, digits, '.', '_' and '-', 1 to 249 of them"
+        )
+    return name
+
+
+TopicName = Annotated[str, AfterValidator(legal_topic)]
+"""A field that names a topic; whether it exists is another question."""

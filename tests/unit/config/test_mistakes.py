@@ -1,0 +1,154 @@
+"""Mistakes in `lapse.toml` are named by file, line and key, with what to write instead (X7)."""
+
+from pathlib import Path
+
+import pytest
+
+from lapse.config import ConfigError, load
+from lapse.config.document import loads
+
+EXPECTED = 'expected "disabled", "enabled" or a duration such as "45s", not'
+QUEUE = "[queue.q]\n"
+SOW = "[sow.s]\n"
+
+
+@pytest.mark.feature("X7", "L6")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (QUEUE + 'expiration = "45"', f"2: queue.q.expiration: {EXPECTED} '45'"),
+        (QUEUE + "expiration = 45", f"2: queue.q.expiration: {EXPECTED} 45"),
+        (QUEUE + "expiration = true", f"2: queue.q.expiration: {EXPECTED} True"),
+        (QUEUE + 'expiration = "-45s"', f"2: queue.q.expiration: {EXPECTED} '-45s'"),
+        (QUEUE + 'expiration = "1.5s"', f"2: queue.q.expiration: {EXPECTED} '1.5s'"),
+        (QUEUE + 'expiration = "2w"', f"2: queue.q.expiration: {EXPECTED} '2w'"),
+        (QUEUE + 'expiration = "٤s"', f"2: queue.q.expiration: {EXPECTED} '٤s'"),
+        (QUEUE + 'expiration = "0s"', "2: queue.q.expiration: '0s' would remove every message as it comes; write"),
+        (QUEUE + 'expiration = "106751991168d"', "2: queue.q.expiration: '106751991168d' is longer than 3650000d"),
+        (QUEUE + "lease_period = 5", '2: queue.q.lease_period: 5 has no unit; write "5ms" or "5s"'),
+        (QUEUE + 'lease_period = "0s"', "2: queue.q.lease_period: '0s': has to be longer than 0"),
+        (SOW + 'heartbeat_timeout = "0s"', "2: sow.s.heartbeat_timeout: '0s': has to be longer than 0"),
+        (QUEUE + 'topic_expirations = { q = "0s" }', "2: queue.q.topic_expirations.q: '0s': has to be longer than 0"),
+    ],
+)
+def test_durations(text: str, told: str) -> None:
+    assert refused(text).startswith(f"lapse.toml:{told}")
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (SOW + 'partitions = "2"', "2: sow.s.partitions: expected a whole number, not '2'"),
+        (SOW + "partitions = true", "2: sow.s.partitions: expected a whole number, not True"),
+        (SOW + "partitions = 0", "2: sow.s.partitions: expected 1 or more, not 0"),
+        (SOW + "dead_letter = 5", "2: sow.s.dead_letter: expected true, false or the name of a topic, not 5"),
+        (SOW + 'dead_letter_reasons = "purged"', "2: sow.s.dead_letter_reasons: expected a list, not 'purged'"),
+        (SOW + 'dead_letter_reasons = ["late"]', "2: sow.s.dead_letter_reasons.0: expected 'time_limit', "),
+        (
+            QUEUE + 'expiration_model = "top"',
+            "2: queue.q.expiration_model: expected 'override' or 'ceiling', not 'top'",
+        ),
+        (
+            QUEUE + 'expiration_modle = "x"',
+            "2: queue.q.expiration_modle: unknown key; did you mean 'expiration_model'?",
+        ),
+        ('[lapse]\nstandby = "yes"', "2: lapse.standby: expected true or false, not 'yes'"),
+        ("[queu.a]\n", "1: queu: unknown key; did you mean 'queue'?"),
+        ("queue = 5", "1: queue: expected a table, not 5"),
+        ("[queue.a]\nx =\n", "2: column 4: Invalid value"),
+        ('\n[sow."a b"]', "2: sow.a b: 'a b' cannot name an entity: letters"),
+        ("[sow.s]\n[queue.s]", "1: sow.s: there is a queue s, too"),
+        ('[queue."a.b"]\n[queue.a_b]', "2: queue.a_b: its topic lapse.a_b.commands clashes with one of a.b"),
+    ],
+)
+def test_types_keys_and_names(text: str, told: str) -> None:
+    assert refused(text).startswith(f"lapse.toml:{told}")
+
+
+@pytest.mark.feature("X7", "Q2", "L8")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (SOW + 'topic = ""', "2: sow.s.topic: '' is no name that Kafka allows a topic"),
+        (SOW + 'dead_letter = "a b"', "2: sow.s.dead_letter: 'a b' is no name that Kafka allows a topic"),
+        (SOW + 'dead_letter = "lapse.s.commands"', "2: sow.s.dead_letter: lapse.s.commands is one of the topics that"),
+        (QUEUE + 'topics = ["a", ".."]', "2: queue.q.topics.1: '..' is no name that Kafka allows a topic"),
+        (
+            QUEUE + 'topic_expirations = { x = "1s" }',
+            "2: queue.q.topic_expirations.x: x is none of the queue's topics: q",
+        ),
+        (
+            QUEUE + 'default_publish_target = "x"',
+            "2: queue.q.default_publish_target: x is none of the queue's topics: what is published there would",
+        ),
+        (QUEUE + 'recovery_point = "x:0:5"', "2: queue.q.recovery_point: x:0:5 is of none of the queue's topics: q"),
+    ],
+)
+def test_topics(text: str, told: str) -> None:
+    assert refused(text).startswith(f"lapse.toml:{told}")
+
+
+@pytest.mark.feature("C28", "C38", "X7")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (QUEUE + 'dead_letter = "q"', "2: queue.q.dead_letter: its dead letters come back to it: q → q (C28)"),
+        (SOW + 'dead_letter = "s"', "2: sow.s.dead_letter: its dead letters come back to it: s → s (C28)"),
+        (
+            '[queue.a]\ndead_letter = "b"\n[queue.b]\ndead_letter = "a"',
+            "2: queue.a.dead_letter: its dead letters come back to it: a → b → a (C28)",
+        ),
+        (
+            '[sow.a]\ndead_letter = "b"\n[queue.b]\nforward_to = "c"\n[queue.c]\nforward_to = "a"',
+            "2: sow.a.dead_letter: its dead letters come back to it: a → b → c → a (C28)",
+        ),
+        (
+            '[queue.a]\ntopic_pattern = "dlq.*"\ndefault_publish_target = "dlq.x"',
+            "1: queue.a.dead_letter: its dead letters come back to it: a → a (C28)",
+        ),
+        (
+            '[queue.a]\ntopic_pattern = "f.*"\ndefault_publish_target = "fx"\ndead_letter = "failed"',
+            "4: queue.a.dead_letter: its dead letters come back to it: a → a (C28)",
+        ),
+        (
+            '[queue.a]\nforward_to = "b"\n[queue.b]\nforward_to = "a"',
+            "2: queue.a.forward_to: a circle: a → b → a (C38)",
+        ),
+    ],
+)
+def test_circles(text: str, told: str) -> None:
+    assert refused(text) == f"lapse.toml:{told}"
+
+
+@pytest.mark.feature("C28")
+def test_what_is_no_circle() -> None:
+    loads('[queue.a]\ndead_letter = "a"\ndead_letter_reasons = []')
+    loads('[queue.a]\ndead_letter = "b"\n[queue.b]\n[queue.c]\ntopics = ["b"]\nforward_to = "d"')
+    loads('[queue.a]\ntopic_pattern = ".*"\ndefault_publish_target = "x"')
+
+
+@pytest.mark.feature("S1", "S11", "X7")
+@pytest.mark.parametrize("path", ["", "symbol", "/", "/a[", "/a + 1", "[0]", "/a//b", "/'a", "KEY()"])
+@pytest.mark.parametrize("key", ["key", "hash_index"])
+def test_paths(key: str, path: str) -> None:
+    assert refused(f'[sow.s]\n{key} = "{path}"').startswith(f"lapse.toml:2: sow.s.{key}: ")
+
+
+@pytest.mark.feature("X5", "X7")
+def test_security(tmp_path: Path) -> None:
+    told = refused('[security]\nprotocol = "SASL_SSL"')
+    assert told == 'lapse.toml:1: security.username: is required with protocol = "SASL_SSL"'
+    assert "hunter2" not in refused('[security]\npasword = "hunter2"')
+    assert "4711" not in refused("[security]\npassword = 4711")
+    file = tmp_path / "lapse.toml"
+    file.write_text('[security]\nprotocol = "SSL"\nca_file = "nowhere.pem"\n')
+    with pytest.raises(ConfigError, match=r"lapse.toml:3: security.ca_file: there is no file nowhere.pem"):
+        load(file)
+
+
+def refused(text: str) -> str:
+    """What is told of a configuration."""
+    with pytest.raises(ConfigError) as caught:
+        loads(text)
+    return str(caught.value)

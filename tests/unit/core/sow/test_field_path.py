@@ -1,0 +1,58 @@
+"""Paths of `key` and `hash_index` mean what they mean in expressions (S1, S11)."""
+
+import pytest
+
+from lapse.core.expression import compile_filter, compile_value
+from lapse.core.sow import field_path, key
+from lapse.core.sow.hash_index import HashIndex
+
+PAYLOAD = {"a": {"b": 1}, "order-id": 2, "x y": 3, "it's": 4, "legs": [{"id": 5}, [6]], "35": 7}
+
+
+@pytest.mark.feature("S1", "S11")
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("/a/b", 1),
+        ("/'order-id'", 2),
+        ('/"x y"', 3),
+        ("/'it''s'", 4),
+        ("/legs[0]/id", 5),
+        ("/legs[1][0]", 6),
+        ("/35", 7),
+    ],
+)
+def test_a_path_reads_what_the_expression_reads(text: str, value: int) -> None:
+    steps = field_path.parse(text)
+    assert field_path.value_at(PAYLOAD, steps) == value == compile_value(text).evaluate(PAYLOAD)
+    assert key.of_payload(PAYLOAD, [steps]) == b"[%d]" % value
+
+
+@pytest.mark.feature("S1")
+def test_names_with_hyphens_and_dots_need_no_quotes() -> None:
+    assert field_path.parse("/order-id/v1.2") == ("order-id", "v1.2")
+
+
+@pytest.mark.feature("S1")
+@pytest.mark.parametrize("text", ["/legs[2]/id", "/a[0]", "/legs/id", "/a/b/c", "/none"])
+def test_what_leads_nowhere_is_no_key(text: str) -> None:
+    with pytest.raises(key.NoKey, match="is missing or null"):
+        key.of_payload(PAYLOAD, [field_path.parse(text)])
+
+
+@pytest.mark.feature("S11")
+@pytest.mark.parametrize(
+    ("index", "filter_"),
+    [
+        ("/'order-id'", "/'order-id' = 2"),
+        ("/order-id", '/"order-id" = 2'),
+        ("/legs[0]/id", "/legs[0]/id = 5"),
+        ("/'a'/b", "/a/b = 1"),
+    ],
+)
+def test_an_index_finds_what_its_filter_matches(index: str, filter_: str) -> None:
+    hash_index = HashIndex([index])
+    hash_index.put(b"k", PAYLOAD)
+    compiled = compile_filter(filter_)
+    assert compiled.match(PAYLOAD)
+    assert hash_index.find(compiled.equalities) == {b"k"}
