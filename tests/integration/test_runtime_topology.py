@@ -238,3 +238,33 @@ def test_a_queue_whose_changelog_was_made_anew_begins_at_its_recovery_point_agai
         worker.start().wait_for_shards(1)
         until(lambda: here.depth("q")["depth"] in (1, 2), "what was not acknowledged")
         worker.kill()
+
+
+@pytest.mark.feature("C40")
+def test_check_and_the_worker_compare_retention_with_lifetimes(deploy: Deploy) -> None:
+    here = deploy(
+        {
+            "long": {"expiration": "90s"},
+            "fitting": {"expiration": "60s"},
+            "shorter": {"topics": ["short{}", "endless{}"], "expiration": "2h", "topic_expirations": {"short{}": "1m"}},
+            "off": {},
+            "unsaid": {},
+            "latest": {"expiration": "1s"},
+            "gone": {"expiration": "8d"},
+        }
+    )
+    for stem in ("long", "fitting", "short", "off"):
+        create(here, here.name(stem), **{"retention.ms": "60000"})
+    create(here, here.name("endless"), **{"retention.ms": "-1"})
+    create(here, here.name("latest"), **{"cleanup.policy": "compact"})
+    here.apply()
+    told = here.lapse("check")
+    assert told.returncode == 0
+    warned = {line.split(":")[1].split()[1]: line for line in told.stderr.splitlines() if line.startswith("Warning: ")}
+    assert set(warned) == {here.name(stem) for stem in ("long", "off", "latest", "gone")}
+    assert "keeps records for 1m, and messages may live for 90s" in warned[here.name("long")]
+    assert "keeps records for 1m, and messages may live until they are settled" in warned[here.name("off")]
+    assert "keeps records for 7d, and messages may live for 8d" in warned[here.name("gone")]
+    assert "is compacted" in warned[here.name("latest")]
+    worker = here.worker().wait_for_shards(7)
+    assert all(line.removeprefix("Warning: ") in worker.text for line in warned.values())

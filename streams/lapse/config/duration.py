@@ -47,6 +47,12 @@ def period_ms(value: object) -> int:
     return period
 
 
+def in_words(period: int) -> str:
+    """A duration in ms as it would be written, in the longest unit that fits: `90000` is `90s`."""
+    unit, length = next(one for one in reversed(_UNIT_MS.items()) if period % one[1] == 0)
+    return f"{period // length}{unit}"
+
+
 DurationMs = Annotated[int, BeforeValidator(duration_ms)]
 """A field that is written as a duration and read in ms."""
 

@@ -19,4 +19,8 @@ def warnings(topology: Topology) -> list[str]:
                 f"queue {name}: group_by keeps a group in order within each of {topology.partitions(name)} partitions "
                 'only. Publish with the group as the Kafka key, or take ordering = "total" (C32)'
             )
+        for topic in dict.fromkeys(topology.sources(name)):
+            retention = topology.retentions.get(topic)
+            told = retention.warning(topic, name, queue) if retention is not None else ""
+            found += [told] if told else []
     return found

@@ -23,6 +23,7 @@ from lapse.core.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
 from lapse.runtime import security
 from lapse.runtime.record_batch import MAX_BATCH_BYTES
+from lapse.runtime.retention import Retention
 
 _PATIENCE_S: Final = 15.0
 _DELETES_KEPT: Final = {"delete.retention.ms": str(7 * 86_400_000)}
@@ -113,12 +114,20 @@ class Topology:
         config: the configuration.
         existing: partitions of every topic on the cluster.
         limits: the largest record that a topic takes, bytes, as far as that could be learned.
+        retentions: how long Kafka keeps the records of a topic, as far as that could be learned.
     """
 
-    def __init__(self, config: Config, existing: dict[str, int], limits: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        existing: dict[str, int],
+        limits: Mapping[str, int] | None = None,
+        retentions: Mapping[str, Retention] | None = None,
+    ) -> None:
         self.config = config
         self.existing = existing
         self.limits = {} if limits is None else dict(limits)
+        self.retentions = {} if retentions is None else dict(retentions)
 
     def partitions(self, entity: str) -> int:
         """How many shards an entity has: as many as its underlying topics have partitions."""
@@ -148,7 +157,7 @@ class Topology:
     def _entity(self, name: str) -> QueueConfig | SowConfig:
         return self.config.queue[name] if name in self.config.queue else self.config.sow[name]
 
-    def _sources(self, name: str) -> list[str]:
+    def sources(self, name: str) -> list[str]:
         """All underlying topics of an entity, those that match a pattern included."""
         entity = self._entity(name)
         pattern = entity.pattern() if isinstance(entity, QueueConfig) else None
@@ -157,7 +166,7 @@ class Topology:
 
     def _most_bytes(self, name: str) -> int:
         """What the largest message of an entity may take with the headers that lapse adds (C27)."""
-        limits = [self.limits.get(topic, _KAFKAS_MOST_BYTES) for topic in self._sources(name)]
+        limits = [self.limits.get(topic, _KAFKAS_MOST_BYTES) for topic in self.sources(name)]
         return max(limits, default=_KAFKAS_MOST_BYTES) + _ADDED_BYTES
 
     def record_bytes(self, name: str) -> int:
@@ -280,7 +289,8 @@ class Topology:
         gone = set(entities)
         queue = {name: one for name, one in config.queue.items() if name not in gone}
         sow = {name: one for name, one in config.sow.items() if name not in gone}
-        return Topology(config.model_copy(update={"queue": queue, "sow": sow}), self.existing)
+        remaining = config.model_copy(update={"queue": queue, "sow": sow})
+        return Topology(remaining, self.existing, self.limits, self.retentions)
 
     def require(self) -> None:
         """Refuse a cluster that does not fit.
@@ -340,16 +350,19 @@ class Cluster:
             ) from error
         existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         plain = Topology(self._config, existing)
-        names = {topic.name for topic in plain.wanted()}.union(*map(plain._sources, plain.entities()))
-        return Topology(self._config, existing, self._limits(names & existing.keys()))
+        names = {topic.name for topic in plain.wanted()}.union(*map(plain.sources, plain.entities()))
+        settings = self._settings_of(names & existing.keys())
+        limits = {topic: int(one[_MOST].value) for topic, one in settings.items()}
+        retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
+        return Topology(self._config, existing, limits, retentions)
 
-    def _limits(self, topics: Iterable[str]) -> dict[str, int]:
-        """The largest record that each topic takes; without the right to ask, none is known."""
-        found: dict[str, int] = {}
+    def _settings_of(self, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """The settings of topics; without the right to ask, none are known."""
+        found: dict[str, Mapping[str, Any]] = {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         for resource, future in (self._admin.describe_configs(resources) if resources else {}).items():
             try:
-                found[resource.name] = int(future.result(_PATIENCE_S)[_MOST].value)
+                found[resource.name] = future.result(_PATIENCE_S)
             except KafkaException:
                 continue
         return found

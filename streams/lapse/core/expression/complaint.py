@@ -12,11 +12,12 @@ from lapse.core.expression.error import ExpressionError
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*")
 _LAST_WORD: Final = re.compile(r"(/?)\b([A-Za-z_][A-Za-z0-9_]*)$")
 _VALUE: Final = "a value: a path such as /price, a number, a text in quotes or a function"
+_TEXT: Final = """(?:'[^']*'|"[^"]*")"""
 _AFTER: Final = tuple(
     (re.compile(f"(?:{pattern})$", re.IGNORECASE), expected, hint)
     for pattern, expected, hint in (
         (r"\bLIKE", "a pattern in quotes", "the pattern of LIKE is a literal, such as LIKE '^A'"),
-        (r"\b(?:BEGINS|ENDS)\s+WITH\s*\(?", "a text in quotes", "write BEGINS WITH ('a', 'b')"),
+        (rf"\b(?:BEGINS|ENDS)\s+WITH\s*(?:\((?:\s*{_TEXT}\s*,)*)?", "a text in quotes", "write BEGINS WITH ('a', 'b')"),
         (r"\b(?:BEGINS|ENDS)", "WITH", "write BEGINS WITH ('a', 'b')"),
         (r"\bIN", "a list in parentheses", "write IN (1, 2, 3)"),
         (r"\bIS(?:\s+NOT)?", "NULL or NAN", "write IS NULL, IS NOT NULL or IS NAN"),
@@ -104,13 +105,21 @@ def _expected(accepted: set[str], before: str) -> str:
     return " or ".join(dict.fromkeys(options)) or "something else"
 
 
+def _index_hint(text: str, position: int) -> str:
+    if re.match(r"\[[0-9]{10}", text[position:]):
+        return "an index has at most 9 digits"
+    if re.search(r"\s$", text[:position]):
+        return "an index stands right behind its path, such as /a[0]"
+    return "an index is a number from 0, such as /a[0]; to look at all elements use ARRAY_CONTAINS(/a, value)"
+
+
 def _hint(found: str, text: str, position: int) -> str:
     """A hint from what was found."""
     first = found[:1]
     if first in ("'", '"') and text.count(first, position) % 2:
         return f"this text has no closing {first}; a quote inside a text is doubled"
-    if first == "[" and re.match(r"\[\s*[*-]", text[position:]):
-        return "an index is a number from 0, such as /a[0]; to look at all elements use ARRAY_CONTAINS(/a, value)"
+    if first == "[":
+        return _index_hint(text, position)
     if first in ("&", "|"):
         return "write AND and OR, or && and ||"
     return "quote strange names in a path, such as /'order-id'" if first in tuple("@#$:.`\\") else ""
