@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-import orjson
 from faust.types import TP
 
 from lapse.config import SowConfig
@@ -12,6 +11,8 @@ from lapse.core.sow import field_path
 from lapse.core.sow.home import EVERYTHING, Home
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
+from lapse.protocol import json_payload
+from lapse.protocol.avro_payload import AvroPayload
 from lapse.runtime.changelog import Changelog
 from lapse.runtime.entity import Entity, Services
 from lapse.runtime.sow_machine import SowMachine
@@ -74,12 +75,25 @@ class SowEntity(Entity):
             grave_ms=max(_REMEMBERED_MS, config.remember_removed or 0),
             remembers_removed=config.remember_removed is not None,
             keeps_copies=config.on_expire is not None,
-            parse=orjson.loads if avro is None else avro.parse,
-            parse_delta=orjson.loads if avro is None else avro.parse_delta,
-            serialize=_as_json if avro is None else avro.serialize,
-            serialize_delta=orjson.dumps,
+            **(JSON if avro is None else _avro(avro)),
         )
 
 
-def _as_json(value: object, _: bytes) -> bytes:
-    return orjson.dumps(value)
+JSON: Final[dict[str, Any]] = {
+    "parse": json_payload.parse,
+    "parse_exactly": json_payload.parse_exactly,
+    "parse_delta": json_payload.parse_exactly,
+    "serialize": json_payload.serialize,
+    "serialize_delta": json_payload.serialize,
+}
+"""How a SOW topic reads and writes payloads in JSON."""
+
+
+def _avro(form: AvroPayload) -> dict[str, Any]:
+    return {
+        "parse": form.parse,
+        "parse_exactly": form.parse,
+        "parse_delta": form.parse_delta,
+        "serialize": form.serialize,
+        "serialize_delta": json_payload.serialize,
+    }

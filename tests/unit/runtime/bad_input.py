@@ -29,6 +29,7 @@ from lapse.runtime.machine import Effects
 from lapse.runtime.producer import Output, Rows
 from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
+from lapse.runtime.sow_entity import JSON
 from lapse.runtime.sow_machine import SowMachine
 from lapse.runtime.sow_output import SowOutput
 
@@ -137,6 +138,7 @@ RECORDS = (
     _record('`{"symbol": null}`, with `key = "/symbol"`', Input(value=b'{"symbol": null}'), **_KEYED),
     _record('`{"symbol": {}}`, with `key = "/symbol"`', Input(value=b'{"symbol": {}}'), **_KEYED),
     _record('`{"symbol": 1e999}`, with `key = "/symbol"`', Input(value=b'{"symbol": 1e999}'), **_KEYED),
+    _record('`{"symbol": NaN}`, with `key = "/symbol"`', Input(value=b'{"symbol": NaN}'), **_KEYED),
     _record('bytes that are no JSON, with `key = "/symbol"`', Input(value=b"\x00\x01"), **_KEYED),
     _record("`lapse-command: upsert`", Input(headers=[("lapse-command", b"upsert")])),
 )
@@ -147,6 +149,7 @@ DELTAS = (
     _delta(b"{}", b"[1]"),
     _delta(b"[1]", b"{}"),
     _delta(b"{}", b"{"),
+    Case("`[1]` where there is no record", (Input(value=b"[1]", headers=[("lapse-command", b"delta")]),)),
     _delta(b"\xff", b"{}", "`{}` onto a record that is no JSON"),
     _delta(b"{}", _DEEP, "5,000 objects inside each other"),
 )
@@ -267,7 +270,7 @@ def queue(**settings: Any) -> QueueMachine:
 def sow(**settings: Any) -> SowMachine:
     """A machine of the SOW topic `prices`."""
     machine = SowMachine(
-        SowShard(SowSettings(name="prices", **settings)), SowOutput("prices", 0, 1, "dlq.prices", 1), _read
+        SowShard(SowSettings(name="prices", **JSON, **settings)), SowOutput("prices", 0, 1, "dlq.prices", 1), _read
     )
     machine.maintain()
     machine.take_over(ARRIVAL_MS)

@@ -158,6 +158,9 @@ def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
     except (ValueError, RecursionError) as error:
         raise Refused(Reason.UNDECODABLE, f"its key is in its payload, which cannot be read: {fault(error)}") from error
     try:
-        return key.of_payload(payload, settings.key)
+        try:
+            return key.of_payload(payload, settings.key, delta)
+        except key.InexactKey:
+            return key.of_payload(settings.parse_exactly(record.value), settings.key, exact=True)
     except key.NoKey as error:
         raise Refused(Reason.UNDECODABLE, str(error)) from error

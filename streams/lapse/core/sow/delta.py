@@ -60,8 +60,8 @@ def difference(before: object, after: object) -> dict[str, Any] | None:
                 changed[name] = inner
         elif isinstance(old, (dict, list)) and isinstance(value, (dict, list)) and type(old) is not type(value):
             return None
-        elif type(old) is not type(value) or old != value:
-            changed[name] = value
+        elif type(old) is not type(value) or old != value or (isinstance(value, list) and repr(old) != repr(value)):
+            changed[name] = value  # in Python [1] is equal to [true]
     return changed
 
 

@@ -256,7 +256,11 @@ class Life:
     def _whole(self, payload: bytes) -> bytes:
         """A delta as a record of its own, in the form that payloads have (C44)."""
         settings = self._settings
-        if settings.parse_delta is settings.parse:
+        try:
+            delta.merge({}, settings.parse_delta(payload))
+        except (ValueError, RecursionError) as error:
+            raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {fault(error)}") from error
+        if settings.parse_delta is settings.parse_exactly:
             return payload
         try:
             settings.parse(payload)
@@ -270,7 +274,7 @@ class Life:
     def _merged(self, entry: bytes, update: Update) -> bytes:
         assert update.payload is not None
         try:
-            stored = self._settings.parse(payload_of(entry))
+            stored = self._settings.parse_exactly(payload_of(entry))
         except (ValueError, RecursionError) as error:
             raise Refused(
                 Reason.UNDECODABLE, f"a delta to a record whose payload cannot be read: {fault(error)}"

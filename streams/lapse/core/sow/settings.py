@@ -45,6 +45,7 @@ class SowSettings:
         max_record_bytes: a record that takes more, with key and headers, is refused, as its topics would refuse it.
         max_step_bytes: an arrival batch is cut where its changes exceed this.
         parse: reads a payload; raises ValueError if it cannot.
+        parse_exactly: the same without any loss, for what is written again or makes a key.
         parse_delta: the same for a delta.
         serialize: writes a payload, in the form of another one.
         serialize_delta: writes changed fields for a subscriber.
@@ -70,6 +71,7 @@ class SowSettings:
     max_record_bytes: int = (8 << 20) - (64 << 10)
     max_step_bytes: int = 1 << 22
     parse: Parse = json.loads
+    parse_exactly: Parse = json.loads
     parse_delta: Parse = json.loads
     serialize: Serialize = _serialize
     serialize_delta: SerializeDelta = _serialize

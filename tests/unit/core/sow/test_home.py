@@ -7,8 +7,8 @@ from aiokafka.partitioner import murmur2 as kafkas
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.home import Home, murmur2
-from lapse.core.sow.key import path
 from unit.core.sow.make import Desk, shard_of
 
 

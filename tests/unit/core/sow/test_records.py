@@ -6,7 +6,7 @@ import pytest
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
-from lapse.core.sow.key import path
+from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.output import Happening, OutOfFocus, Removal, Step
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from unit.core.sow.make import Arrived, Desk, T, shard_of

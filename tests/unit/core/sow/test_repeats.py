@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import Expiration
+from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.home import Home
-from lapse.core.sow.key import path
 from lapse.core.sow.output import Happening, Step
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.settings import SowSettings
