@@ -138,6 +138,7 @@ def test_on_a_topic_with_the_producers_timestamps_those_count(served: Deployment
     with served.queue("created") as queue:
         (left,) = queue.peek()
     assert left.expires_at_ms == now_ms + 62_000
+    assert f"{served.name('created')}: {left.bookmark} is stamped " in served.workers[0].text
 
 
 @pytest.mark.feature("L12", "X7", "C7", "C8", "D2")

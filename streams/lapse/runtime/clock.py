@@ -32,7 +32,7 @@ class BrokerClock:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._max_skew_ms = max_skew_ms
+        self.max_skew_ms = max_skew_ms
         self._monotonic = monotonic
         self._wall = wall
         self._offset_ms = wall() * 1000 - monotonic() * 1000
@@ -74,7 +74,7 @@ class BrokerClock:
         if abs(offset_ms - self._offset_ms) > 1_000 and self._samples[-1][1] == offset_ms:
             self._floor_ms = 0  # the clock was stepped: follow it rather than stand still
         self._offset_ms = offset_ms
-        skewed = abs(self.skew_ms) > self._max_skew_ms
+        skewed = abs(self.skew_ms) > self.max_skew_ms
         if skewed and not self._warned:
             logger.warning(
                 "This machine's clock is %.0f ms %s the broker's. "

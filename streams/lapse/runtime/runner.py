@@ -19,6 +19,7 @@ from faust.types import TP
 
 from lapse.runtime.changelog import progress_key
 from lapse.runtime.clock import BrokerClock
+from lapse.runtime.early_stamp import EarlyStamps
 from lapse.runtime.gate import Gate
 from lapse.runtime.inbox import Inbox, Reader
 from lapse.runtime.letter_writer import LetterWriter, Refusal
@@ -96,6 +97,7 @@ class Runner:
         self._may_run = asyncio.Event()
         commands = TP(commands_topic, partition)
         self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set)
+        self._early_stamps = EarlyStamps(entity, clock)
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
         self._ticker = Ticker(f"{entity}, partition {partition}", commands, machine, producer, clock)
         self._sent: deque[asyncio.Future[Any]] = deque()
@@ -164,6 +166,7 @@ class Runner:
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Take a batch into the inbox."""
         if not self._laid_down:
+            self._early_stamps.look(tp, records)
             self._inbox.receive(tp, records)
 
     @property

@@ -27,6 +27,7 @@ class Arrived:
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]] = ()
+    timestamp_type: int = 1
 
 
 def expiration(default_ms: int | None = None, model: str = "override", *, enabled: bool = True) -> Expiration:
