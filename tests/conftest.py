@@ -6,6 +6,7 @@ fail when `CI` is set.
 """
 
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("lapse", deadline=None)
 hypothesis.settings.load_profile("lapse")
+
+# Shells start background jobs with SIGINT ignored, and so would be every program that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _HERE = Path(__file__).parent
 _RINGS = ("integration", "acceptance")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, errors
@@ -11,7 +11,7 @@ from aiokafka.producer.message_accumulator import MessageBatch
 from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
-from lapse.runtime.record_batch import MAX_BATCH_BYTES, Headers, RecordBatch, Row
+from lapse.runtime.record_batch import MAX_BATCH_BYTES, Headers, PackedBatch, RecordBatch, Row
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
@@ -89,6 +89,38 @@ class Rows(NamedTuple):
     rows: list[Row]
 
 
+class Packed(NamedTuple):
+    """Many records for one partition, each as a RecordBatch holds it.
+
+    Attributes:
+        topic: where they go.
+        partition: of it.
+        records: see `packed_record`.
+    """
+
+    topic: str
+    partition: int
+    records: list[bytes]
+
+
+class _Lot(NamedTuple):
+    """What can share RecordBatches: rows, or records that are packed; one of the two is empty."""
+
+    rows: list[Row]
+    records: list[bytes]
+
+    def batches(self) -> Iterator[RecordBatch | PackedBatch]:
+        done = 0
+        while done < len(self.rows):
+            batch, done = filled(self.rows, done, len(self.rows))
+            yield batch
+        done = 0
+        while done < len(self.records):
+            packed = PackedBatch()
+            done = packed.add_packed(self.records, done, len(self.records), MAX_FOREIGN_BATCH_BYTES)
+            yield packed
+
+
 class BatchProducer:
     """An idempotent producer whose RecordBatches are made by hand.
 
@@ -156,27 +188,26 @@ class BatchProducer:
         """Send records in order, in as many RecordBatches as they need."""
         return await self.send([Output(topic, partition, key, value, headers) for key, value in records])
 
-    async def send(self, outputs: Iterable[Output | Rows]) -> list[asyncio.Future[RecordMetadata]]:
+    async def send(self, outputs: Iterable[Output | Rows | Packed]) -> list[asyncio.Future[RecordMetadata]]:
         """Send records, packed by partition, in order within each; returns what to await for their safety."""
-        by_partition: dict[tuple[str, int], list[Row]] = {}
+        by_partition: dict[tuple[str, int], list[_Lot]] = {}
         for output in outputs:
-            rows = by_partition.setdefault((output.topic, output.partition), [])
-            if isinstance(output, Rows):
-                rows += output.rows
+            lots = by_partition.setdefault((output.topic, output.partition), [])
+            packed = isinstance(output, Packed)
+            if not lots or bool(lots[-1].records) != packed:
+                lots.append(_Lot([], []))
+            if isinstance(output, Packed):
+                lots[-1].records.extend(output.records)
+            elif isinstance(output, Rows):
+                lots[-1].rows.extend(output.rows)
             else:
-                rows.append((output.key, output.value, output.headers))
-        waiting: list[asyncio.Future[RecordMetadata]] = []
-        for (topic, partition), rows in by_partition.items():
-            waiting += await self._send_rows(topic, partition, rows)
-        return waiting
-
-    async def _send_rows(self, topic: str, partition: int, rows: list[Row]) -> list[asyncio.Future[RecordMetadata]]:
-        waiting: list[asyncio.Future[RecordMetadata]] = []
-        done = 0
-        while done < len(rows):
-            batch, done = filled(rows, done, len(rows))
-            waiting.append(await self.producer.send_batch(batch, topic, partition=partition))
-        return waiting
+                lots[-1].rows.append((output.key, output.value, output.headers))
+        return [
+            await self.producer.send_batch(batch, topic, partition=partition)
+            for (topic, partition), lots in by_partition.items()
+            for lot in lots
+            for batch in lot.batches()
+        ]
 
     def give_up(self, topic: str, partition: int, why: errors.KafkaError) -> None:
         """Fail what still waits to be sent to a partition: its topic is gone, and should it come back, is another."""

@@ -13,12 +13,17 @@ from lapse.core.queue.step import Delivery, Happening, Messages, Removal
 from lapse.protocol import dead_letter, event, header, reference, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event, EventKind
-from lapse.runtime.producer import Output, Rows
-from lapse.runtime.record_batch import Row
+from lapse.runtime.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
+from lapse.runtime.producer import Output, Packed
 
 _OWN_PREFIX = "lapse-"
 _RANGES_PER_EVENT: Final = 1_000
 """So many ranges stand in one event, so that any topic takes it."""
+
+_BOOKMARK: Final = packed_name(header.BOOKMARK)
+_DELIVERY_COUNT: Final = packed_name(header.DELIVERY_COUNT)
+_TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
+_EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
 
 
 def _ranges(some: Iterable[Messages]) -> tuple[BookmarkRange, ...]:
@@ -122,38 +127,51 @@ class QueueOutput:
             )
         return outputs
 
-    def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Rows:
+    def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
         """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""
         messages = delivery.messages
-        head: list[tuple[str, bytes]] = [
+        shared = [
             (header.KIND, b"barrier" if delivery.barrier else b"delivery"),
             (header.SUBSCRIPTION, delivery.subscription.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]
         if delivery.until_ms:
-            head.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
+            shared.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
+        head = packed_headers(shared)
         prefix = f"{messages.topic}:{messages.partition}:".encode() + b"%d"
         counts = messages.deliveries.tolist()
         deadlines = [NEVER] * len(counts) if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
-        rows: list[Row] = []
-        bookmark, delivery_count = header.BOOKMARK, header.DELIVERY_COUNT
-        timestamp_ms, expires_at_ms = header.TIMESTAMP_MS, EXPIRES_AT_MS
-        for record, count, deadline in zip(records, counts, deadlines, strict=True):
+        rows: list[bytes] = []
+        put, join, varint = rows.append, b"".join, VARINT
+        for record, times, deadline in zip(records, counts, deadlines, strict=True):
             if record is None:
                 continue
-            headers = [
-                *head,
-                (bookmark, prefix % record.offset),
-                (delivery_count, b"%d" % count),
-                (timestamp_ms, b"%d" % record.timestamp),
-            ]
+            count = len(shared) + 3
+            bookmark = prefix % record.offset
+            delivered = b"%d" % times
+            stamp = b"%d" % record.timestamp
+            more = b""
             if deadline != NEVER:
-                headers.append((expires_at_ms, b"%d" % deadline))
+                count += 1
+                more = b"%d" % deadline
+                more = _EXPIRES_AT + varint[len(more)] + more
             for name, value in record.headers:
                 if not name.startswith(_OWN_PREFIX):
-                    headers.append((name, value))
-            rows.append((record.key, record.value, headers))
-        return Rows(self._deliveries, self._partition, rows)
+                    count += 1
+                    more += packed_header(name, value)
+            key, value = record.key, record.value
+            put(
+                join(
+                    (
+                        NULL if key is None else varint[len(key)] + key,
+                        NULL if value is None else varint[len(value)] + value,
+                        varint[count], head, _BOOKMARK, varint[len(bookmark)], bookmark,
+                        _DELIVERY_COUNT, varint[len(delivered)], delivered,
+                        _TIMESTAMP, varint[len(stamp)], stamp, more,
+                    )
+                )
+            )  # fmt: skip
+        return Packed(self._deliveries, self._partition, rows)
 
     def reference(self, delivery: Delivery) -> Output:
         """One record that hands many messages to a subscription, by their bookmarks only."""

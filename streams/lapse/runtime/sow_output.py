@@ -28,7 +28,8 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
 from lapse.protocol.command import Encoding
 from lapse.protocol.event import Event
-from lapse.runtime.producer import Output, Rows
+from lapse.runtime.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
+from lapse.runtime.producer import Output, Packed, Rows
 from lapse.runtime.record_batch import Row
 
 _OWN_PREFIX: Final = "lapse-"
@@ -40,7 +41,9 @@ _TOLD_KEY_BYTES: Final = 64 << 10
 """A longer key stands in no event; the bookmark does."""
 
 _REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
-_OPERATIONS: Final = {reason: (header.OPERATION, reason.encode()) for reason in OutOfFocus}
+_BOOKMARK: Final = packed_name(header.BOOKMARK)
+_TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
+_EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
 
 _BLOCKS: Final = 4_096
 _BLOCK_BYTES: Final = 512
@@ -72,61 +75,80 @@ class SowOutput:
         self._state = topic.sow(name)
         self._events = topic.events(name)
         self._deliveries = topic.deliveries(name)
-        self._blocks: dict[bytes, tuple[_Headers, bytes]] = {}
+        self._blocks: dict[bytes, tuple[int, bytes, bytes]] = {}
 
     def state(
         self, records: Iterable[tuple[bytes, bytes | None, Removal | None]], sources: Sequence[tuple[str, int]]
-    ) -> Rows:
+    ) -> Packed:
         """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10).
 
         Args:
             records: key, packed record (None = it left) and how it left, as `SowShard.state_records` has them.
             sources: topic and partition of every source, by its number.
         """
-        rows: list[Row] = []
+        rows: list[bytes] = []
+        put, join, varint = rows.append, b"".join, VARINT
         places = _places(sources)
         unpack = HEAD.unpack_from
         known: Removal | None = None
-        said: _Headers = []
+        said = _tombstone(None)
         for key, entry, removal in records:
             if entry is None:
                 if removal is not known:  # those that left together often left alike
-                    known, said = removal, _removal(removal)
-                rows.append((key, None, said))
+                    known, said = removal, _tombstone(removal)
+                put(varint[len(key)] + key + said)
                 continue
             deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
-            headers: _Headers = [
-                (header.BOOKMARK, b"%b%d" % (places[source], offset)),
-                (header.TIMESTAMP_MS, b"%d" % timestamp_ms),
-            ]
+            count = 2
+            bookmark = b"%b%d" % (places[source], offset)
+            stamp = b"%d" % timestamp_ms
+            expiry = passed_on = b""
             if deadline_ms != NEVER:
-                headers.append((EXPIRES_AT_MS, b"%d" % deadline_ms))
+                count = 3
+                expiry = b"%d" % deadline_ms
+                expiry = _EXPIRES_AT + varint[len(expiry)] + expiry
             if size:
-                passed_on, path = self._said(entry[HEAD_BYTES : HEAD_BYTES + size])
-                headers += passed_on
+                more, passed_on, path = self._said(entry[HEAD_BYTES : HEAD_BYTES + size])
+                count += more
                 if path:
-                    headers.append((ORIGIN, path))
-            rows.append((key, entry[HEAD_BYTES + size :], headers))
-        return Rows(self._state, self._partition, rows)
+                    count += 1
+                    passed_on += packed_header(ORIGIN, path)
+            put(
+                join(
+                    (
+                        varint[len(key)], key, varint[len(entry) - HEAD_BYTES - size], entry[HEAD_BYTES + size :],
+                        varint[count], _BOOKMARK, varint[len(bookmark)], bookmark,
+                        _TIMESTAMP, varint[len(stamp)], stamp, expiry, passed_on,
+                    )
+                )
+            )  # fmt: skip
+        return Packed(self._state, self._partition, rows)
 
-    def _said(self, block: bytes) -> tuple[_Headers, bytes]:
-        """What is passed on of a header block, and the path along which the record was replicated."""
+    def _said(self, block: bytes) -> tuple[int, bytes, bytes]:
+        """What is passed on of a header block: how many headers, and those; and how the record was replicated."""
         said = self._blocks.get(block)
         if said is None:
             headers = unpack_headers(block)
-            said = _passed_on(headers), path_of(headers)
+            passed_on = _passed_on(headers)
+            said = len(passed_on), packed_headers(passed_on), path_of(headers)
             if len(block) <= _BLOCK_BYTES:
                 if len(self._blocks) >= _BLOCKS:
                     self._blocks.clear()
                 self._blocks[block] = said
         return said
 
-    def messages(self, messages: Iterable[Message | Expelled], sources: Sequence[tuple[str, int]]) -> Rows:
-        """Records for subscribers and askers (S5 to S7)."""
+    def messages(
+        self, messages: Iterable[Message | Expelled], sources: Sequence[tuple[str, int]]
+    ) -> list[Rows | Packed]:
+        """Records for subscribers and askers, in their order (S5 to S7)."""
+        lots: list[Rows | Packed] = []
         rows: list[Row] = []
         for message in messages:
             if isinstance(message, Expelled):
-                rows += self._expelled(message, sources)
+                if rows:
+                    lots.append(Rows(self._deliveries, self._partition, rows))
+                    rows = []
+                lots.append(Packed(self._deliveries, self._partition, self._expelled(message, sources)))
                 continue
             headers: _Headers = [
                 (header.KIND, message.kind.encode()),
@@ -144,32 +166,41 @@ class SowOutput:
             if message.headers:
                 headers += _passed_on(message.headers)
             rows.append((message.key, message.payload or b"", headers))
-        return Rows(self._deliveries, self._partition, rows)
+        if rows:
+            lots.append(Rows(self._deliveries, self._partition, rows))
+        return lots
 
-    def _expelled(self, some: Expelled, sources: Sequence[tuple[str, int]]) -> Iterator[Row]:
+    def _expelled(self, some: Expelled, sources: Sequence[tuple[str, int]]) -> list[bytes]:
         """What `messages` writes of an `oof`, for many records that have expired."""
-        kind = header.KIND, Kind.OUT_OF_FOCUS.encode()
-        subscription = header.SUBSCRIPTION, some.subscription.encode()
-        epoch = header.EPOCH, self._epoch_bytes
-        operation = header.OPERATION, OutOfFocus.EXPIRED.encode()
-        reasons = header.REASONS, _REASONS[OutOfFocus.EXPIRED]
+        head = packed_headers(
+            [
+                (header.KIND, Kind.OUT_OF_FOCUS.encode()),
+                (header.SUBSCRIPTION, some.subscription.encode()),
+                (header.EPOCH, self._epoch_bytes),
+                (header.OPERATION, OutOfFocus.EXPIRED.encode()),
+                (header.REASONS, _REASONS[OutOfFocus.EXPIRED]),
+            ]
+        )
+        rows: list[bytes] = []
+        put, join, varint = rows.append, b"".join, VARINT
         places = _places(sources)
         unpack = HEAD.unpack_from
         for key, entry in some.records:
             deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
-            headers: _Headers = [
-                kind,
-                subscription,
-                epoch,
-                (header.BOOKMARK, b"%b%d" % (places[source], offset)),
-                (header.TIMESTAMP_MS, b"%d" % timestamp_ms),
-                (EXPIRES_AT_MS, b"%d" % deadline_ms),
-                operation,
-                reasons,
-            ]
-            if size:
-                headers += self._said(entry[HEAD_BYTES : HEAD_BYTES + size])[0]
-            yield key, entry[HEAD_BYTES + size :], headers
+            bookmark = b"%b%d" % (places[source], offset)
+            stamp = b"%d" % timestamp_ms
+            expiry = b"%d" % deadline_ms
+            more, passed_on = self._said(entry[HEAD_BYTES : HEAD_BYTES + size])[:2] if size else (0, b"")
+            put(
+                join(
+                    (
+                        varint[len(key)], key, varint[len(entry) - HEAD_BYTES - size], entry[HEAD_BYTES + size :],
+                        varint[8 + more], head, _BOOKMARK, varint[len(bookmark)], bookmark,
+                        _TIMESTAMP, varint[len(stamp)], stamp, _EXPIRES_AT, varint[len(expiry)], expiry, passed_on,
+                    )
+                )
+            )  # fmt: skip
+        return rows
 
     def letters(self, letters: Iterable[Letter]) -> list[Output]:
         """The dead letters, in the order of removal (D2, C27)."""
@@ -279,12 +310,15 @@ def _facts(deadline_ms: int, timestamp_ms: int, place: Place) -> _Headers:
     return facts
 
 
-def _removal(removal: Removal | None) -> _Headers:
-    if removal is None:
-        return []
-    reason, timestamp_ms, path = removal
-    headers: _Headers = [_OPERATIONS[reason], (header.TIMESTAMP_MS, b"%d" % timestamp_ms)]
-    return [*headers, (ORIGIN, path)] if path else headers
+def _tombstone(removal: Removal | None) -> bytes:
+    """What a tombstone has behind its key."""
+    headers: _Headers = []
+    if removal is not None:
+        reason, timestamp_ms, path = removal
+        headers = [(header.OPERATION, reason.encode()), (header.TIMESTAMP_MS, b"%d" % timestamp_ms)]
+        if path:
+            headers.append((ORIGIN, path))
+    return NULL + VARINT[len(headers)] + packed_headers(headers)
 
 
 def _places(sources: Sequence[tuple[str, int]]) -> list[bytes]:

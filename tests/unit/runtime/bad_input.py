@@ -26,7 +26,7 @@ from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.runtime.letter_writer import Refusal
 from lapse.runtime.machine import Effects
-from lapse.runtime.producer import Output, Rows
+from lapse.runtime.producer import Output
 from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
 from lapse.runtime.sow_entity import JSON
@@ -313,7 +313,7 @@ def told(chapter: Chapter, case: Case) -> str:
 def _texts(effects: Effects) -> Iterator[str]:
     """What a letter's or answer's reader sees of it."""
     for output in (*effects.before, *effects.after):
-        if isinstance(output, Rows):
+        if not isinstance(output, Output):
             continue
         headers = dict(output.headers)
         if output.topic == "dlq.prices":

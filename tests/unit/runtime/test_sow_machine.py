@@ -12,9 +12,10 @@ from lapse.protocol.answer import decode as decode_answer
 from lapse.protocol.command import Command, encode
 from lapse.runtime.letter_writer import Refusal
 from lapse.runtime.machine import Effects
-from lapse.runtime.producer import Output, Rows
+from lapse.runtime.producer import Output, Packed
 from lapse.runtime.sow_machine import SowMachine
 from lapse.runtime.sow_output import SowOutput
+from support.packed import rows_of
 from unit.core.sow.make import Arrived, T, shard_of
 
 
@@ -46,8 +47,8 @@ def rows(effects: Effects, topic: str) -> list[tuple[bytes | None, bytes | None,
     return [
         (key, value, dict(headers))
         for some in effects.before
-        if isinstance(some, Rows) and some.topic == topic
-        for key, value, headers in some.rows
+        if not isinstance(some, Output) and some.topic == topic
+        for key, value, headers in (rows_of(some.records) if isinstance(some, Packed) else some.rows)
     ]
 
 
@@ -139,7 +140,7 @@ def test_many_removals_that_share_a_fate_are_told_by_ranges(count: int, events: 
     running.arrive("prices", 0, [Arrived(n, T, b"%d" % n, b"{}") for n in range(count)])
     while running.next_due_ms() <= T + 10:
         running.advance(T + 10)
-    told = [event.decode(one.value) for one in finish(running).before if not isinstance(one, Rows)]
+    told = [event.decode(one.value) for one in finish(running).before if isinstance(one, Output)]
     assert len(told) == events
     assert sum(len(some) for one in told for some in one.messages) == count
     assert {one.key is None for one in told} == {events == 1}

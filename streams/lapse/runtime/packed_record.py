@@ -1,0 +1,76 @@
+"""A record as a RecordBatch holds it, without its place there.
+
+What many records of a step have in common is so written once, and not for each of them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+NULL: Final = b"\x01"
+"""Stands for a key or a value that is null: the length −1."""
+
+_TABLED: Final = 1 << 15
+
+
+def _varint(number: int) -> bytes:
+    zigzag = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while zigzag > 0x7F:
+        encoded.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    encoded.append(zigzag)
+    return bytes(encoded)
+
+
+class _Varints(dict[int, bytes]):
+    """Kafka's variable-length integers, each worked out when it is first asked for; large ones are not kept."""
+
+    def __missing__(self, number: int) -> bytes:
+        encoded = _varint(number)
+        if 0 <= number < _TABLED:
+            self[number] = encoded
+        return encoded
+
+
+VARINT: Final = _Varints()
+"""A number as Kafka writes lengths and counts: `VARINT[5]`."""
+
+
+def packed_name(name: str) -> bytes:
+    """A header's name, with its length."""
+    encoded = name.encode("utf-8", "surrogateescape")
+    return VARINT[len(encoded)] + encoded
+
+
+def packed_header(name: str, value: bytes | None) -> bytes:
+    """A header: its name and its value, each with its length."""
+    return packed_name(name) + (NULL if value is None else VARINT[len(value)] + value)
+
+
+def packed_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """Several headers, one behind the other, without their count."""
+    return b"".join([packed_header(name, value) for name, value in headers])
+
+
+def packed(
+    key: bytes | None, value: bytes | None, count: int, headers: bytes, varint: dict[int, bytes] = VARINT
+) -> bytes:
+    """A record from its key on.
+
+    Args:
+        key: or None.
+        value: or None.
+        count: how many headers there are.
+        headers: those, packed.
+        varint: leave it as it is.
+    """
+    return b"".join(
+        (
+            NULL if key is None else varint[len(key)] + key,
+            NULL if value is None else varint[len(value)] + value,
+            varint[count],
+            headers,
+        )
+    )

@@ -1,0 +1,27 @@
+"""Packed records, read back by the client library's own reader."""
+
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from lapse.runtime.record_batch import MAX_BATCH_BYTES, PackedBatch, Row
+
+
+def read(batch: PackedBatch) -> list[Row]:
+    """Key, value and headers of each record of a batch, as a consumer gets them.
+
+    Raises:
+        AssertionError: the checksum or an offset is wrong.
+    """
+    found = DefaultRecordBatch(bytes(batch._build()))
+    assert found.validate_crc()
+    records = list(found)
+    assert [record.offset for record in records] == list(range(len(records)))
+    return [(record.key, record.value, list(record.headers)) for record in records]
+
+
+def rows_of(records: list[bytes]) -> list[Row]:
+    """The same of packed records that go into one batch."""
+    if not records:
+        return []
+    batch = PackedBatch()
+    assert batch.add_packed(records, 0, len(records), MAX_BATCH_BYTES) == len(records)
+    return read(batch)
