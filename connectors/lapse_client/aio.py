@@ -19,19 +19,65 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client import publisher as sync_publisher
 from lapse_client import sow as sync_sow
 from lapse_client import subscriber as sync_subscriber
+from lapse_client.aio_queue import Queue
+from lapse_client.aio_reading import DeadLetterReader, history, replay
 from lapse_client.arrivals import Arrivals
 from lapse_client.connection import Connection
+from lapse_client.dead_letter import DeadLetter
 from lapse_client.delivery import Delivery, Settling
+from lapse_client.error import (
+    AlreadySettled,
+    AnswerTimeout,
+    Closed,
+    CommandFailed,
+    ConnectionFailed,
+    EntityDeleted,
+    InvalidPublication,
+    LapseError,
+    PublishFailed,
+    UnknownEntity,
+)
+from lapse_client.history import History, Moment
 from lapse_client.publisher import Payload
+from lapse_client.replay import Replayed
 from lapse_client.settlement import SettlementResult
 from lapse_client.sow_record import SowRecord
 from lapse_client.sow_subscription import SowSubscription as SyncSowSubscription
 
-__all__ = ["Delivery", "Publisher", "QueueSubscriber", "SowClient", "SowRecord", "SowSubscription"]
+__all__ = [
+    "AlreadySettled",
+    "AnswerTimeout",
+    "Bookmark",
+    "BookmarkRange",
+    "Closed",
+    "CommandFailed",
+    "Connection",
+    "ConnectionFailed",
+    "DeadLetter",
+    "DeadLetterReader",
+    "Delivery",
+    "EntityDeleted",
+    "History",
+    "InvalidPublication",
+    "LapseError",
+    "Moment",
+    "PublishFailed",
+    "Publisher",
+    "Queue",
+    "QueueSubscriber",
+    "Replayed",
+    "SettlementResult",
+    "SowClient",
+    "SowRecord",
+    "SowSubscription",
+    "UnknownEntity",
+    "history",
+    "replay",
+]
 
 _POLL_S: Final = 0.02
 _AT_ONCE: Final = 1_000

@@ -119,10 +119,19 @@ class DeadLetterReader:
         Raises:
             LapseError: the topic cannot be read.
         """
+        for letter in self.paced():
+            if letter is not None:
+                yield letter
+
+    def paced(self) -> Iterator[DeadLetter | None]:
+        """Iterate over the letters, and yield None after each half second without one: somebody may want to stop."""
         consumer = self._connection.consumer(enable_partition_eof=True)
         try:
             seen: set[str] = set()
             for message in self._messages(consumer):
+                if message is None:
+                    yield None
+                    continue
                 letter = read(message)
                 if letter.lapse_id:
                     if letter.lapse_id in seen:
@@ -134,7 +143,7 @@ class DeadLetterReader:
         finally:
             consumer.close()
 
-    def _messages(self, consumer: Consumer) -> Iterator[Message]:
+    def _messages(self, consumer: Consumer) -> Iterator[Message | None]:
         places, ends = [], {}
         for partition in range(self._partitions):
             place = TopicPartition(self.topic, partition)
@@ -153,6 +162,7 @@ class DeadLetterReader:
         while ends or self._follow:
             message = consumer.poll(_POLL_S)
             if message is None:
+                yield None
                 continue
             error, partition = message.error(), message.partition() or 0
             if error is not None and error.code() == KafkaError._PARTITION_EOF:

@@ -155,7 +155,7 @@ class Delivery:
         """Back to the queue, to its original place.
 
         Args:
-            delay_ms: how long it stays undeliverable, in ms; None = the queue's setting.
+            delay_ms: how long it stays undeliverable, in ms; None = not at all.
 
         Raises:
             AlreadySettled: it was settled before.

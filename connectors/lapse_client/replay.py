@@ -47,6 +47,15 @@ def replay(start: Bookmark | str, *, connection: Connection | None = None, follo
         UnknownEntity: there is no such topic.
         LapseError: the bookmark's record is no longer, or not yet, in the log.
     """
+    for record in paced(start, connection=connection, follow=follow):
+        if record is not None:
+            yield record
+
+
+def paced(
+    start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False
+) -> Iterator[Replayed | None]:
+    """Yield as `replay` does, and None after each half second without a record: somebody may want to stop."""
     first = Bookmark.parse(start) if isinstance(start, str) else start
     cluster = connection or Connection.from_environment()
     topics = cluster.partitions(first.topic)
@@ -63,6 +72,7 @@ def replay(start: Bookmark | str, *, connection: Connection | None = None, follo
         while follow or reached < end:
             message = consumer.poll(_POLL_S)
             if message is None:
+                yield None
                 continue
             error = message.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:

@@ -47,7 +47,8 @@ class QueueSubscriber:
         filter: an expression; only messages that match are delivered.
         payload: `inline`, or `reference`: the queue sends bookmarks only, and the client reads the records from the
             underlying topics itself, which it needs the right for; cheaper for the worker.
-        heartbeat_timeout_ms: silence after which the queue takes the leases back, in ms.
+        heartbeat_timeout_ms: silence after which the queue takes the leases back, in ms; None = the queue's
+            `heartbeat_timeout`.
         ack_batch_size: acknowledgments in one command at most.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
         timeout_s: how long to wait for answers: to subscribe, to unsubscribe, to `settle`; in seconds.
@@ -66,7 +67,7 @@ class QueueSubscriber:
         name: str | None = None,
         filter: str | None = None,  # noqa: A002  # the command's word
         payload: Literal["inline", "reference"] = "inline",
-        heartbeat_timeout_ms: int = 10_000,
+        heartbeat_timeout_ms: int | None = None,
         ack_batch_size: int = 1_000,
         ack_interval_ms: int = 50,
         timeout_s: float = 30.0,

@@ -33,6 +33,9 @@ log = logging.getLogger("lapse_client")
 TICK_S: Final = 0.05
 """The channel's thread looks for due work at least this often."""
 
+_HEARTBEAT_TIMEOUT_MS: Final = 10_000
+"""Assumed until a shard has told the queue's own."""
+
 RESEND_MS: Final = 15_000.0
 """A `subscribe` without an answer for so long is sent again."""
 
@@ -66,6 +69,8 @@ class Subscription:
         self._on_refused = on_refused
         self._lock = threading.Lock()
         self._shards = self.channel.shards
+        self._heartbeat_timeout_ms = terms.heartbeat_timeout_ms or _HEARTBEAT_TIMEOUT_MS
+        self._told_ms: int | None = None
         self._credits = Credits(len(self._shards), terms.max_backlog)
         self._acknowledgments = Acknowledgments(self._shards, self._enough, self._send_acks)
         self._subscribing: dict[int, tuple[float, Future[Answer]]] = {}
@@ -277,13 +282,13 @@ class Subscription:
             while self._joining:
                 self._join(*self._joining.popleft())
             self._grant(now_ms)
-            beat_ms = self.terms.heartbeat_timeout_ms / 3
+            beat_ms = self._heartbeat_timeout_ms / 3
             for shard in self._shards:
                 if now_ms - shard.sent_at_ms >= beat_ms:
                     self.channel.send(shard, self._command("heartbeat", answer="errors"))
         if self._credits.travelling:
             return TICK_S / 5
-        return min(TICK_S, max(0.001, self.terms.ack_interval_ms / 2000), self.terms.heartbeat_timeout_ms / 12_000)
+        return min(TICK_S, max(0.001, self.terms.ack_interval_ms / 2000), self._heartbeat_timeout_ms / 12_000)
 
     def _join(self, queue: str, shards: int) -> None:
         try:
@@ -361,9 +366,17 @@ class Subscription:
             if (home := answer.counts.get("home")) is not None:
                 self._concentrate(self._shards[grant.shard].entity, home)
             self._unconfirmed.discard(grant.shard)
+        self._beat_as_told(answer)
         self._advise(self._shards[grant.shard].entity, answer)
         if not self._unconfirmed:
             self._confirmed.set()
+
+    def _beat_as_told(self, answer: Answer) -> None:
+        """Heartbeat by the queue's timeout where none was asked for; of several queues by the shortest."""
+        told_ms = answer.counts.get("heartbeat_timeout_ms")
+        if self.terms.heartbeat_timeout_ms is None and told_ms:
+            self._told_ms = min(self._told_ms or told_ms, told_ms)
+            self._heartbeat_timeout_ms = self._told_ms
 
     def _advise(self, queue: str, answer: Answer) -> None:
         """Warn, once for each queue, where prefetching can use up a message's deliveries (C24)."""

@@ -21,7 +21,7 @@ class Terms:
         max_backlog: most unsettled deliveries at once, over all shards.
         name: the subscription; unique by default.
         filter: which messages, as an expression; None = all.
-        heartbeat_timeout_ms: silence after which it counts as lost and its leases return, in ms.
+        heartbeat_timeout_ms: silence after which it counts as lost and its leases return, in ms; None = the queue's.
         payload: `inline`, or `reference`: the client reads the records from the underlying topics itself.
         ack_batch_size: acknowledgments in one command at most.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
@@ -30,7 +30,7 @@ class Terms:
     max_backlog: int = 1
     name: str = field(default_factory=_unique_name)
     filter: str | None = None
-    heartbeat_timeout_ms: int = 10_000
+    heartbeat_timeout_ms: int | None = None
     payload: Literal["inline", "reference"] = "inline"
     ack_batch_size: int = 1_000
     ack_interval_ms: int = 50
@@ -40,6 +40,8 @@ class Terms:
             raise ValueError(f"payload = {self.payload!r}: expected inline or reference")
         for what, least in _LEAST.items():
             value = getattr(self, what)
+            if value is None and what == "heartbeat_timeout_ms":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{what} = {value!r}: expected a whole number, {least} or more")
 

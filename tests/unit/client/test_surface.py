@@ -43,6 +43,7 @@ def test_the_public_surface_is_this() -> None:
 
 @pytest.mark.feature("X3")
 def test_the_asynchronous_names_are_synchronous_names() -> None:
+    assert lapse_client.aio.__all__ == lapse_client.__all__
     for name in lapse_client.aio.__all__:
         twin, one = getattr(lapse_client, name), getattr(lapse_client.aio, name)
         public = {attribute for attribute in vars(one) if not attribute.startswith("_")}

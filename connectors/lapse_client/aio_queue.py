@@ -1,0 +1,111 @@
+"""A queue without a subscription, for asyncio: the same calls, as coroutines (Q8, Q15, Q21, X3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+
+from lapse.protocol.answer import QueuedMessage
+from lapse_client import queue as sync_queue
+from lapse_client.connection import Connection
+from lapse_client.delivery import Settling
+from lapse_client.settlement import SettlementResult
+
+
+class Queue:
+    """Looks into a queue and acts on it as a whole; see `lapse_client.Queue`, whose arguments these are."""
+
+    def __init__(self, name: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
+        self._twin = sync_queue.Queue(name, connection=connection, timeout_s=timeout_s)
+
+    async def start(self) -> Queue:
+        """Connect; `async with` does so too."""
+        await asyncio.to_thread(self._twin.start)
+        return self
+
+    async def close(self) -> None:
+        """Disconnect; may be called twice."""
+        await asyncio.to_thread(self._twin.close)
+
+    async def __aenter__(self) -> Queue:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def depth(self) -> dict[str, int]:
+        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms."""
+        return await asyncio.to_thread(self._twin.depth)
+
+    async def peek(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        top_n: int | None = None,
+        skip: int = 0,
+    ) -> list[QueuedMessage]:
+        """What the queue holds, shard by shard in order; takes no lease."""
+        return await asyncio.to_thread(self._twin.peek, filter=filter, top_n=top_n, skip=skip)
+
+    async def acknowledge(
+        self,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+    ) -> list[SettlementResult]:
+        """Settle as done; by `topic:partition:first[-last][#count]`, or by filter."""
+        return await self.settle("acknowledge", bookmarks, filter=filter)
+
+    async def cancel(
+        self,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        delay_ms: int | None = None,
+    ) -> list[SettlementResult]:
+        """Return leased messages to the queue, or withdraw scheduled ones; undeliverable for `delay_ms`."""
+        return await self.settle("cancel", bookmarks, filter=filter, delay_ms=delay_ms)
+
+    async def expire(
+        self,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+    ) -> list[SettlementResult]:
+        """Expire messages now."""
+        return await self.settle("expire", bookmarks, filter=filter)
+
+    async def settle(
+        self,
+        how: Settling,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        delay_ms: int | None = None,
+    ) -> list[SettlementResult]:
+        """Settle messages by bookmark, or by a filter on every shard."""
+        return await asyncio.to_thread(self._twin.settle, how, bookmarks, filter=filter, delay_ms=delay_ms)
+
+    async def pause(self) -> None:
+        """Deliver nothing until `resume`; survives restarts."""
+        await asyncio.to_thread(self._twin.pause)
+
+    async def resume(self) -> None:
+        """Deliver again."""
+        await asyncio.to_thread(self._twin.resume)
+
+    async def purge(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        leased: bool = False,
+    ) -> dict[str, int]:
+        """Remove everything, or what matches; counts `removed` and `skipped`."""
+        return await asyncio.to_thread(self._twin.purge, filter=filter, leased=leased)
+
+    async def delete(self, *, force: bool = False) -> dict[str, int]:
+        """Delete the queue, all shards or none, and wait until its topics are gone; closes the client."""
+        return await asyncio.to_thread(self._twin.delete, force=force)

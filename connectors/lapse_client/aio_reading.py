@@ -1,0 +1,94 @@
+"""Dead letters, replay and the life of a message, for asyncio: what is read without a queue (X3, D2, Q19)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Final, TypeVar, cast
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client import dead_letter
+from lapse_client import history as sync_history
+from lapse_client import replay as sync_replay
+from lapse_client.connection import Connection
+from lapse_client.dead_letter import DeadLetter
+from lapse_client.history import History
+from lapse_client.replay import Replayed
+
+_AT_ONCE: Final = 1_000
+
+T = TypeVar("T")
+
+
+class DeadLetterReader:
+    """Reads dead letters from the beginning; see `lapse_client.DeadLetterReader`, whose arguments these are."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connection: Connection | None = None,
+        follow: bool = False,
+        since_ms: int | None = None,
+    ) -> None:
+        self._open = lambda: dead_letter.DeadLetterReader(
+            name, connection=connection, follow=follow, since_ms=since_ms
+        ).paced()
+        self._at_once = 1 if follow else _AT_ONCE
+
+    async def __aiter__(self) -> AsyncIterator[DeadLetter]:
+        """Iterate over the letters, in order per partition.
+
+        Raises:
+            UnknownEntity: there is no such dead-letter topic.
+            LapseError: the topic cannot be read.
+        """
+        async for letter in _in_turns(await asyncio.to_thread(self._open), self._at_once):
+            yield letter
+
+
+async def replay(
+    start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False
+) -> AsyncIterator[Replayed]:
+    """Yield the records of one partition from a bookmark on; see `lapse_client.replay`."""
+    records = sync_replay.paced(start, connection=connection, follow=follow)
+    async for record in _in_turns(records, 1 if follow else _AT_ONCE):
+        yield record
+
+
+async def history(
+    bookmark: Bookmark | str, *, entity: str | None = None, connection: Connection | None = None
+) -> History:
+    """Find everything that happened to a message; see `lapse_client.history`."""
+    return await asyncio.to_thread(sync_history.history, bookmark, entity=entity, connection=connection)
+
+
+async def _in_turns(paced: Iterator[T | None], at_once: int) -> AsyncIterator[T]:
+    """Run an iterator in a thread, some records at a time, and close it when nobody wants more.
+
+    A turn ends where the iterator has nothing for the moment, so that nobody waits long for the thread at the end.
+    """
+
+    def turn() -> tuple[list[T], bool]:
+        found: list[T] = []
+        for one in paced:
+            if one is None:
+                return found, False
+            found.append(one)
+            if len(found) == at_once:
+                return found, False
+        return found, True
+
+    under_way: asyncio.Future[tuple[list[T], bool]] | None = None
+    try:
+        over = False
+        while not over:
+            under_way = asyncio.ensure_future(asyncio.to_thread(turn))
+            found, over = await asyncio.shield(under_way)
+            for one in found:
+                yield one
+    finally:
+        if under_way is not None and not under_way.done():
+            await asyncio.wait([under_way])
+            under_way.exception()
+        await asyncio.to_thread(cast("Generator[T | None]", paced).close)
