@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -59,6 +60,35 @@ class Outcome(NamedTuple):
     first: int
     last: int
     result: Result
+
+
+def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Claim]:
+    """Yield claims, less what an earlier one of the same command named with a stale token: the first counts (C16).
+
+    What was settled, or refused for another reason, is refused the second time by its state.
+
+    Args:
+        claims: in the order in which they were named.
+        outcomes: what has become of the claims so far; what is left out of one is answered here as before.
+    """
+    looked, stale = 0, []
+    for claim in claims:
+        stale += [one for one in outcomes[looked:] if one.result is Result.STALE]
+        looked = len(outcomes)
+        if not stale:
+            yield claim
+            continue
+        at = claim.first
+        for one in sorted(one for one in stale if one[:2] == claim[:2]):
+            low, high = max(one.first, at), min(one.last, claim.last)
+            if low > high:
+                continue
+            if low > at:
+                yield claim._replace(first=at, last=low - 1)
+            outcomes.append(one._replace(first=low, last=high))
+            at = high + 1
+        if at <= claim.last:
+            yield claim._replace(first=at)
 
 
 RESULTS: Final = tuple(Result)

@@ -45,7 +45,7 @@ class Settling:
     ) -> list[Outcome]:
         """See `QueueShard.settle`."""
         outcomes: list[Outcome] = []
-        for claim in claims:
+        for claim in settlement.each_once(claims, outcomes):
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
                 continue
@@ -87,7 +87,7 @@ class Settling:
         asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
         until_ms = now_ms + asked_ms
         outcomes: list[Outcome] = []
-        for claim in claims:
+        for claim in settlement.each_once(claims, outcomes):
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
                 continue

@@ -497,7 +497,8 @@ class Oracle:
     ) -> list[tuple[Bookmark, str]]:
         answers = []
         for bookmark, token, epoch, alone in named:
-            if epoch is not None and epoch < self.since.get(bookmark[0], 0):
+            of_another = epoch is not None and epoch < self.since.get(bookmark[0], 0)
+            if of_another or (bookmark, "stale") in answers:
                 answers.append((bookmark, "stale"))
                 continue
             result = self.judge(verb, bookmark, subscription, token, now_ms, alone, log_ends or {})

@@ -485,6 +485,16 @@ def test_of_a_bookmark_that_is_named_twice_the_first_counts() -> None:
     assert one.oracle.messages["orders", 0, 2].cancels == 1
 
 
+@pytest.mark.feature("C16", "C13")
+@pytest.mark.parametrize("verb", ["cancel", "expire", "renew"])
+def test_it_counts_too_if_it_is_stale_and_the_second_one_is_not(verb: str) -> None:
+    one = with_messages(4)
+    one.subscribe("inky", 4)
+    one.deliver()
+    answers = one.settle(verb, "inky", at(1, 2, token=9), at(0, 3, token=1), at(2))
+    assert answers == ["stale", "stale", "settled", "stale", "stale", "settled", "stale"]
+
+
 @pytest.mark.feature("C16", "Q8")
 def test_one_claim_over_segments_that_it_empties_on_the_way() -> None:
     one = world(dead_letter_topic="")
