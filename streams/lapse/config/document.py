@@ -122,6 +122,8 @@ def _describe_syntax(error: tomllib.TOMLDecodeError, name: str) -> str:
 def _describe(fault: Any, text: str, name: str) -> str:
     kind, context = fault["type"], fault.get("ctx", {})
     path = [str(part) for part in (context["place"] if kind == "placed" else fault["loc"])]
+    if kind == "misfit":
+        path.append(context["key"])
     line = line_of(text, path)
     message = fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":

@@ -21,6 +21,7 @@ from pydantic import (
 
 from lapse.config import expiry_function
 from lapse.config.duration import DurationMs, PeriodMs, duration_ms, is_duration
+from lapse.config.fault import misfit
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
@@ -67,6 +68,16 @@ def _letters(value: object) -> bool | str:
     if not isinstance(value, str):
         raise ValueError(f"expected true, false or the name of a topic, not {value!r}")
     return legal_topic(value)
+
+
+_FLAGS: Final = re.compile(r"\(\?[aiLmsux]+\)")
+"""Flags of a whole regular expression, which have to stand at its beginning."""
+
+_UNLESS_WRITTEN_OUT: Final = (
+    (r"(?!dlq\.)", re.compile(r"(?<![\w-])dlq(?:\\?\.|\[\.\])")),
+    (r"(?!.*(?:-changelog|-__assignor-__leader)\Z)", re.compile("changelog|__leader")),
+)
+"""Names that a pattern does not match, and what has to stand in it so that it does."""
 
 
 class EntityConfig(BaseModel):
@@ -175,25 +186,35 @@ class QueueConfig(EntityConfig):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.semantics is Semantics.AT_MOST_ONCE and self.fairness not in (None, Fairness.ROUND_ROBIN):
-            raise ValueError(
-                f'fairness = "{self.fairness}" is not possible with semantics = "at-most-once"; '
-                'only "round-robin" is (Q7)'
+            raise misfit(
+                "fairness",
+                f'"{self.fairness}" is not possible with semantics = "at-most-once"; only "round-robin" is (Q7)',
             )
+        for topic in self.topics:
+            if self.topics.count(topic) > 1:
+                raise misfit("topics", f"{topic} is named twice")
         if self.topic_pattern is not None and self.default_publish_target is None and not self.topics:
-            raise ValueError(
-                "topic_pattern needs default_publish_target: the topic that a publish to the queue goes to"
+            raise misfit(
+                "topic_pattern",
+                "topic_pattern needs default_publish_target: the topic that a publish to the queue goes to",
             )
+        if self.max_lease_period is not None and self.max_lease_period < self.lease_period:
+            raise misfit("max_lease_period", "shorter than lease_period, which a renewal without a length asks for")
         if self.barrier is not None and self.ordering != "total":
-            raise ValueError('barrier requires ordering = "total": a barrier waits for everything before it (Q17)')
+            raise misfit(
+                "barrier", 'barrier requires ordering = "total": a barrier waits for everything before it (Q17)'
+            )
+        if self.priority is not None and self.ordering != "total" and self.partitions > 1:
+            raise misfit("priority", f'priority over {self.partitions} partitions requires ordering = "total" (Q17)')
         if self.target_queue_depth is not None and (self.priority is not None or self.barrier is not None):
-            raise ValueError("target_queue_depth is not possible together with priority or barrier (Q13)")
+            raise misfit("target_queue_depth", "is not possible together with priority or barrier (Q13)")
         for name, compiled in (("priority", compile_value), ("barrier", compile_filter), ("group_by", compile_value)):
             text = getattr(self, name)
             if text is not None:
                 try:
                     compiled(text)
                 except ExpressionError as error:
-                    raise ValueError(f"{name}: {error}") from error
+                    raise misfit(name, str(error)) from error
         return self
 
     def underlying(self, name: str) -> tuple[str, ...]:
@@ -201,12 +222,19 @@ class QueueConfig(EntityConfig):
         return self.topics or (() if self.topic_pattern else (name,))
 
     def pattern(self) -> re.Pattern[str] | None:
-        """What names of further underlying topics look like; never ours, nor dead letters unless written out (C28)."""
+        """What names of further underlying topics look like; never ours (C28).
+
+        Dead letters, and changelogs of stream processors such as our workers, only where the pattern writes them out.
+        """
         if self.topic_pattern is None:
             return None
-        ours = r"(?!lapse\.)"
-        letters = "" if "dlq" in self.topic_pattern else r"(?!dlq\.)"
-        return re.compile(f"{ours}{letters}(?:{self.topic_pattern})")
+        never = r"(?!lapse\.|__)"
+        for what, written_out in _UNLESS_WRITTEN_OUT:
+            if written_out.search(self.topic_pattern) is None:
+                never += what
+        flags = _FLAGS.match(self.topic_pattern)
+        begin = flags.end() if flags else 0
+        return re.compile(f"{self.topic_pattern[:begin]}{never}(?:{self.topic_pattern[begin:]})")
 
     def reads(self, topic: str) -> bool:
         """Whether a topic is one of the queue's, by name or pattern."""

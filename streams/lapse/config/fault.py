@@ -13,3 +13,13 @@ def fault(place: tuple[str, ...], text: str) -> PydanticCustomError:
         text: what is wrong.
     """
     return PydanticCustomError("placed", "{text}", {"place": place, "text": text})
+
+
+def misfit(key: str, text: str) -> PydanticCustomError:
+    """What a validator of a whole table raises: the setting that has to change, and what is wrong with it.
+
+    Args:
+        key: which setting of the table.
+        text: what is wrong.
+    """
+    return PydanticCustomError("misfit", "{text}", {"key": key, "text": text})

@@ -262,8 +262,9 @@ class Topology:
                     )
         for name, queue in self.config.queue.items():
             if queue.priority is not None and queue.ordering == "partition" and self.partitions(name) > 1:
+                count = self.partitions(name)
                 found.append(
-                    f'queue {name}: priority over {self.partitions(name)} partitions requires ordering = "total" (Q17)'
+                    f'queue.{name}.priority: priority over {count} partitions requires ordering = "total" (Q17)'
                 )
         return found
 
