@@ -8,12 +8,11 @@ from typing import Final, TypeVar, cast
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import dead_letter
-from lapse_client import history as sync_history
-from lapse_client import replay as sync_replay
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
 from lapse_client.history import History
-from lapse_client.replay import Replayed
+from lapse_client.history import history as sync_history
+from lapse_client.replay import Replayed, paced
 
 _AT_ONCE: Final = 1_000
 
@@ -51,8 +50,7 @@ async def replay(
     start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False
 ) -> AsyncIterator[Replayed]:
     """Yield the records of one partition from a bookmark on; see `lapse_client.replay`."""
-    records = sync_replay.paced(start, connection=connection, follow=follow)
-    async for record in _in_turns(records, 1 if follow else _AT_ONCE):
+    async for record in _in_turns(paced(start, connection=connection, follow=follow), 1 if follow else _AT_ONCE):
         yield record
 
 
@@ -60,10 +58,10 @@ async def history(
     bookmark: Bookmark | str, *, entity: str | None = None, connection: Connection | None = None
 ) -> History:
     """Find everything that happened to a message; see `lapse_client.history`."""
-    return await asyncio.to_thread(sync_history.history, bookmark, entity=entity, connection=connection)
+    return await asyncio.to_thread(sync_history, bookmark, entity=entity, connection=connection)
 
 
-async def _in_turns(paced: Iterator[T | None], at_once: int) -> AsyncIterator[T]:
+async def _in_turns(records: Iterator[T | None], at_once: int) -> AsyncIterator[T]:
     """Run an iterator in a thread, some records at a time, and close it when nobody wants more.
 
     A turn ends where the iterator has nothing for the moment, so that nobody waits long for the thread at the end.
@@ -71,7 +69,7 @@ async def _in_turns(paced: Iterator[T | None], at_once: int) -> AsyncIterator[T]
 
     def turn() -> tuple[list[T], bool]:
         found: list[T] = []
-        for one in paced:
+        for one in records:
             if one is None:
                 return found, False
             found.append(one)
@@ -91,4 +89,4 @@ async def _in_turns(paced: Iterator[T | None], at_once: int) -> AsyncIterator[T]
         if under_way is not None and not under_way.done():
             await asyncio.wait([under_way])
             under_way.exception()
-        await asyncio.to_thread(cast("Generator[T | None]", paced).close)
+        await asyncio.to_thread(cast("Generator[T | None]", records).close)

@@ -145,7 +145,7 @@ def _fault(fault: ErrorDetails) -> str:
     if fault["type"] != "extra_forbidden":
         # Not the value of a secret: this text is sent, and logged.
         given = "" if where == "secret" else f", not {str(fault['input'])[:_SHOWN_CHARACTERS]!r}"
-        return f"field {where}: {fault['msg']}{given}"
+        return f"field {where}: {fault['msg'].replace('valid tuple', 'valid array')}{given}"
     meant = get_close_matches(where, Command.model_fields, 1)
     return f"field {where}: unknown" + (f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them")
 

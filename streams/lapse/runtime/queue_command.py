@@ -101,6 +101,8 @@ class QueueCommands:
 
     def _subscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         name = self._named(command)
+        if command.bookmarks or command.keys:
+            raise Refused("subscribe takes a filter, neither keys nor bookmarks")
         settings = self._shard.settings
         try:
             subscription = self._shard.subscribe(
@@ -140,6 +142,8 @@ class QueueCommands:
         return {}
 
     def _claims(self, command: Command) -> list[Claim]:
+        if command.filter and command.bookmarks:
+            raise Refused(f"{command.command}: name either bookmarks or a filter, not both")
         if command.filter:
             return self._shard.selected(command.filter)
         if not command.bookmarks:
@@ -184,6 +188,8 @@ class QueueCommands:
         return {}
 
     def _purge(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if command.bookmarks:
+            raise Refused("purge takes a filter, not bookmarks, and without one it takes everything; use expire")
         removed, skipped = self._shard.purge(at_ms, step, command.leased, command.filter or "")
         return {"counts": {"removed": removed, "skipped": skipped}}
 
@@ -194,6 +200,8 @@ class QueueCommands:
         return {"counts": counts, "publish_target": self._publish_target}
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if command.bookmarks or command.keys:
+            raise Refused("sow of a queue takes a filter, neither keys nor bookmarks")
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
         messages = [_shown(one) for one in self._shard.peek(skip, limit, command.filter or "")]
         return {"messages": tuple(messages), "counts": self._shard.depth()}

@@ -120,5 +120,7 @@ def _group(value: object) -> int:
     """A hash that is the same in every process; 0 is kept for messages without a group."""
     if value is None:
         return OWN_GROUP
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1 and 1.0 are equal in expressions
     text = json.dumps(value, sort_keys=True, default=str).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True) or 1

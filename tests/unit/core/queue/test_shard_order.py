@@ -539,6 +539,13 @@ def test_of_a_group_one_message_is_leased_at_a_time_and_in_order() -> None:
     assert got(one.deliver(), "inky") == [1]
 
 
+@pytest.mark.feature("Q20")
+def test_numbers_that_are_equal_are_one_group_and_text_is_another() -> None:
+    one = world({"g": 1}, {"g": 1.0}, {"g": "1"}, {"g": 1.5}, {"g": 1.5}, traits=GROUP)
+    one.subscribe("inky", 10)
+    assert got(one.deliver(), "inky") == [0, 2, 3]
+
+
 @pytest.mark.feature("Q20", "C19")
 @pytest.mark.parametrize("how", ["lease ends", "delayed"])
 def test_a_group_waits_for_its_first_message(how: str) -> None:
