@@ -21,7 +21,33 @@ from lapse_client.publication import BuiltHeaders, Headers, headers
 _FORGET_TOPICS_S: Final = 60.0
 """How long the list of topics is believed; an unknown name is looked up anew."""
 
+_POLL_S: Final = 0.1
+
 Payload = str | bytes | None
+
+
+class _Report(Future[Bookmark]):
+    """What Kafka says of a record; who waits for it serves the producer, which tells nothing by itself."""
+
+    def __init__(self, poll: Callable[[float], int]) -> None:
+        super().__init__()
+        self._poll = poll
+
+    def result(self, timeout: float | None = None) -> Bookmark:
+        return super().result(self._served(timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        return super().exception(self._served(timeout))
+
+    def _served(self, timeout: float | None) -> float | None:
+        """Poll until it is done, or the timeout in seconds is over; returns what is left of that."""
+        give_up = None if timeout is None else time.monotonic() + timeout
+        while not self.done():
+            left = _POLL_S if give_up is None else give_up - time.monotonic()
+            if left <= 0:
+                return 0.0
+            self._poll(min(left, _POLL_S))
+        return None if give_up is None else max(0.0, give_up - time.monotonic())
 
 
 class Publisher:
@@ -109,10 +135,10 @@ class Publisher:
     ) -> Future[Bookmark]:
         """Publish as `publish` does, and return the record's bookmark as a future; its failure ends the future.
 
-        The future ends while `publish`, `submit`, `flush`, `poll` or `close` are being called.
+        The future ends while somebody waits for its result, or calls `publish`, `submit`, `flush`, `poll` or `close`.
         """
         built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
-        future: Future[Bookmark] = Future()
+        future = _Report(self._producer.poll)
 
         def reported(error: KafkaError | None, message: Message) -> None:
             if not future.set_running_or_notify_cancel():

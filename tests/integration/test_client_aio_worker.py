@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from lapse_client import Publisher
 from lapse_client.aio import DeadLetterReader, Queue, QueueSubscriber, UnknownEntity, history, replay
 from support.deployment import Deployment
 from support.log import until
@@ -72,6 +73,15 @@ def test_who_follows_gets_what_comes_later_and_can_be_cancelled(served: Deployme
             await task
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.feature("X3")
+def test_who_waits_for_a_submitted_record_gets_its_bookmark(served: Deployment) -> None:
+    """Nothing else has to be called: a future that waits for a later `flush` would wait for ever here."""
+    with Publisher(served.connection) as publisher:
+        first = publisher.submit(served.name("looked"), "first").result(30)
+        second = publisher.submit(served.name("looked"), "second").result()
+        assert (second.topic, second.offset) == (first.topic, first.offset + 1)
 
 
 KILLED = """

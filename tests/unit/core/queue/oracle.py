@@ -249,7 +249,9 @@ class Oracle:
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**70
         message.rank = int(value) if traits.priority and number and 0 <= int(value) < 2**64 else None
         message.barrier = bool(traits.barrier) and body.get("b") == "yes"
-        message.group = repr(body.get("g")) if traits.group and isinstance(body.get("g"), (str, int)) else None
+        group = body.get("g")
+        group = int(group) if isinstance(group, float) and group.is_integer() else group
+        message.group = repr(group) if traits.group and isinstance(group, str | int | float) else None
 
     def room(self) -> int:
         if self.settings.target_depth is None:
