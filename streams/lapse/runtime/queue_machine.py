@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import orjson
 from faust.types import TP
 
@@ -16,7 +17,7 @@ from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.places import size_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Removal, Step
+from lapse.core.queue.step import Messages, Removal, Step
 from lapse.core.reason import Reason
 from lapse.core.retirement import Phase
 from lapse.protocol import answer as answers
@@ -330,22 +331,21 @@ class QueueMachine:
         effects = Effects()
         for delivery in step.deliveries:
             messages = delivery.messages
-            offsets = messages.offsets.tolist()
             if self._forwarding is not None and delivery.subscription == FORWARDER:
-                records = await self._payloads.get(messages.topic, messages.partition, offsets)
+                records = await self._records(messages)
                 effects.before += self._forwarding.outputs(delivery, records)
                 self._forwarding.settle(self.shard, delivery, self._now_ms, step)
                 continue
             if delivery.by_reference and not delivery.barrier:
-                self._payloads.passed_by(messages.topic, messages.partition, offsets)
+                self._payloads.passed_by(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
                 effects.after.append(self._output.reference(delivery))
                 continue
             effects.must_arrive |= delivery.barrier
-            records = await self._payloads.get(messages.topic, messages.partition, offsets)
+            records = await self._records(messages)
             effects.after.append(self._output.deliveries(delivery, records))
-            lost = [offset for offset, record in zip(offsets, records, strict=True) if record is None]
+            lost = [offset for offset, one in zip(messages.offsets.tolist(), records, strict=True) if one is None]
             if lost:
-                self.shard.truncated(messages.topic, messages.partition, lost, self._now_ms, step)
+                self.shard.truncated(messages.topic, messages.partition, sorted(lost), self._now_ms, step)
         await self._write_letters(step, write_letters)
         for source, offset in self.retry.safe():
             self.shard.bury(source, offset, step)
@@ -358,6 +358,15 @@ class QueueMachine:
         self._answers = []
         self.figures.queue_step(step)
         return effects
+
+    async def _records(self, messages: Messages) -> list[Any | None]:
+        """The records of messages, in their order; they are read in that of the log."""
+        offsets = messages.offsets
+        if bool((np.diff(offsets) > 0).all()):
+            return await self._payloads.get(messages.topic, messages.partition, offsets.tolist())
+        order = np.argsort(offsets)
+        found = await self._payloads.get(messages.topic, messages.partition, offsets[order].tolist())
+        return [found[at] for at in np.argsort(order).tolist()]
 
     async def _write_letters(self, step: Step, write_letters: Write) -> None:
         """Write the letters of a step; messages whose letters are refused stay, and wait for it (C27, D3)."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.matching import UNKNOWN, YES, Matching
-from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.segment import AVAILABLE, Segment
 from lapse.core.queue.settings import Fairness, QueueSettings
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.subscription import Subscription
@@ -23,6 +24,28 @@ from lapse.core.queue.trait import OWN_GROUP
 
 Chunk = tuple[Segment, NDArray[np.intp]]
 """Some slots of a segment, in the order of delivery."""
+
+
+class _Ranked(NamedTuple):
+    """Places of any segments in the order of delivery by priority, with what they are sorted by."""
+
+    unranked: NDArray[np.bool_]
+    complements: NDArray[np.uint64]
+    places: NDArray[np.int64]
+
+    @staticmethod
+    def merged(parts: Sequence[_Ranked], limit: int) -> _Ranked:
+        """The first of them all."""
+        unranked = np.concatenate([part.unranked for part in parts])
+        complements = np.concatenate([part.complements for part in parts])
+        places = np.concatenate([part.places for part in parts])
+        order = np.lexsort((places, complements, unranked))[:limit]
+        return _Ranked(unranked[order], complements[order], places[order])
+
+    def key(self, at: int) -> Key:
+        """One place as a segment's `key` has it."""
+        place = int(self.places[at])
+        return (0, place) if self.unranked[at] else (-int(~self.complements[at]) - 1, place)
 
 
 class Chooser:
@@ -43,7 +66,7 @@ class Chooser:
         self._traits = settings.traits
         self._now_ms = now_ms
         self.turn = turn
-        self._filters: set[str] = set()
+        self._filters = {""}
         self.unknown: list[int] = []
         """Places that have to be judged under the filters before anything behind them can be dealt out."""
 
@@ -74,6 +97,38 @@ class Chooser:
                 break
         return [(one, shares[one.number]) for one in ring if shares[one.number]]
 
+    def first(self, limit: int) -> list[int]:
+        """The first places in the order of delivery, at most `limit`, where neither filters nor groups count."""
+        barrier = self._barrier
+        if self._ranked:
+            return self._first_by_rank(limit, barrier)
+        found: list[int] = []
+        for segment, slots in self._by_place(barrier):
+            found += (slots[: limit - len(found)] + segment.base).tolist()
+            if len(found) == limit:
+                break
+        return found
+
+    def _first_by_rank(self, limit: int, barrier: int | None) -> list[int]:
+        """By priority, then place: the best of so many segments that no other can have a better one."""
+        tops = self._state.index.tops
+        best = _Ranked(np.zeros(0, bool), np.zeros(0, np.uint64), np.zeros(0, np.int64))
+        indexes = tops.by_key()
+        pending, opened = next(indexes, None), 0
+        while pending is not None and not (len(best.places) == limit and best.key(-1) < tops.of(pending)):
+            parts = [best]
+            for _ in range(max(1, opened)):  # as many as before, so that sorting them anew costs no more than it did
+                segment = self._state.segments.look(pending)
+                slots = self._free_by_rank(segment, barrier)[:limit]
+                parts.append(_Ranked(*segment.ranking(slots), slots + segment.base))
+                opened += 1
+                pending = next(indexes, None)
+                if pending is None:
+                    break
+            best = _Ranked.merged(parts, limit)
+        indexes.close()
+        return [int(place) for place in best.places]
+
     def _pick(self, fitting: Sequence[Subscription], outstanding: dict[int, int]) -> Subscription:
         if self._fairness is Fairness.FAST or len(fitting) == 1:
             chosen = fitting[0]
@@ -102,16 +157,26 @@ class Chooser:
         return slots[kept], {number: column[kept] for number, column in codes.items()}
 
     def _in_order(self) -> Iterator[Chunk]:
-        state = self._state
-        index, traits = state.index, self._traits
-        barrier = index.barriers[0] if index.barriers and traits.barrier is not None else None
-        ranked = index.ranked and traits.priority is not None
-        chunks = self._by_rank(barrier) if ranked else self._by_place(barrier)
-        return self._one_per_group(chunks) if index.grouped and traits.group is not None else chunks
+        chunks = self._by_rank(self._barrier) if self._ranked else self._by_place(self._barrier)
+        return self._one_per_group(chunks) if self.by_group else chunks
+
+    @property
+    def by_group(self) -> bool:
+        """Whether groups count."""
+        return self._state.index.grouped and self._traits.group is not None
+
+    @property
+    def _ranked(self) -> bool:
+        return self._state.index.ranked and self._traits.priority is not None
+
+    @property
+    def _barrier(self) -> int | None:
+        barriers = self._state.index.barriers
+        return barriers[0] if barriers and self._traits.barrier is not None else None
 
     def _free(self, segment: Segment, barrier: int | None) -> NDArray[np.bool_]:
         """Which places are available, before the barrier, and not past their deadline."""
-        free: NDArray[np.bool_] = segment.state[: segment.used] == State.AVAILABLE
+        free: NDArray[np.bool_] = segment.state[: segment.used] == AVAILABLE
         if self._now_ms >= 0 and segment.min_deadline_ms <= self._now_ms and segment.deadline_ms is not None:
             free &= segment.deadline_ms[: segment.used] > self._now_ms
         if barrier is not None and barrier < segment.base + segment.used:

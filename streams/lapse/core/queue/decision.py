@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, Places, Verb, joined
 from lapse.core.queue.matching import YES, Matching
-from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.segment import Segment, State, slots_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Happening, Messages, Removal, Step
@@ -99,9 +100,23 @@ class Decisions:
         for segment, some in slots:
             yield from self.state.sources.messages(segment, some)
 
+    def messages_at(self, places: Sequence[int]) -> list[Messages]:
+        """What is known of messages in the order of the places that are named, by runs of one source."""
+        found = list(self.messages(self.slots(joined(sorted(places)))))
+        if not found or places[-1] - places[0] == len(places) - 1:
+            return found
+        # Each message's number in `found`, in the order that is wanted.
+        order = np.argsort(np.argsort(np.array(places)))
+        numbers: dict[tuple[str, int], int] = {}
+        sources = [numbers.setdefault((one.topic, one.partition), len(numbers)) for one in found]
+        of = np.repeat(sources, [len(one) for one in found])[order]
+        names, whole = list(numbers), Messages.joined(found).some(order)
+        edges = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
+        return [whole.part(names[int(of[first])], first, stop) for first, stop in pairwise(edges)]
+
     def slots(self, places: Places) -> Slots:
         """Some places by segment."""
-        return [(segment, np.arange(first, stop)) for segment, first, stop in self.state.spans(places)]
+        return [(segment, slots_of(where)) for segment, where in self.state.parts(places)]
 
     def slots_in(self, segment: Segment, states: Sequence[State], text: str = "", code: int = YES) -> NDArray[np.intp]:
         """Places of a segment in some states, about which that much is known under a filter."""

@@ -78,6 +78,12 @@ class Dispatch:
         """Hand out where more than the order of arrival counts; how many messages went out."""
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
         chooser = Chooser(self._state, self._matching, self._settings, self._turn, deadlines_count_ms)
+        if not chooser.by_group and not any(one.filter for one in subscriptions if one.space):
+            places = chooser.first(limit)
+            shares, self._turn = allot(self._settings.fairness, len(places), subscriptions, self._turn)
+            for subscription, share in shares:
+                self._hand_out(subscription, [places[position] for position in share], now_ms, step)
+            return len(places)
         dealt = chooser.deal(subscriptions, limit)
         self._turn, self.unjudged = chooser.turn, chooser.unknown[:JUDGED_AT_ONCE]
         for subscription, places in dealt:
@@ -90,7 +96,7 @@ class Dispatch:
         until_ms = 0 if once else now_ms + self._settings.lease_ms
         verb = Verb.SENT if once else Verb.LEASED
         self._decisions.do(Change(verb, joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step)
-        for messages in self._decisions.messages(self._decisions.slots(joined(places))):
+        for messages in self._decisions.messages_at(places):
             step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.by_reference))
             if once:
                 step.happenings.append(

@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from lapse.core.queue.instants import Instants
 from lapse.core.queue.label import Outline
-from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.segment import (
+    DELAYED,
+    EXPIRED,
+    GONE,
+    LEASED,
+    SENT,
+    TRANSFERRING,
+    Segment,
+    Where,
+    slots_of,
+)
 from lapse.core.queue.tops import Key, Tops
 from lapse.core.queue.trait import OWN_GROUP, Flag
 
@@ -57,7 +67,7 @@ class Index:
     def add(self, segment: Segment) -> None:
         """Take notice of a whole segment, after a recovery."""
         self.note_traits(segment, 0, segment.used)
-        self.bind_groups(segment, 0, segment.used, 1)
+        self.bind_groups(segment, slice(0, segment.used), 1)
         self.tops.touch(segment.index)
         self.deadlines.note(segment.min_deadline_ms, segment.index)
         self.untils.note(segment.min_until_ms, segment.index)
@@ -68,22 +78,23 @@ class Index:
         self.grouped |= segment.groups is not None
         if segment.flags is not None:
             state = segment.state[first:stop]
-            there = (state != State.GONE) & (state != State.EXPIRED)
+            there = (state != GONE) & (state != EXPIRED)
             for slot in np.flatnonzero(there & ((segment.flags[first:stop] & Flag.BARRIER) != 0)).tolist():
                 insort(self.barriers, segment.base + first + slot)
 
-    def forget_barriers(self, first: int, stop: int) -> None:
-        """Take out barriers that left; `stop` is the place behind the last."""
-        low, high = bisect_left(self.barriers, first), bisect_left(self.barriers, stop)
-        del self.barriers[low:high]
+    def forget_barriers(self, segment: Segment, where: Where) -> None:
+        """Take out barriers that left."""
+        low, high = bisect_left(self.barriers, segment.base), bisect_left(self.barriers, segment.base + segment.used)
+        if low < high:
+            gone = set((slots_of(where) + segment.base).tolist())
+            self.barriers[low:high] = [place for place in self.barriers[low:high] if place not in gone]
 
-    def bind_groups(self, segment: Segment, first: int, stop: int, by: int) -> None:
+    def bind_groups(self, segment: Segment, where: Where, by: int) -> None:
         """Count messages of a group that are bound, one way or the other."""
         if segment.groups is None:
             return
-        state = segment.state[first:stop]
-        bound = np.isin(state, (State.LEASED, State.SENT, State.DELAYED, State.TRANSFERRING))
-        for group in segment.groups[first:stop][bound].tolist():
+        bound = np.isin(segment.state[where], (LEASED, SENT, DELAYED, TRANSFERRING))
+        for group in segment.groups[where][bound].tolist():
             if group != OWN_GROUP:
                 self._bound_groups[group] += by
                 if self._bound_groups[group] <= 0:

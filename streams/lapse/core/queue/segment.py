@@ -11,7 +11,7 @@ import struct
 from bisect import bisect_right
 from enum import IntEnum
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,18 @@ class State(IntEnum):
     EXPIRED = 5
     TRANSFERRING = 6
 
+
+GONE: Final = np.uint8(State.GONE)
+AVAILABLE: Final = np.uint8(State.AVAILABLE)
+LEASED: Final = np.uint8(State.LEASED)
+DELAYED: Final = np.uint8(State.DELAYED)
+SENT: Final = np.uint8(State.SENT)
+EXPIRED: Final = np.uint8(State.EXPIRED)
+TRANSFERRING: Final = np.uint8(State.TRANSFERRING)
+"""The same as they stand in a column: comparing it with a member of an enumeration takes six times as long."""
+
+Where: TypeAlias = slice | NDArray[np.intp]
+"""Some places of a segment: consecutive ones, or ascending slots."""
 
 LIVE: Final = (State.AVAILABLE, State.LEASED, State.DELAYED, State.TRANSFERRING)
 """States that count in the depth (C12)."""
@@ -204,14 +216,31 @@ class Segment:
 
     def rank_order(self) -> NDArray[np.uint16]:
         """All places in the order of priority, then place; kept, since neither ever changes."""
-        if self._rank_order is None or len(self._rank_order) != self.used:
-            slots = np.arange(self.used, dtype=np.uint16)
-            if self.ranks is not None and self.flags is not None:
-                unranked = (self.flags[: self.used] & Flag.RANKED) == 0
-                # Complement, not minus: it turns the order of unsigned numbers round without overflow.
-                slots = slots[np.lexsort((slots, ~self.ranks[: self.used], unranked))]
-            self._rank_order = slots
-        return self._rank_order
+        order = self._rank_order
+        if order is None or len(order) < self.used:
+            order = self._rank_order = self._with_new_ranks(np.zeros(0, np.uint16) if order is None else order)
+        return order
+
+    def _with_new_ranks(self, order: NDArray[np.uint16]) -> NDArray[np.uint16]:
+        """An order of the first places, and the others put into it: those that came since stand behind their equals."""
+        new = np.arange(len(order), self.used, dtype=np.uint16)
+        if self.ranks is None or self.flags is None:
+            return np.concatenate((order, new))
+        ranked = (self.flags[new] & Flag.RANKED) != 0
+        unranked, new = new[~ranked], new[ranked]
+        # Complement, not minus: it turns the order of unsigned numbers round without overflow.
+        places = ~self.ranks[new]
+        by_rank = np.argsort(places, kind="stable")
+        count = int(np.count_nonzero(self.flags[order] & Flag.RANKED))
+        at = np.searchsorted(~self.ranks[order[:count]], places[by_rank], "right")
+        return np.concatenate((np.insert(order[:count], at, new[by_rank]), order[count:], unranked))
+
+    def ranking(self, slots: NDArray[np.intp]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+        """By what places are sorted before their number: whether they have no priority, and its complement."""
+        if self.ranks is None or self.flags is None:
+            return np.ones(len(slots), bool), np.zeros(len(slots), np.uint64)
+        unranked = (self.flags[slots] & Flag.RANKED) == 0
+        return unranked, np.where(unranked, np.uint64(0), ~self.ranks[slots])
 
     def key(self, slot: int) -> tuple[int, int]:
         """Sort key of a place: ranked ones first, higher ranks before lower, then by place."""
@@ -224,7 +253,7 @@ class Segment:
         if not self.available:
             return None
         order = self.rank_order()
-        return self.key(int(order[int((self.state[order] == State.AVAILABLE).argmax())]))
+        return self.key(int(order[int((self.state[order] == AVAILABLE).argmax())]))
 
     def deadline_of(self, slot: int) -> int:
         """Deadline of one place, ms since the epoch; `NEVER` without one."""
@@ -237,8 +266,8 @@ class Segment:
     def recount(self) -> None:
         """Derive `held`, `available` and the earliest instants from the columns."""
         state = self.state[: self.used]
-        self.available = int(np.count_nonzero(state == State.AVAILABLE))
-        self.held = int(np.count_nonzero((state != State.GONE) & (state != State.EXPIRED)))
+        self.available = int(np.count_nonzero(state == AVAILABLE))
+        self.held = int(np.count_nonzero((state != GONE) & (state != EXPIRED)))
         self.find_min_deadline()
         self.find_min_until()
 
@@ -247,7 +276,7 @@ class Segment:
         self.min_deadline_ms = NEVER
         if self.deadline_ms is not None:
             state = self.state[: self.used]
-            waiting = (state == State.AVAILABLE) | (state == State.DELAYED) | (state == State.TRANSFERRING)
+            waiting = (state == AVAILABLE) | (state == DELAYED) | (state == TRANSFERRING)
             if waiting.any():
                 self.min_deadline_ms = int(self.deadline_ms[: self.used][waiting].min())
 
@@ -256,7 +285,7 @@ class Segment:
         self.min_until_ms = NEVER
         if self.until_ms is not None:
             state = self.state[: self.used]
-            bound = (state == State.LEASED) | (state == State.DELAYED)
+            bound = (state == LEASED) | (state == DELAYED)
             if bound.any():
                 self.min_until_ms = int(self.until_ms[: self.used][bound].min())
 
@@ -337,3 +366,24 @@ class Segment:
 
 def _slot_of(run: Run) -> int:
     return run.slot
+
+
+def where_of(cuts: list[tuple[int, int]]) -> Where:
+    """Some places of a segment, from ascending and disjoint cuts: first slot, and slot behind the last."""
+    if len(cuts) == 1:
+        return slice(*cuts[0])
+    edges = np.array(cuts, np.intp)
+    counts = edges[:, 1] - edges[:, 0]
+    # Each cut's first slot, less the places before it: what is added to the number of a place gives its slot.
+    shifts = edges[:, 0] - np.concatenate(([0], np.cumsum(counts)[:-1]))
+    return np.arange(int(counts.sum())) + np.repeat(shifts, counts)
+
+
+def slots_of(where: Where) -> NDArray[np.intp]:
+    """The same as slots."""
+    return np.arange(where.start, where.stop) if isinstance(where, slice) else where
+
+
+def count_of(where: Where) -> int:
+    """How many places they are."""
+    return int(where.stop - where.start) if isinstance(where, slice) else len(where)

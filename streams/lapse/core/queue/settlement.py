@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -10,7 +10,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.segment import (
+    AVAILABLE,
+    DELAYED,
+    EXPIRED,
+    LEASED,
+    SENT,
+    TRANSFERRING,
+    Segment,
+    State,
+    Where,
+)
 from lapse.core.queue.settings import Leasing
 
 
@@ -94,71 +104,79 @@ def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Clai
 RESULTS: Final = tuple(Result)
 _CODE: Final = {result: code for code, result in enumerate(RESULTS)}
 SETTLED: Final = _CODE[Result.SETTLED]
+_ALREADY_SETTLED: Final = _CODE[Result.ALREADY_SETTLED]
+_NOT_HOLDER: Final = _CODE[Result.NOT_HOLDER]
+_NOT_LEASED: Final = _CODE[Result.NOT_LEASED]
+_STALE: Final = _CODE[Result.STALE]
+_TIME_LIMIT: Final = _CODE[Result.TIME_LIMIT]
+
+NO_TOKEN: Final = -1
+"""In place of a delivery count that the client did not say."""
 
 
 def judge(
     verb: Verb,
     segment: Segment,
-    first: int,
-    stop: int,
+    where: Where,
     holder: int,
-    token: int | None,
+    token: int | NDArray[np.int64] | None,
     leasing: Leasing,
     now_ms: int,
 ) -> NDArray[np.uint8]:
-    """Decide about the places `first` to `stop - 1` of a segment; the codes are indexes into `RESULTS`.
+    """Decide about some places of a segment; the codes are indexes into `RESULTS`.
 
     Args:
         verb: what is asked for.
         segment: where the messages stand.
-        first: first slot.
-        stop: slot behind the last.
+        where: the places.
         holder: number of the subscription that asks, or one that nobody has.
-        token: delivery count that the client knows of; None if it did not say.
+        token: delivery count that the client knows of, None if it did not say; or one for each place, then `NO_TOKEN`.
         leasing: who may settle.
         now_ms: the command's instant; negative while expiration is off.
     """
-    state = segment.state[first:stop]
-    codes = np.full(stop - first, _CODE[Result.ALREADY_SETTLED], np.uint8)
-    stale = np.zeros(len(codes), bool) if token is None else segment.deliveries[first:stop] != token
-    # A delivery that never was: its message is gone with its topic, and another one bears its bookmark (C42).
-    never = np.zeros(len(codes), bool) if token is None else segment.deliveries[first:stop] < token
-    leased = state == State.LEASED
-    idle = (state == State.AVAILABLE) | (state == State.DELAYED)
-    transferring = state == State.TRANSFERRING
-    strict = leasing is Leasing.STRICT
-    if segment.holder is None:
-        mine = np.zeros(len(codes), bool)
+    state = segment.state[where]
+    codes = np.full(len(state), _ALREADY_SETTLED, np.uint8)
+    deliveries = segment.deliveries[where]
+    # `never`: a delivery that never was. Its message is gone with its topic, another one bears its bookmark (C42).
+    if token is None:
+        stale = never = np.zeros(len(codes), bool)
     else:
-        mine = segment.holder[first:stop] == holder
-    codes[state == State.EXPIRED] = _CODE[Result.TIME_LIMIT]
-    sent = state == State.SENT
-    codes[sent] = SETTLED if verb is not Verb.RENEW else _CODE[Result.NOT_LEASED]
+        stale, never = deliveries != token, deliveries < token
+        if isinstance(token, np.ndarray):
+            stale &= token != NO_TOKEN
+    leased = state == LEASED
+    idle = (state == AVAILABLE) | (state == DELAYED)
+    transferring = state == TRANSFERRING
+    strict = leasing is Leasing.STRICT
+    mine = np.zeros(len(codes), bool) if segment.holder is None else segment.holder[where] == holder
+    codes[state == EXPIRED] = _TIME_LIMIT
+    sent = state == SENT
+    codes[sent] = SETTLED if verb is not Verb.RENEW else _NOT_LEASED
     if strict and verb is not Verb.RENEW:
-        codes[sent & ~mine] = _CODE[Result.NOT_HOLDER]
+        codes[sent & ~mine] = _NOT_HOLDER
     settled = leased.copy()
     if strict or verb is Verb.RENEW:
-        codes[leased & ~mine] = _CODE[Result.NOT_HOLDER]
+        codes[leased & ~mine] = _NOT_HOLDER
         settled &= mine
     refused = stale if strict or verb is not Verb.ACKNOWLEDGE else never
-    codes[settled & refused] = _CODE[Result.STALE]
+    codes[settled & refused] = _STALE
     settled &= ~refused
     if idle.any():
         unleased = idle
         if strict or verb in (Verb.CANCEL, Verb.RENEW):
-            codes[unleased] = _CODE[Result.NOT_LEASED]
+            codes[unleased] = _NOT_LEASED
         else:
             refused = stale if verb is Verb.EXPIRE else never
-            codes[unleased & refused] = _CODE[Result.STALE]
+            codes[unleased & refused] = _STALE
             unleased = unleased & ~refused
             settled |= unleased
         if now_ms >= 0 and segment.deadline_ms is not None:
-            late = idle & (segment.deadline_ms[first:stop] <= now_ms)
-            codes[late] = _CODE[Result.TIME_LIMIT]
+            late = idle & (segment.deadline_ms[where] <= now_ms)
+            codes[late] = _TIME_LIMIT
             settled &= ~late
     if transferring.any():
         codes[transferring] = _CODE[Result.TRANSFERRING]
-        codes[late_among(transferring, segment, first, stop, now_ms)] = _CODE[Result.TIME_LIMIT]
+        codes[late_among(transferring, segment, where, now_ms)] = _TIME_LIMIT
     codes[settled] = SETTLED
     return codes
 
@@ -188,16 +206,32 @@ def judge_transfer(
         fitting &= ~transferring | (segment.holder[first:stop] == number)
     codes[fitting] = SETTLED
     unleased = transferring | (state == State.AVAILABLE) | (state == State.DELAYED)
-    codes[late_among(unleased, segment, first, stop, now_ms)] = _CODE[Result.TIME_LIMIT]
+    codes[late_among(unleased, segment, slice(first, stop), now_ms)] = _TIME_LIMIT
     return codes
 
 
-def late_among(some: NDArray[np.bool_], segment: Segment, first: int, stop: int, now_ms: int) -> NDArray[np.bool_]:
+def late_among(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: int) -> NDArray[np.bool_]:
     """Those of some places that are past their deadline; `now_ms` < 0 = none is."""
     if now_ms < 0 or segment.deadline_ms is None:
         return np.zeros(len(some), bool)
-    late: NDArray[np.bool_] = some & (segment.deadline_ms[first:stop] <= now_ms)
+    late: NDArray[np.bool_] = some & (segment.deadline_ms[where] <= now_ms)
     return late
+
+
+def outcomes_of(claims: Sequence[Claim], codes: NDArray[np.uint8]) -> list[Outcome]:
+    """The same for several claims one after the other, with the codes of all their messages."""
+    firsts = np.array([claim.first for claim in claims])
+    counts = np.array([claim.last for claim in claims]) - firsts + 1
+    begins = np.cumsum(counts) - counts
+    edges = np.unique(np.concatenate((begins, np.flatnonzero(np.diff(codes)) + 1)))
+    of = np.searchsorted(begins, edges, "right") - 1
+    offsets = firsts[of] + edges - begins[of]
+    lasts = offsets + np.diff(edges, append=len(codes)) - 1
+    topic, partition = claims[0][:2]
+    return [
+        Outcome(topic, partition, first, last, RESULTS[code])
+        for first, last, code in zip(offsets.tolist(), lasts.tolist(), codes[edges].tolist(), strict=True)
+    ]
 
 
 def outcomes(topic: str, partition: int, offset: int, codes: NDArray[np.uint8]) -> list[Outcome]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -15,11 +16,13 @@ from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import LIVE, Segment, State
+from lapse.core.queue.segment import LIVE, SENT, SIZE, Segment, State, Where, slots_of, where_of
 from lapse.core.queue.settlement import Claim, Outcome, Result
+from lapse.core.queue.source import Standing
 from lapse.core.queue.step import Happening, Messages, Step
 from lapse.core.reason import Reason
 
+_MOST_TOKEN: Final = 1 << 32
 _MOST_REMEMBERED: Final = 10_000
 """So many messages beyond the target depth one range may acknowledge: each is a record in the journal."""
 
@@ -45,7 +48,7 @@ class Settling:
     ) -> list[Outcome]:
         """See `QueueShard.settle`."""
         outcomes: list[Outcome] = []
-        for claim in settlement.each_once(claims, outcomes):
+        for claim in self._one_by_one(verb, subscription, claims, outcomes, now_ms, step):
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
                 continue
@@ -63,6 +66,63 @@ class Settling:
                 outcomes.append(Outcome(*beyond[:4], Result.UNKNOWN))
         return outcomes
 
+    def _one_by_one(
+        self,
+        verb: settlement.Verb,
+        subscription: str,
+        claims: Iterable[Claim],
+        outcomes: list[Outcome],
+        now_ms: int,
+        step: Step,
+    ) -> Iterator[Claim]:
+        """Acknowledge together the claims that can be, and yield all others.
+
+        Those that follow one another and name ascending messages that stand in one piece can be: none depends on what
+        becomes of another, and what takes many calls for one takes as many for all.
+        """
+        waiting, looked = deque(claims), 0
+        while waiting:
+            claim = waiting.popleft()
+            together = [claim]
+            if verb is settlement.Verb.ACKNOWLEDGE and waiting and claim.last < waiting[0].first:
+                standing = self._standing(claim)
+                while standing and waiting and _follows(waiting[0], together[-1], standing):
+                    together.append(waiting.popleft())
+            if len(together) == 1:
+                yield claim
+            else:
+                self._acknowledge(subscription, together, outcomes, now_ms, step)
+            if any(one.result is Result.STALE for one in outcomes[looked:]):
+                yield from settlement.each_once(waiting, outcomes)
+                return
+            looked = len(outcomes)
+
+    def _standing(self, claim: Claim) -> Standing | None:
+        """Where the first message of a claim stands."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        if number is None or self._is_of_another_topic(claim):
+            return None
+        return self._state.sources[number].standing(claim.first)
+
+    def _acknowledge(
+        self, subscription: str, claims: Sequence[Claim], outcomes: list[Outcome], now_ms: int, step: Step
+    ) -> None:
+        """Acknowledge what several claims name, all of it in one piece."""
+        standing = self._standing(claims[0])
+        assert standing is not None
+        segment = self._state.segments[standing.place // SIZE]
+        shift = standing.place - segment.base - standing.offset
+        where = where_of([(claim.first + shift, claim.last + shift + 1) for claim in claims])
+        tokens = [settlement.NO_TOKEN if claim.delivery_count is None else claim.delivery_count for claim in claims]
+        counts = [claim.last - claim.first + 1 for claim in claims]
+        verb = settlement.Verb.ACKNOWLEDGE
+        codes = self._judge(verb, segment, where, subscription, np.repeat(np.array(tokens, np.int64), counts), now_ms)
+        outcomes.extend(settlement.outcomes_of(claims, codes))
+        slots = slots_of(where)[codes == settlement.SETTLED]
+        if len(slots):
+            self._carry_out(verb, segment, slots, subscription, now_ms, 0, step)
+        self._state.segments.make_room()
+
     def _settle_active(
         self,
         verb: settlement.Verb,
@@ -74,7 +134,7 @@ class Settling:
         delay_ms: int,
     ) -> None:
         for segment, first, stop, offset, code in self.located(claim, outcomes):
-            codes = self._judge(verb, segment, first, stop, subscription, claim.delivery_count, now_ms)
+            codes = self._judge(verb, segment, slice(first, stop), subscription, claim.delivery_count, now_ms)
             outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
             slots = np.flatnonzero(codes == code) + first
             if len(slots):
@@ -93,7 +153,7 @@ class Settling:
                 continue
             for segment, first, stop, offset, code in self.located(claim, outcomes):
                 codes = self._judge(
-                    settlement.Verb.RENEW, segment, first, stop, subscription, claim.delivery_count, now_ms
+                    settlement.Verb.RENEW, segment, slice(first, stop), subscription, claim.delivery_count, now_ms
                 )
                 outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
                 slots = np.flatnonzero(codes == code) + first
@@ -230,18 +290,16 @@ class Settling:
         self,
         verb: settlement.Verb,
         segment: Segment,
-        first: int,
-        stop: int,
+        where: Where,
         subscription: str,
-        token: int | None,
+        token: int | NDArray[np.int64] | None,
         now_ms: int,
     ) -> NDArray[np.uint8]:
         known = self._state.subscriptions.get(subscription)
         return settlement.judge(
             verb,
             segment,
-            first,
-            stop,
+            where,
             -2 if known is None else known.number,
             token,
             self._settings.leasing,
@@ -258,7 +316,7 @@ class Settling:
         delay_ms: int,
         step: Step,
     ) -> None:
-        sent = segment.state[slots] == State.SENT
+        sent = segment.state[slots] == SENT
         if sent.any():
             # At-most-once: the message left when it was sent; any settlement only frees backlog (Q6, C18).
             self._decisions.do(Change(Verb.SETTLED, places_of([(segment, slots[sent])])), step)
@@ -276,3 +334,13 @@ class Settling:
             self._decisions.do(Change(Verb.CANCELLED, places_of(some), until_ms=until_ms), step)
             self._decisions.tell("cancelled", some, now_ms, step, subscription)
             self._removals.remove_what_must_go(some, now_ms, step)
+
+
+def _follows(claim: Claim, before: Claim, standing: Standing) -> bool:
+    """Whether a claim names messages behind those of another one, of the same piece and the same delivery's reign."""
+    return (
+        claim[:2] == before[:2]
+        and before.last < claim.first <= claim.last < standing.offset + standing.count
+        and claim.epoch == before.epoch
+        and max(claim.delivery_count or 0, before.delivery_count or 0) < _MOST_TOKEN
+    )

@@ -79,6 +79,12 @@ class Source:
                 stop = bisect_left(self._standings, run.offset + run.count, key=_offset_of)
                 del self._standings[first:stop]
 
+    def standing(self, offset: int) -> Standing | None:
+        """Where a message stands; None where it has no place."""
+        at = bisect_right(self._standings, offset, key=_offset_of) - 1
+        found = self._standings[at] if at >= 0 else None
+        return found if found is not None and offset < found.offset + found.count else None
+
     def find(self, first: int, last: int) -> Iterator[Piece]:
         """Cut a range of offsets (both ends included) into pieces by where they stand."""
         offset = first

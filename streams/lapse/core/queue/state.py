@@ -16,7 +16,22 @@ from lapse.core.queue.index import Index
 from lapse.core.queue.label import Outline
 from lapse.core.queue.roll import Roll
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
-from lapse.core.queue.segment import NOBODY, SIZE, Run, Segment, State
+from lapse.core.queue.segment import (
+    AVAILABLE,
+    DELAYED,
+    EXPIRED,
+    GONE,
+    LEASED,
+    NOBODY,
+    SENT,
+    SIZE,
+    TRANSFERRING,
+    Run,
+    Segment,
+    Where,
+    count_of,
+    where_of,
+)
 from lapse.core.queue.shelf import Segments
 from lapse.core.queue.source import Source
 from lapse.core.queue.sources import Sources
@@ -107,6 +122,19 @@ class QueueState:
                     yield segment, slot, stop
                 place += stop - slot
 
+    def parts(self, places: Places) -> Iterator[tuple[Segment, Where]]:
+        """The same for ascending places, each segment once."""
+        at: Segment | None = None
+        cuts: list[tuple[int, int]] = []
+        for segment, slot, stop in self.spans(places):
+            if segment is not at:
+                if at is not None:
+                    yield at, where_of(cuts)
+                at, cuts = segment, []
+            cuts.append((slot, stop))
+        if at is not None:
+            yield at, where_of(cuts)
+
     def with_available(self, hopeless: Callable[[int, int], bool] | None = None) -> Iterator[Segment]:
         """Segments with something available, in the order of places, to look at.
 
@@ -131,7 +159,7 @@ class QueueState:
             if self.outline(index).held:
                 segment = self.segments.look(index)
                 state = segment.state[slot : segment.used]
-                there = np.flatnonzero((state != State.GONE) & (state != State.EXPIRED))
+                there = np.flatnonzero((state != GONE) & (state != EXPIRED))
                 if len(there):
                     self._first += int(there[0])
                     return self._first
@@ -142,7 +170,7 @@ class QueueState:
         """The first places that can be delivered, in order, at most `limit`; `now_ms` < 0 = deadlines do not count."""
         found: list[int] = []
         for segment in self.with_available():
-            free = segment.state[: segment.used] == State.AVAILABLE
+            free = segment.state[: segment.used] == AVAILABLE
             if now_ms >= 0 and segment.min_deadline_ms <= now_ms and segment.deadline_ms is not None:
                 free &= segment.deadline_ms[: segment.used] > now_ms
             slots = np.flatnonzero(free)[: limit - len(found)]
@@ -165,7 +193,7 @@ class QueueState:
             case Verb.ARRIVED:
                 self._arrive(change)
             case Verb.LEASED | Verb.SENT:
-                self._lease(change, State.LEASED if change.verb is Verb.LEASED else State.SENT)
+                self._lease(change, LEASED if change.verb is Verb.LEASED else SENT)
             case Verb.RETURNED | Verb.CANCELLED:
                 self._return(change)
             case Verb.RENEWED:
@@ -232,7 +260,7 @@ class QueueState:
             segment = self.segments.get(index)
             if segment is None:
                 segment = self.segments[index] = Segment(index)
-            segment.state[slot : slot + some] = State.AVAILABLE
+            segment.state[slot : slot + some] = AVAILABLE
             segment.used = slot + some
             segment.held += some
             segment.available += some
@@ -250,24 +278,25 @@ class QueueState:
         self.next_place = place + count
         source.next_offset = max(source.next_offset, offset + count)
 
-    def _lease(self, change: Change, state: State) -> None:
-        for segment, first, stop in self.spans(change.places):
+    def _lease(self, change: Change, state: np.uint8) -> None:
+        for segment, where in self.parts(change.places):
             holder, until_ms = segment.leases()
-            segment.state[first:stop] = state
-            segment.deliveries[first:stop] += 1
-            holder[first:stop] = change.holder
-            until_ms[first:stop] = change.until_ms
-            segment.available -= stop - first
-            self.index.bind_groups(segment, first, stop, 1)
-            self.roll.count(change.holder, stop - first)
-            if state is State.LEASED:
+            count = count_of(where)
+            segment.state[where] = state
+            segment.deliveries[where] += 1
+            holder[where] = change.holder
+            until_ms[where] = change.until_ms
+            segment.available -= count
+            self.index.bind_groups(segment, where, 1)
+            self.roll.count(change.holder, count)
+            if change.verb is Verb.LEASED:
                 self.index.note_until(segment, change.until_ms)
             self._touch(segment)
 
     def _renew(self, change: Change) -> None:
-        for segment, first, stop in self.spans(change.places):
+        for segment, where in self.parts(change.places):
             _, until_ms = segment.leases()
-            until_ms[first:stop] = change.until_ms
+            until_ms[where] = change.until_ms
             self._touch(segment)
             self.index.note_until(segment, change.until_ms)
 
@@ -275,66 +304,65 @@ class QueueState:
         """Know a transfer, or hold messages for it (Q17)."""
         if change.verb is Verb.TRANSFER:
             self.transfers.apply(change)
-        for segment, first, stop in self.spans(change.places):
+        for segment, where in self.parts(change.places):
             holder, until_ms = segment.leases()
-            state = segment.state[first:stop]
-            segment.available -= int(np.count_nonzero(state == State.AVAILABLE))
-            self.index.bind_groups(segment, first, stop, -1)
-            until_ms[first:stop][state != State.DELAYED] = 0
-            state[:] = State.TRANSFERRING
-            holder[first:stop] = change.holder
-            self.index.bind_groups(segment, first, stop, 1)
+            state = segment.state[where]
+            segment.available -= int(np.count_nonzero(state == AVAILABLE))
+            self.index.bind_groups(segment, where, -1)
+            until_ms[where] = np.where(state == DELAYED, until_ms[where], 0)
+            segment.state[where] = TRANSFERRING
+            holder[where] = change.holder
+            self.index.bind_groups(segment, where, 1)
             self._touch(segment)
 
     def _return(self, change: Change) -> None:
         delayed = change.until_ms > 0
-        for segment, first, stop in self.spans(change.places):
+        for segment, where in self.parts(change.places):
             holder, until_ms = segment.leases()
-            state = segment.state[first:stop]
-            segment.available -= int(np.count_nonzero(state == State.AVAILABLE))
-            self._release(segment, first, stop)
-            self.index.bind_groups(segment, first, stop, -1)
-            holder[first:stop] = NOBODY
+            segment.available -= int(np.count_nonzero(segment.state[where] == AVAILABLE))
+            self._release(segment, where)
+            self.index.bind_groups(segment, where, -1)
+            holder[where] = NOBODY
             if change.verb is Verb.CANCELLED:
-                segment.cancel_counts()[first:stop] += 1
+                segment.cancel_counts()[where] += 1
             if delayed:
-                state[:] = State.DELAYED
-                until_ms[first:stop] = change.until_ms
+                segment.state[where] = DELAYED
+                until_ms[where] = change.until_ms
                 self.index.note_until(segment, change.until_ms)
-                self.index.bind_groups(segment, first, stop, 1)
+                self.index.bind_groups(segment, where, 1)
             else:
-                state[:] = State.AVAILABLE
-                segment.available += stop - first
+                segment.state[where] = AVAILABLE
+                segment.available += count_of(where)
                 self._head = min(self._head, segment.index)
             if segment.deadline_ms is not None:
-                self.index.note_deadlines(segment, segment.deadline_ms[first:stop])
+                self.index.note_deadlines(segment, segment.deadline_ms[where])
             self._touch(segment)
 
     def _leave(self, change: Change) -> None:
-        to = State.EXPIRED if change.verb is Verb.EXPIRED else State.GONE
-        for segment, first, stop in self.spans(change.places):
-            state = segment.state[first:stop]
-            segment.available -= int(np.count_nonzero(state == State.AVAILABLE))
-            segment.held -= int(np.count_nonzero((state != State.GONE) & (state != State.EXPIRED)))
-            self.index.bind_groups(segment, first, stop, -1)
-            self.index.forget_barriers(segment.base + first, segment.base + stop)
+        to = EXPIRED if change.verb is Verb.EXPIRED else GONE
+        for segment, where in self.parts(change.places):
+            state = segment.state[where]
+            segment.available -= int(np.count_nonzero(state == AVAILABLE))
+            segment.held -= int(np.count_nonzero((state != GONE) & (state != EXPIRED)))
+            self.index.bind_groups(segment, where, -1)
+            self.index.forget_barriers(segment, where)
             if segment.holder is not None:
-                self._release(segment, first, stop)
-                segment.holder[first:stop] = NOBODY
-            state[:] = to
+                self._release(segment, where)
+                segment.holder[where] = NOBODY
+            segment.state[where] = to
             if segment.droppable:
                 self._drop(segment)
             else:
                 self._touch(segment)
 
-    def _release(self, segment: Segment, first: int, stop: int) -> None:
+    def _release(self, segment: Segment, where: Where) -> None:
         """Give the holders of some places their backlog back."""
         if segment.holder is not None:
-            state = segment.state[first:stop]
-            self.roll.count_each(segment.holder[first:stop][(state == State.LEASED) | (state == State.SENT)], -1)
+            state = segment.state[where]
+            self.roll.count_each(segment.holder[where][(state == LEASED) | (state == SENT)], -1)
 
     def _drop(self, segment: Segment) -> None:
-        expired = np.flatnonzero(segment.state == State.EXPIRED)
+        expired = np.flatnonzero(segment.state == EXPIRED)
         for number, messages in self.sources.by_source(segment, expired):
             self.expired.extend((number, first, last) for first, last in messages.ranges())
         self.sources.drop(segment)
@@ -375,7 +403,7 @@ class QueueState:
     def _count_bound(self, segment: Segment) -> None:
         """Count what the holders of a segment's messages have outstanding."""
         if segment.holder is not None:
-            bound = (segment.state == State.LEASED) | (segment.state == State.SENT)
+            bound = (segment.state == LEASED) | (segment.state == SENT)
             self.roll.count_each(segment.holder[bound], 1)
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change
 from lapse.core.queue.segment import State
 from lapse.core.reason import Reason
 from lapse.core.retirement import Verdict, Word
 
+T = TypeVar("T", np.int64, np.uint32)
+
 
 @dataclass(slots=True)
 class Messages:
-    """Messages of one source, in the order of places, with what the shard knows of each.
+    """Messages of one source, with what the shard knows of each: deliveries in their order, all else in that of places.
 
     Attributes:
         topic: underlying topic.
@@ -48,6 +52,29 @@ class Messages:
             None if self.cancels is None else self.cancels[which],
         )
 
+    @staticmethod
+    def joined(some: Sequence[Messages]) -> Messages:
+        """All messages, one after the other, as if they were of the first one's source."""
+        counts = [len(one) for one in some]
+        return Messages(
+            some[0].topic,
+            some[0].partition,
+            np.concatenate([one.offsets for one in some]),
+            _column([one.deadlines_ms for one in some], counts, NEVER, np.int64),
+            np.concatenate([one.deliveries for one in some]),
+            _column([one.cancels for one in some], counts, 0, np.uint32),
+        )
+
+    def part(self, source: tuple[str, int], first: int, stop: int) -> Messages:
+        """Those from `first` on, before `stop`, as messages of that topic and partition."""
+        return Messages(
+            *source,
+            self.offsets[first:stop],
+            None if self.deadlines_ms is None else self.deadlines_ms[first:stop],
+            self.deliveries[first:stop],
+            None if self.cancels is None else self.cancels[first:stop],
+        )
+
     def ranges(self) -> Iterator[tuple[int, int]]:
         """First and last offset of each run of consecutive ones."""
         offsets = self.offsets
@@ -58,6 +85,18 @@ class Messages:
         lasts = [*breaks.tolist(), len(offsets) - 1]
         for first, last in zip(firsts, lasts, strict=True):
             yield int(offsets[first]), int(offsets[last])
+
+
+def _column(
+    parts: Sequence[NDArray[T] | None], counts: Sequence[int], missing: int, kind: type[T]
+) -> NDArray[T] | None:
+    """Columns of several messages as one; one that says nothing has the value that stands for it."""
+    if all(part is None for part in parts):
+        return None
+    filled = [
+        np.full(count, missing, kind) if part is None else part for part, count in zip(parts, counts, strict=True)
+    ]
+    return np.concatenate(filled)
 
 
 @dataclass(slots=True)

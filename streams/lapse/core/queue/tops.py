@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Final
 
 _SLACK: Final = 64
@@ -46,7 +46,7 @@ class Tops:
         """Best key of a segment that `by_key` gave."""
         return self._known[segment]
 
-    def by_key(self) -> Iterator[int]:
+    def by_key(self) -> Generator[int, None, None]:
         """Segments with something available, best first; nothing may change while this is used."""
         for segment in self._stale:
             self._note(segment, self._best(segment))

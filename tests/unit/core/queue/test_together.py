@@ -1,0 +1,150 @@
+"""What is worked on together comes out as it does one by one: settlements, the order of priorities, deliveries."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.expression import compile_value
+from lapse.core.lifetime import Expiration
+from lapse.core.queue import settling
+from lapse.core.queue.choice import Chooser
+from lapse.core.queue.segment import Segment, slots_of, where_of
+from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
+from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.core.queue.trait import Flag, TraitReader, Traits
+from unit.core.queue.world import small
+
+NOW_MS = 1_000_000
+COUNT = 24
+PRICES = st.lists(st.one_of(st.integers(0, 3), st.none()), min_size=COUNT, max_size=COUNT)
+TTLS_MS = st.lists(st.sampled_from([0, 0, 5, 50]), min_size=COUNT, max_size=COUNT)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "leasing": st.sampled_from(Leasing),
+        "target_depth": st.sampled_from([None, 12]),
+        "semantics": st.just(Semantics.AT_LEAST_ONCE),
+    }
+)
+CLAIMS = st.lists(
+    st.builds(
+        lambda first, more, token: Claim("orders", 0, first, first + more, token),
+        st.integers(0, COUNT + 3),
+        st.integers(0, 3),
+        st.sampled_from([None, 1, 1, 1, 2, 1 << 40]),
+    ),
+    max_size=16,
+)
+
+
+def shard_of(prices: list[int | None], ttls_ms: list[int], **settings: object) -> QueueShard:
+    """A shard with messages, gaps between their offsets, and two subscriptions that hold some of them."""
+    traits = TraitReader(priority=compile_value("/p")) if settings.get("target_depth") is None else TraitReader()
+    shard = QueueShard(
+        QueueSettings(name="orders", lease_ms=100, expiration=Expiration(enabled=True), traits=traits, **settings)
+    )
+    records = [
+        SimpleNamespace(
+            offset=offset + offset // 9,
+            timestamp=NOW_MS,
+            key=None,
+            value=b"{}" if price is None else b'{"p": %d}' % price,
+            headers=[("lapse-ttl-ms", b"%d" % ttl_ms)],
+        )
+        for offset, (price, ttl_ms) in enumerate(zip(prices, ttls_ms, strict=True))
+    ]
+    shard.arrive("orders", 0, records[: shard.room()], Step())
+    for name in ("inky", "blinky"):
+        shard.subscribe(name, name, 7, 60_000, "", NOW_MS, Step())
+    while shard.deliver(NOW_MS, Step()):
+        pass
+    return shard
+
+
+def told(step: Step) -> list[tuple[object, ...]]:
+    """What a step tells, message by message."""
+    happenings = [(one.kind, one.subscription, one.messages) for one in step.happenings]
+    removals = [(one.reasons, one.subscription, one.messages) for one in step.removals]
+    return [
+        (kind, whose, int(offset), int(count))
+        for kind, whose, messages in (*happenings, *removals)
+        if messages is not None
+        for offset, count in zip(messages.offsets, messages.deliveries, strict=True)
+    ]
+
+
+def stands(shard: QueueShard) -> tuple[object, ...]:
+    """Everything that the shard holds."""
+    segments = {index: segment.encode() for index, segment in shard.state.segments.items()}
+    outstanding = {one.id: one.outstanding for one in shard.state.subscriptions.values()}
+    return segments, outstanding, shard.depth(), shard.next_due_ms()
+
+
+@pytest.mark.feature("Q8", "C13", "C16")
+@given(PRICES, TTLS_MS, SETTINGS, CLAIMS, st.sampled_from(Verb), st.integers(0, 120))
+def test_claims_settled_together_come_out_as_one_by_one(prices, ttls_ms, settings, claims, verb, later_ms) -> None:
+    if verb is Verb.RENEW:
+        verb = Verb.ACKNOWLEDGE
+    with small(size=8):
+        shards = [shard_of(prices, ttls_ms, **settings) for _ in range(2)]
+        now_ms, steps = NOW_MS + later_ms, [Step(), Step()]
+        together = shards[0].settle(verb, "inky", claims, now_ms, steps[0])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(settling, "_follows", lambda *_: False)
+            alone = shards[1].settle(verb, "inky", claims, now_ms, steps[1])
+        assert together == alone
+        assert told(steps[0]) == told(steps[1])
+        assert stands(shards[0]) == stands(shards[1])
+
+
+@pytest.mark.feature("Q11", "Q7")
+@given(
+    PRICES,
+    TTLS_MS,
+    st.lists(st.integers(0, COUNT), max_size=12),
+    st.integers(1, COUNT),
+    st.sampled_from(Fairness),
+    st.integers(0, 60),
+)
+def test_the_first_by_priority_are_those_of_the_general_way(prices, ttls_ms, gone, most, fairness, later_ms) -> None:
+    with small(size=5):
+        shard = shard_of(prices, ttls_ms, fairness=fairness)
+        for offset in gone:
+            shard.settle(Verb.EXPIRE, "inky", [Claim("orders", 0, offset, offset)], NOW_MS, Step())
+        shard.subscribe("clyde", "clyde", most, 60_000, "", NOW_MS, Step())
+        clyde = shard.state.subscriptions["clyde"]
+
+        def chooser() -> Chooser:
+            return Chooser(shard.state, shard.matching, shard.settings, -1, NOW_MS + later_ms)
+
+        dealt = [places for _, places in chooser().deal([clyde], most)]
+        assert chooser().first(most) == (dealt[0] if dealt else [])
+
+
+@pytest.mark.feature("Q11")
+@given(st.lists(st.lists(st.one_of(st.integers(0, 2), st.sampled_from([1 << 63, (1 << 64) - 1]), st.none()))))
+def test_the_order_of_ranks_grows_with_what_comes(batches) -> None:
+    segment = Segment(0)
+    ranks: list[int | None] = []
+    for batch in batches:
+        first, ranks = len(ranks), ranks + batch
+        column = np.array([rank or 0 for rank in batch], np.uint64)
+        flags = np.array([0 if rank is None else Flag.RANKED for rank in batch], np.uint8)
+        segment.used = len(ranks)
+        segment.set_traits(first, len(ranks), Traits(column, flags))
+        wanted = sorted(range(len(ranks)), key=lambda slot: (ranks[slot] is None, -(ranks[slot] or 0), slot))
+        assert segment.rank_order().tolist() == wanted
+        assert [segment.key(slot) for slot in wanted] == sorted(segment.key(slot) for slot in wanted)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=1))
+def test_places_of_many_cuts_are_those_of_each(steps) -> None:
+    cuts, at = [], 0
+    for gap, count in steps:
+        cuts.append((at + gap, at + gap + count))
+        at += gap + count
+    assert slots_of(where_of(cuts)).tolist() == [slot for first, stop in cuts for slot in range(first, stop)]
