@@ -3,40 +3,13 @@
 import time
 
 import pytest
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lapse_client import SowClient
 from support.deployment import Deploy, Deployment
 from support.log import texts, until, write
-
-
-def recreate(here: Deployment, name: str, partitions: int = 1) -> None:
-    """Delete a topic, and create it again under its name."""
-    admin = AdminClient({"bootstrap.servers": here.servers})
-
-    def topic_id() -> str:
-        try:
-            return str(admin.describe_topics(TopicCollection([name]))[name].result(15).topic_id)
-        except KafkaException:  # no broker knows of it yet
-            return old
-
-    old = ""
-    old = topic_id()
-    admin.delete_topics([name])[name].result(15)
-    new = NewTopic(name, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
-
-    def created() -> bool:
-        try:
-            admin.create_topics([new])[name].result(15)
-        except KafkaException:  # the deletion is not finished
-            time.sleep(0.1)
-            return False
-        return True
-
-    until(created, f"{name} is created again")
-    until(lambda: topic_id() != old, "another topic id")
 
 
 @pytest.mark.feature("C42", "C13", "D2", "L14")
@@ -49,7 +22,7 @@ def test_a_topic_created_again_while_no_worker_runs_is_another_one(deploy: Deplo
         old = [subscriber.receive(20) for _ in range(3)]
         subscriber.settle("acknowledge", [one for one in old[:1] if one], wait=True)
         worker.kill()
-        recreate(here, here.name("orders"))
+        here.recreate(here.name("orders"))
         here.write("orders", *(f"new {number}" for number in range(8)))
         worker.start().wait_for_shards(1)
         until(lambda: "was deleted and created again" in worker.text, "the worker to say so")
@@ -98,7 +71,7 @@ def test_a_topic_created_again_under_a_running_worker_is_noticed(deploy: Deploy)
     until(lambda: here.depth("orders")["depth"] == 3, "the messages of the pattern")
     until(lambda: here.depth("plain")["depth"] == 2, "the messages of the plain topic")
     for name in (names["plain"], names["prices"], pattern):
-        recreate(here, name)
+        here.recreate(name)
     producer_write(here, pattern, 1)
     here.write("plain", '{"n": 3}')
     here.write("prices", '{"n": 4}', key=b"new")

@@ -1,6 +1,9 @@
 """`lapse transfer` between two real deployments: two brokers, two workers, and processes that are killed on the way."""
 
 import json
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -146,6 +149,25 @@ class Consumers:
 
     def wait(self, count: int) -> None:
         until(lambda: sum(map(len, self.got.values())) >= count, f"{count} deliveries, {self.got}", 40)
+
+
+def on_screen(side: Deployment, arguments: list[str], pattern: str) -> str:
+    """What a command that runs on shows on a terminal, once that matches a pattern."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, **side.environment(), "COLUMNS": "220", "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lapse", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    shown = ""
+    try:
+        while not re.search(pattern, shown):
+            shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(ours, 65_536).decode("utf-8", "replace"))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        os.close(ours)
+    return shown
 
 
 def expiries(side: Deployment, stem: str) -> list[tuple[str, int | None, int | None]]:
@@ -312,6 +334,112 @@ def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> N
     # The whole queue goes too, a step at a time.
     assert sides.transfer(stem, "--all")["transferred"] == 49
     assert sides.here.depth(stem)["depth"] == 0
+
+
+@pytest.mark.feature("Q17", "Q14")
+def test_a_filter_says_which_messages_go(sides: Sides) -> None:
+    """All that match, or those of the bookmarks that do; a dry run counts the same."""
+    values = [f'{{"price": {price}}}' for price in (50, 150, 250, 350)]
+    written = sides.here.write("single", *values, "no JSON")
+    until(lambda: sides.here.depth("single")["available"] == 5, "five messages")
+    dear = ["--filter", "/price > 100"]
+    assert sides.transfer("single", *dear, "--dry-run") == {"transferred": 3, "left": {}}
+    first = BookmarkRange.parse(sides.here.bookmark("single", written[0]))
+    some = f"--bookmark={first.topic}:{first.partition}:{first.first}-{first.first + 1}"
+    assert sides.transfer("single", some, *dear, "--dry-run") == {"transferred": 1, "left": {}}
+    assert sides.transfer("single", some, *dear)["transferred"] == 1
+    assert sides.transfer("single", *dear)["transferred"] == 2
+    with sides.there.subscriber("single") as subscriber:
+        got = []
+        for delivery in subscriber.messages(20):
+            got.append((delivery.value or b"").decode())
+            delivery.acknowledge()
+            if len(got) == 3:
+                break
+    assert got == values[1:]
+    with sides.here.queue("single") as queue:
+        assert len([*queue.peek()]) == 2
+        queue.purge()
+    refused = sides.transfer("single", "--filter", "/price >", code=1)
+    assert "line 1" in refused["error"]
+
+
+@pytest.mark.feature("Q17", "C42")
+def test_the_topic_here_is_created_again_in_the_middle_of_a_transfer(sides: Sides) -> None:
+    """What was held leaves with its topic, and what was put there is thrown away: nobody gets it anywhere."""
+    written = sides.here.write("single", "old 0", "old 1")
+    bookmarks = [f"--bookmark={sides.here.bookmark('single', one)}" for one in written]
+    sides.killed("put", "single", *bookmarks, "--id", "here-anew")
+    until(lambda: sides.there.depth("single")["unconfirmed"] == 2, "the records there")
+    worker = sides.here.workers[0]
+    worker.kill()
+    sides.here.recreate(sides.here.name("single"))
+    sides.here.write("single", "new 0", "new 1")
+    worker.start().wait_for_shards(5)
+    until(lambda: sides.here.depth("single")["transferring"] == 0, "the old messages leave", 60)
+    outcome = sides.transfer("single", "--resume", "here-anew")
+    assert (outcome["transferred"], outcome["discarded"]) == (0, 2)
+    assert sides.there.depth("single")["unconfirmed"] == 0
+    # The same places of the new topic are other messages, and go with a transfer of their own.
+    assert sides.transfer("single", "--all")["transferred"] == 2
+    with sides.there.subscriber("single") as subscriber:
+        got = []
+        for delivery in subscriber.messages(20):
+            got.append(delivery.value)
+            delivery.acknowledge()
+            if len(got) == 2:
+                break
+        assert got == [b"new 0", b"new 1"]
+        assert subscriber.receive(0.3) is None
+
+
+@pytest.mark.feature("Q17", "C42")
+def test_the_topic_there_is_created_again_in_the_middle_of_a_transfer(sides: Sides) -> None:
+    """What was put is gone with the topic; the transfer puts it again, and it is delivered there, once."""
+    written = sides.here.write("single", "a", "b")
+    bookmarks = [f"--bookmark={sides.here.bookmark('single', one)}" for one in written]
+    sides.killed("put", "single", *bookmarks, "--id", "there-anew")
+    until(lambda: sides.there.depth("single")["unconfirmed"] == 2, "the records there")
+    worker = sides.there.workers[0]
+    worker.kill()
+    sides.there.recreate(sides.there.name("single"))
+    worker.start().wait_for_shards(5)
+    until(lambda: sides.there.depth("single")["unconfirmed"] == 0, "the old records leave", 60)
+    assert sides.transfer("single", "--resume", "there-anew")["transferred"] == 2
+    with sides.there.subscriber("single") as subscriber:
+        got = []
+        for delivery in subscriber.messages(20):
+            got.append(delivery.value)
+            delivery.acknowledge()
+            if len(got) == 2:
+                break
+        assert got == [b"a", b"b"]
+        assert subscriber.receive(0.3) is None
+    for side in sides:
+        counts = side.depth("single")
+        assert (counts["depth"], counts["unconfirmed"]) == (0, 0)
+
+
+@pytest.mark.feature("Q17", "Q15")
+def test_top_shows_what_is_under_way_on_both_sides(sides: Sides) -> None:
+    written = sides.here.write("single", "x", "y", "z")
+    bookmarks = [f"--bookmark={sides.here.bookmark('single', one)}" for one in written[:2]]
+    sides.killed("put", "single", *bookmarks, "--id", "shown")
+    until(lambda: sides.there.depth("single")["unconfirmed"] == 2, "the records there")
+    for side, state, figures in (
+        (sides.here, "transferring", {"available": 1, "transferring": 2, "unconfirmed": 0, "depth": 3}),
+        (sides.there, "unconfirmed", {"available": 0, "transferring": 0, "unconfirmed": 2, "depth": 0}),
+    ):
+        shown = on_screen(side, ["top", side.name("single"), "--every", "0.2"], r"\d s ")
+        (line,) = [line for line in shown.splitlines() if state in line][:1]
+        titles = [title.strip() for title in line.split("┃")]
+        row = [
+            cell.strip() for cell in next(at for at in shown.splitlines() if "single" in at and " s " in at).split("│")
+        ]
+        assert {title: int(cell) for title, cell in zip(titles, row, strict=True) if title in figures} == figures
+    assert sides.transfer("single", "--cancel", "shown")["returned"] == 2
+    with sides.here.queue("single") as queue:
+        assert queue.purge()["removed"] == 3
 
 
 @pytest.mark.feature("Q17")

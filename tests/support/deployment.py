@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import tomlkit
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import event, topic
 from lapse.protocol.event import Event
@@ -218,6 +220,32 @@ class Deployment:
             timestamp_ms=timestamp_ms,
             **options,
         )
+
+    def recreate(self, name: str, partitions: int = 1) -> None:
+        """Delete a topic, by its full name, and create it again."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+
+        def topic_id() -> str:
+            try:
+                return str(admin.describe_topics(TopicCollection([name]))[name].result(15).topic_id)
+            except KafkaException:  # no broker knows of it yet
+                return old
+
+        old = ""
+        old = topic_id()
+        admin.delete_topics([name])[name].result(15)
+        new = NewTopic(name, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
+
+        def created() -> bool:
+            try:
+                admin.create_topics([new])[name].result(15)
+            except KafkaException:  # the deletion is not finished
+                time.sleep(0.1)
+                return False
+            return True
+
+        until(created, f"{name} is created again")
+        until(lambda: topic_id() != old, "another topic id")
 
     def tail(self, name: str, from_end: bool = False) -> Tail:
         """Read a topic by its full name."""

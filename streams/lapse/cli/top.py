@@ -18,7 +18,7 @@ from lapse_client.error import LapseError
 from lapse_client.queue import Queue
 
 _PATIENCE_S: Final = 5.0
-_STATES: Final = ("available", "leased", "delayed", "scheduled", "dying", "depth")
+_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "unconfirmed", "dying", "depth")
 Figures = dict[str, int]
 
 
