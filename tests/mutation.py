@@ -7,10 +7,10 @@
     python tests/mutation.py --table          no run: the report as the tables of docs/testing.md
 
 No file is touched: the tests are collected once, and each mutant lives in a fork of that process, in which a function
-gets other code (or, for what is computed at import, a module is imported anew). The unit tests of the queue's core run
-there, short ones first, until one fails. What no test can notice, because nothing would be different, is listed with
-its reason in `tests/mutation.toml`; it is not run, and counts as a survivor. Exit code 1: fewer than 90 % of the
-mutants were killed, or one survived that is not listed.
+gets other code (or, for what is computed at import, a module is imported anew). The unit tests of the queue's core that
+call this function run there until one fails: short ones first, and those that noticed its siblings. What no test can
+notice, because nothing would be different, is listed with its reason in `tests/mutation.toml`; it is not run, and
+counts as a survivor. Exit code 1: fewer than 90 % of the mutants were killed, or one survived that is not listed.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import json
 import os
 import sys
 import tomllib
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ import hypothesis.stateful
 import pytest
 
 from support.mutant import Mutant, mutants, sample
-from support.trial import NOT_RUN, Fate, Replacing, Trees, fork, imported_anew
+from support.trial import NOT_RUN, Fate, Replacing, Trees, forks, imported_anew
 
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "streams/lapse/core/queue"
@@ -113,19 +112,21 @@ def limit_s(plain_s: float) -> float:
     return 2 + 5 * plain_s
 
 
-def run(chosen: list[Mutant], trees: Trees, report: Report) -> int:
-    """Try mutants one by one; pytest's exit code."""
+def run(chosen: list[Mutant], trees: Trees, report: Report, jobs: int) -> int:
+    """Try mutants, so many at a time; pytest's exit code."""
     prepare()
     # In no order of lines: whatever is done when this is interrupted is a sample as well.
     chosen = sorted(chosen, key=lambda mutant: mutant.key)
-    anew = [mutant for mutant in chosen if not mutant.replaced]
     left_out = listed().keys()
-    trials = Replacing([mutant for mutant in chosen if mutant.replaced], trees, left_out, limit_s, report.add)
-    status = pytest.main(OPTIONS, [trials])
+    for mutant in chosen:
+        if mutant.key in left_out:
+            report.add(mutant, NOT_RUN)
+    chosen = [mutant for mutant in chosen if mutant.key not in left_out]
+    anew = [mutant for mutant in chosen if not mutant.replaced]
+    replaced = [mutant for mutant in chosen if mutant.replaced]
+    status = pytest.main(OPTIONS, [Replacing(replaced, trees, CORE, limit_s, jobs, report.add)])
     if status == pytest.ExitCode.OK:
-        for mutant in anew:
-            anew_too = partial(imported_anew, mutant, trees, OPTIONS)
-            report.add(mutant, NOT_RUN if mutant.key in left_out else fork(anew_too, 60))
+        forks(anew, lambda mutant: imported_anew(mutant, trees, OPTIONS), 600, jobs, report.add)
     return status
 
 
@@ -160,6 +161,8 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="leave out what the report already has")
     parser.add_argument("--survivors", action="store_true", help="only those that survived, according to the report")
     parser.add_argument("--table", action="store_true", help="run nothing; print the report as tables")
+    jobs = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=int, default=jobs, help=f"mutants that are tried at a time (default {jobs})")
     options = parser.parse_args()
 
     found, trees = find()
@@ -179,7 +182,7 @@ def main() -> int:
     if options.table:
         show(found, report)
         return 0
-    status = run(chosen, trees, report)
+    status = run(chosen, trees, report, options.jobs)
     if status != pytest.ExitCode.OK:
         return status
     reasons, tried = listed(), len(report.entries)

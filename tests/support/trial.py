@@ -1,4 +1,8 @@
-"""Trials: the tests run on one mutant, in a fork of this process, until one of them notices."""
+"""Trials: the tests run on one mutant, in a fork of this process, until one of them notices.
+
+Only tests that call the mutated function can notice it, and one that noticed a sibling is likely to notice this one
+too: so each mutant gets its own tests in its own order.
+"""
 
 import ast
 import inspect
@@ -8,14 +12,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Final
 
 import pytest
@@ -48,13 +53,20 @@ NOT_RUN: Final = Fate("", 0, 0)
 """Of a mutant that is left out: it counts as a survivor."""
 
 
-def fork(run: Callable[[], str], cpu_s: float) -> Fate:
-    """Call a function in a fork that says nothing and has limits; it returns which test noticed, empty = none."""
-    sys.stdout.flush()
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    with tempfile.NamedTemporaryFile() as noticed:
-        child = os.fork()
-        if child == 0:
+class Fork:
+    """A function that runs in a fork of this process, says nothing, and has limits.
+
+    Args:
+        run: returns which test noticed, empty = none.
+        cpu_s: CPU time that it has.
+    """
+
+    def __init__(self, run: Callable[[], str], cpu_s: float) -> None:
+        sys.stdout.flush()
+        self._began_s = time.monotonic()
+        self._noticed = tempfile.NamedTemporaryFile()  # noqa: SIM115  # closed by `ended`
+        self.pid = os.fork()
+        if self.pid == 0:
             code = 2
             try:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -63,20 +75,52 @@ def fork(run: Callable[[], str], cpu_s: float) -> Fate:
                 resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s) + 1, int(cpu_s) + 1))
                 resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
                 by = run()
-                Path(noticed.name).write_text(by)
+                Path(self._noticed.name).write_text(by)
                 code = 1 if by else 0
             finally:
                 os._exit(code)
-        _, status = os.waitpid(child, 0)
-        by = Path(noticed.name).read_text()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code = os.waitstatus_to_exitcode(status)
-    if code in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL):
-        by = "time limit"
-    elif code not in (0, 1):
-        by = f"exit code {code}"
-    spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Fate(by, round(spent_s, 1), round(time.monotonic() - began, 1))
+
+    def ended(self, status: int, usage: resource.struct_rusage) -> Fate:
+        """What became of it, from what `os.wait4` says."""
+        with self._noticed:
+            by = Path(self._noticed.name).read_text()
+        code = os.waitstatus_to_exitcode(status)
+        if code in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL):
+            by = "time limit"
+        elif code not in (0, 1):
+            by = f"exit code {code}"
+        return Fate(by, round(usage.ru_utime + usage.ru_stime, 1), round(time.monotonic() - self._began_s, 1))
+
+
+def fork(run: Callable[[], str], cpu_s: float) -> Fate:
+    """Call a function in a fork, and wait for its end."""
+    child = Fork(run, cpu_s)
+    _, status, usage = os.wait4(child.pid, 0)
+    return child.ended(status, usage)
+
+
+def forks(
+    mutants: Iterable[Mutant],
+    run: Callable[[Mutant], str],
+    cpu_s: float,
+    jobs: int,
+    tell: Callable[[Mutant, Fate], None],
+) -> None:
+    """Try mutants in forks, several at a time; `tell` is called with each and what became of it."""
+    running: dict[int, tuple[Mutant, Fork]] = {}
+
+    def wait() -> None:
+        pid, status, usage = os.wait4(-1, 0)
+        mutant, child = running.pop(pid)
+        tell(mutant, child.ended(status, usage))
+
+    for mutant in mutants:
+        if len(running) == jobs:
+            wait()
+        child = Fork(partial(run, mutant), cpu_s)
+        running[child.pid] = mutant, child
+    while running:
+        wait()
 
 
 class Imported(MetaPathFinder, SourceLoader):
@@ -124,14 +168,36 @@ def imported_anew(mutant: Mutant, trees: Trees, options: Sequence[str]) -> str:
     return first.failed or ("" if status == pytest.ExitCode.OK else f"pytest says {status}")
 
 
+@dataclass
+class Trial:
+    """A test as mutants know it.
+
+    Attributes:
+        item: pytest's.
+        took_s: CPU time that it takes without a mutant.
+        reached: functions that it calls, as `module:qualname`.
+        noticed: how many mutants of which functions and modules it has noticed.
+    """
+
+    item: pytest.Item
+    took_s: float
+    reached: Set[str]
+    noticed: Counter[str] = field(default_factory=Counter)
+
+    def patience_s(self, mutant: Mutant) -> float:
+        """How late it is in the order of tests for a mutant: short ones first, and those that noticed its siblings."""
+        return self.took_s / (1 + 4 * self.noticed[_name(mutant)] + self.noticed[mutant.module])
+
+
 class Replacing(First):
     """A pytest plugin that, in place of running what was collected, runs it in forks with one function replaced.
 
     Args:
         chosen: which mutants.
         trees: where they are.
-        left_out: keys of those that are not run.
+        directory: where the source of the mutants is.
         limit_s: CPU time that a test has, from what it takes without a mutant.
+        jobs: how many mutants are tried at a time.
         tell: called with each mutant and what became of it.
     """
 
@@ -139,40 +205,65 @@ class Replacing(First):
         self,
         chosen: Sequence[Mutant],
         trees: Trees,
-        left_out: Set[str],
+        directory: Path,
         limit_s: Callable[[float], float],
+        jobs: int,
         tell: Callable[[Mutant, Fate], None],
     ) -> None:
         super().__init__()
-        self._chosen, self._trees, self._left_out, self._limit_s, self._tell = chosen, trees, left_out, limit_s, tell
+        self._chosen, self._trees, self._directory = chosen, trees, str(directory)
+        self._limit_s, self._jobs, self._tell = limit_s, jobs, tell
+        self._trials: dict[str, Trial] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        items = list(session.items)
-        with tempfile.NamedTemporaryFile() as durations:
-
-            def as_it_is() -> str:
-                took_s = self._run(items)
-                Path(durations.name).write_text("\n".join(map(str, took_s)))
-                return self.failed
-
-            plain = fork(as_it_is, 600)
-            if plain.by:
-                pytest.exit(f"the tests fail without any mutant: {plain.by}", 2)
-            took_s = map(float, Path(durations.name).read_text().splitlines())
-        by_time = sorted(zip(took_s, items, strict=True), key=lambda pair: pair[0])
-        limits_s, items = [self._limit_s(took_s) for took_s, _ in by_time], [item for _, item in by_time]
+        took_s, plain = self._measured(lambda: [str(took_s) for took_s in self._run(session.items)])
+        reached, _ = self._measured(lambda: self._reached(session.items))
+        for item, seconds, names in zip(session.items, took_s, reached, strict=True):
+            self._trials[item.nodeid] = Trial(item, float(seconds), frozenset(names.split("\t")))
         print(f"the tests take {plain.s} s, {plain.cpu_s} s of CPU", flush=True)
-        for mutant in self._chosen:
-            trial = partial(self._try, mutant, items, limits_s)
-            self._tell(mutant, NOT_RUN if mutant.key in self._left_out else fork(trial, 600))
+        forks(self._chosen, self._try, 600, self._jobs, self._learn)
         return True
 
-    def _try(self, mutant: Mutant, items: Sequence[pytest.Item], limits_s: Sequence[float]) -> str:
+    def _measured(self, run: Callable[[], Iterable[str]]) -> tuple[list[str], Fate]:
+        """Run the tests as they are, in a fork that writes down one line for each."""
+        with tempfile.NamedTemporaryFile() as notes:
+
+            def as_it_is() -> str:
+                Path(notes.name).write_text("\n".join(run()))
+                return self.failed
+
+            fate = fork(as_it_is, 1800)
+            if fate.by:
+                pytest.exit(f"the tests fail without any mutant: {fate.by}", 2)
+            return Path(notes.name).read_text().split("\n"), fate
+
+    def _reached(self, items: Sequence[pytest.Item]) -> Iterator[str]:
+        """For each test, the functions of the mutants' directory that it calls."""
+        codes: set[CodeType] = set()
+
+        def called(frame: FrameType, event: str, argument: object) -> None:
+            codes.add(frame.f_code)
+
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            codes.clear()
+            sys.settrace(called)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            sys.settrace(None)
+            yield "\t".join({_called(code) for code in codes if code.co_filename.startswith(self._directory)})
+
+    def _learn(self, mutant: Mutant, fate: Fate) -> None:
+        if fate.by in self._trials:
+            self._trials[fate.by].noticed.update([_name(mutant), mutant.module])
+        self._tell(mutant, fate)
+
+    def _try(self, mutant: Mutant) -> str:
         mutant.apply()
         code = compile(self._trees[mutant.module], mutant.path, "exec", dont_inherit=True)
         function_of(mutant).__code__ = next(one for one in _codes(code) if one.co_qualname == mutant.replaced)
-        self._run(items, limits_s)
+        able = [trial for trial in self._trials.values() if _name(mutant) in trial.reached]
+        able.sort(key=lambda trial: trial.patience_s(mutant))
+        self._run([trial.item for trial in able], [self._limit_s(trial.took_s) for trial in able])
         return self.failed
 
     def _run(self, items: Sequence[pytest.Item], limits_s: Sequence[float] = ()) -> list[float]:
@@ -186,6 +277,15 @@ class Replacing(First):
             if self.failed:
                 break
         return took_s
+
+
+def _name(mutant: Mutant) -> str:
+    return f"{mutant.path.stem}:{mutant.replaced}"
+
+
+def _called(code: CodeType) -> str:
+    """The outermost function that a piece of code is in, as `_name` has it."""
+    return f"{Path(code.co_filename).stem}:{code.co_qualname.partition('.<locals>')[0]}"
 
 
 def function_of(mutant: Mutant) -> FunctionType:
