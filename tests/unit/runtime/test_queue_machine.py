@@ -10,7 +10,7 @@ from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol import event
 from lapse.runtime.letter_writer import Refusal
-from lapse.runtime.producer import Output
+from lapse.runtime.producer import Output, Packed
 from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
 
@@ -87,7 +87,7 @@ def test_a_settlement_by_filter_counts_as_of_its_own_instant_whatever_comes_behi
     one.advance(1_600)
     one.deliver(1_600)
     effects = finish(one)
-    assert sum(len(some.rows) for some in effects.after if hasattr(some, "rows")) == 2
+    assert sum(len(some.records) for some in effects.after if isinstance(some, Packed)) == 2
 
 
 @pytest.mark.feature("C40", "Q14")
