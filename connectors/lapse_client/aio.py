@@ -79,7 +79,6 @@ __all__ = [
     "replay",
 ]
 
-_POLL_S: Final = 0.02
 _AT_ONCE: Final = 1_000
 
 T = TypeVar("T")
@@ -215,8 +214,6 @@ class Publisher:
 
     def __init__(self, connection: Connection | None = None, *, timeout_s: float = 30.0) -> None:
         self._twin = sync_publisher.Publisher(connection, timeout_s=timeout_s)
-        self._serving: asyncio.Task[None] | None = None
-        self._waiting = 0
 
     async def __aenter__(self) -> Publisher:
         return self
@@ -229,13 +226,7 @@ class Publisher:
     async def publish(self, to: str, value: Payload, key: Payload = None, **options: Any) -> Bookmark:
         """Publish a record and wait until Kafka has it; the options are those of the synchronous `publish`."""
         future = await asyncio.to_thread(self._twin.submit, to, value, key, **options)
-        self._waiting += 1
-        if self._serving is None or self._serving.done():
-            self._serving = asyncio.create_task(self._serve())
-        try:
-            return await asyncio.wrap_future(future)
-        finally:
-            self._waiting -= 1
+        return await asyncio.wrap_future(future)
 
     async def flush(self) -> None:
         """Wait until Kafka has everything."""
@@ -244,11 +235,6 @@ class Publisher:
     async def close(self) -> None:
         """Flush, and refuse to publish from then on."""
         await asyncio.to_thread(self._twin.close)
-
-    async def _serve(self) -> None:
-        """Reports on records are handed out while somebody asks for them."""
-        while self._waiting:
-            await asyncio.to_thread(self._twin.poll, _POLL_S)
 
 
 class SowSubscription:

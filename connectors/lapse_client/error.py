@@ -15,6 +15,7 @@ LapseError
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from lapse.protocol.answer import Answer
 
@@ -46,9 +47,11 @@ class UnknownEntity(LapseError):
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         self.name = name
         self.known = tuple(sorted(known))
+        close = get_close_matches(name, self.known, 1)
+        meant = f"did you mean {close[0]!r}? " if close else ""
         shown = ", ".join(self.known[:_NAMES_SHOWN]) + (" …" if len(self.known) > _NAMES_SHOWN else "")
         super().__init__(
-            f"there is no {what} {name!r} on this cluster; there is: {shown or 'none'}. "
+            f"there is no {what} {name!r} on this cluster; {meant}there is: {shown or 'none'}. "
             "Correct the name, or configure it in lapse.toml and run `lapse apply`"
         )
 

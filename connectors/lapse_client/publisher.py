@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,32 +23,9 @@ _FORGET_TOPICS_S: Final = 60.0
 """How long the list of topics is believed; an unknown name is looked up anew."""
 
 _POLL_S: Final = 0.1
+"""How long the reports are waited for at a time."""
 
 Payload = str | bytes | None
-
-
-class _Report(Future[Bookmark]):
-    """What Kafka says of a record; who waits for it serves the producer, which tells nothing by itself."""
-
-    def __init__(self, poll: Callable[[float], int]) -> None:
-        super().__init__()
-        self._poll = poll
-
-    def result(self, timeout: float | None = None) -> Bookmark:
-        return super().result(self._served(timeout))
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        return super().exception(self._served(timeout))
-
-    def _served(self, timeout: float | None) -> float | None:
-        """Poll until it is done, or the timeout in seconds is over; returns what is left of that."""
-        give_up = None if timeout is None else time.monotonic() + timeout
-        while not self.done():
-            left = _POLL_S if give_up is None else give_up - time.monotonic()
-            if left <= 0:
-                return 0.0
-            self._poll(min(left, _POLL_S))
-        return None if give_up is None else max(0.0, give_up - time.monotonic())
 
 
 class Publisher:
@@ -75,6 +53,9 @@ class Publisher:
         self._targets: dict[str, str] = {}
         self._targets_until = 0.0
         self._closed = False
+        self._lock = threading.Lock()
+        self._awaited = 0
+        self._server: threading.Thread | None = None
 
     def __enter__(self) -> Publisher:
         return self
@@ -135,12 +116,14 @@ class Publisher:
     ) -> Future[Bookmark]:
         """Publish as `publish` does, and return the record's bookmark as a future; its failure ends the future.
 
-        The future ends while somebody waits for its result, or calls `publish`, `submit`, `flush`, `poll` or `close`.
+        It may be waited for at once, by `result()` or by whatever waits for futures.
         """
         built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
-        future = _Report(self._producer.poll)
+        future: Future[Bookmark] = Future()
 
         def reported(error: KafkaError | None, message: Message) -> None:
+            with self._lock:
+                self._awaited -= 1
             if not future.set_running_or_notify_cancel():
                 return
             if error is None:
@@ -149,11 +132,25 @@ class Publisher:
                 future.set_exception(PublishFailed(message.topic() or "", message.key(), error))
 
         self._send(to, value, key, built, reported)
+        with self._lock:
+            self._awaited += 1
+            if self._server is None and self._awaited:
+                self._server = threading.Thread(target=self._serve, name="lapse publisher", daemon=True)
+                self._server.start()
         return future
 
     def poll(self, timeout_s: float = 0.0) -> int:
-        """Serve futures for up to `timeout_s` seconds; returns how many records were reported on."""
+        """Wait up to `timeout_s` seconds for reports; returns how many records were reported on."""
         return self._producer.poll(timeout_s)
+
+    def _serve(self) -> None:
+        """Hand out reports while futures wait for them, whatever the threads that wait do."""
+        while True:
+            with self._lock:
+                if self._awaited <= 0 or self._closed:
+                    self._server = None
+                    return
+            self._producer.poll(_POLL_S)
 
     def flush(self) -> None:
         """Wait until Kafka has everything.
@@ -177,6 +174,8 @@ class Publisher:
             try:
                 self.flush()
             finally:
+                if (server := self._server) is not None:
+                    server.join()
                 self._producer.close()
 
     def _headers(
@@ -243,7 +242,7 @@ class Publisher:
                 )
             self._targets[to] = answer.publish_target
         else:
-            raise UnknownEntity("topic or queue", to, (name for name in existing if not name.startswith("__")))
+            raise UnknownEntity("topic or queue", to, filter(_is_for_publishers, existing))
         return self._targets[to]
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
@@ -256,6 +255,10 @@ class Publisher:
             (message, error), failures = self._failure, self._failures
             self._failure, self._failures = None, 0
             raise PublishFailed(message.topic() or "", message.key(), error, failures)
+
+
+def _is_for_publishers(topic: str) -> bool:
+    return not topic.startswith(("__", topics.PREFIX)) and not topic.endswith("-changelog")
 
 
 def _bytes(key: Payload) -> bytes | None:

@@ -89,7 +89,7 @@ class Queue:
             seen = 0
             while most is None or len(messages) < most:
                 part = MOST_PEEKED if most is None else min(MOST_PEEKED, most - len(messages))
-                command = Command(command="sow", filter=filter, top_n=part, skip=seen)
+                command = Command.of(command="sow", filter=filter, top_n=part, skip=seen)
                 (answer,) = conversation.ask([shard], command, self._timeout_s)
                 messages.extend(answer.messages)
                 seen += len(answer.messages)
@@ -141,7 +141,7 @@ class Queue:
         if bool(by_partition) is (filter is not None):
             raise ValueError(f"{how}: name either bookmarks or a filter")
         if filter is not None:
-            answers = self._ask(Command(command=how, filter=filter, delay_ms=delay_ms))
+            answers = self._ask(Command.of(command=how, filter=filter, delay_ms=delay_ms))
         else:
             answers = self._settle_bookmarks(how, by_partition, delay_ms)
         return [result for answer in answers for result in results(answer)]
@@ -162,7 +162,7 @@ class Queue:
             leased: leased messages too.
         """
         total: dict[str, int] = {}
-        for answer in self._ask(Command(command="purge", filter=filter, leased=leased)):
+        for answer in self._ask(Command.of(command="purge", filter=filter, leased=leased)):
             for name, figure in answer.counts.items():
                 total[name] = total.get(name, 0) + figure
         return total
@@ -195,7 +195,7 @@ class Queue:
             shard = partition if home is None else home
             if shard not in conversation.partitions:
                 raise ValueError(f"{texts[0]}: {self.name} has partitions 0 to {conversation.partitions[-1]}")
-            asked.extend((shard, Command(command=how, bookmarks=some, delay_ms=delay_ms)) for some in chunks(texts))
+            asked.extend((shard, Command.of(command=how, bookmarks=some, delay_ms=delay_ms)) for some in chunks(texts))
         return conversation.ask_each(asked, self._timeout_s)
 
     def _ask(self, command: Command) -> list[Answer]:

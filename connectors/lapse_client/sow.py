@@ -88,7 +88,7 @@ class SowClient:
         order_by: str | None = None,
         top_n: int | None = None,
         skip: int | None = None,
-        keys: Iterable[str | bytes] = (),
+        keys: Iterable[str | bytes] | None = None,
         batch_size: int | None = None,
     ) -> Iterator[SowRecord]:
         """Yield the current records, none of them expired; it asks when the first one is wanted.
@@ -98,20 +98,24 @@ class SowClient:
             order_by: an expression with ASC or DESC behind it; over several shards the payload has to be JSON.
             top_n: at most so many.
             skip: so many are left out first.
-            keys: only these.
+            keys: only these; None = any.
             batch_size: records that a shard sends at once.
 
         Raises:
+            ValueError: an argument out of range.
             CommandFailed: a shard refused; the text shows the spot in the expression.
             AnswerTimeout: a shard did not answer.
         """
-        command = Command(
+        some_keys = None if keys is None else tuple(map(_bytes, keys))
+        if some_keys == ():
+            return
+        command = Command.of(
             command="sow",
             filter=filter,
             order_by=order_by,
             top_n=top_n,
             skip=skip,
-            keys=tuple(map(_bytes, keys)),
+            keys=some_keys or (),
             batch_size=batch_size,
         )
         query = SowQuery(self._live(), command, self._timeout_s)
@@ -140,7 +144,7 @@ class SowClient:
         for text in some_bookmarks:
             BookmarkRange.parse(text)
         channel = self._live()
-        command = Command(command="sow_delete", keys=some_keys, filter=filter, bookmarks=some_bookmarks)
+        command = Command.of(command="sow_delete", keys=some_keys, filter=filter, bookmarks=some_bookmarks)
         answers = channel.ask([(shard, command) for shard in channel.shards], self._timeout_s)
         return sum(answer.counts.get("removed", 0) for answer in answers)
 

@@ -206,4 +206,4 @@ class SowSubscription:
             self._confirmed.set()
 
     def _command(self, name: str, **fields: Any) -> Command:
-        return Command(command=name, subscription=self.name, **fields)
+        return Command.of(command=name, subscription=self.name, **fields)

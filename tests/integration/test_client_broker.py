@@ -1,5 +1,6 @@
 """The client and Kafka itself: restarts, publishing, dead letters, replay."""
 
+import concurrent.futures
 import threading
 import time
 from collections.abc import Callable
@@ -61,6 +62,21 @@ def test_publishing_to_nowhere_is_refused_and_creates_nothing(kafka: str, unique
         publisher.publish(nowhere, "x")
     time.sleep(0.2)
     assert nowhere not in connection.partitions()
+
+
+@pytest.mark.feature("X3")
+def test_a_future_ends_though_nobody_calls_the_publisher(
+    kafka: str, create_topic: Callable[..., str], unique: Callable
+) -> None:
+    name = create_topic(unique("waited"))
+    with Publisher(Connection(kafka)) as publisher:
+        assert publisher.submit(name, b"first").result(30) == Bookmark(name, 0, 0)
+        futures = [publisher.submit(name, b"x") for _ in range(100)]
+        done, waiting = concurrent.futures.wait(futures, 30)
+        assert not waiting
+        assert {future.result().offset for future in done} == set(range(1, 101))
+        time.sleep(0.3)  # the thread that served them has ended
+        assert publisher.submit(name, b"last").result(30) == Bookmark(name, 0, 101)
 
 
 @pytest.mark.feature("X7")

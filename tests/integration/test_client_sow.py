@@ -44,6 +44,9 @@ def test_results_of_all_shards_are_one_result(prices: ScriptedSow) -> None:
         assert numbers(sow.query("/even", order_by="/n DESC", top_n=4, skip=2)) == [24, 22, 20, 18]
         assert len(list(sow.query(top_n=7, skip=25))) == 5
         assert list(sow.query(top_n=0)) == []
+        assert list(sow.query(keys=[])) == []
+        with pytest.raises(ValueError, match="field top_n: .* greater than or equal to 0, not '-1'"):
+            list(sow.query(top_n=-1))
 
 
 @pytest.mark.feature("S5", "X7")
@@ -57,6 +60,8 @@ def test_delete_counts_what_it_removed(prices: ScriptedSow) -> None:
     with client(prices) as sow:
         assert sow.delete(keys=["1", "2", "nobody"]) == 2
         assert sow.delete(filter="/n >= 20") == 10
+        with pytest.raises(ValueError, match="field filter: is empty; leave it out, or send TRUE"):
+            sow.delete(filter="")
         with pytest.raises(ValueError, match="only one"):
             sow.delete()
         assert len(list(sow.query())) == 18

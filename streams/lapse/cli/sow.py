@@ -47,7 +47,7 @@ def query(
 ) -> None:
     """Show the current records of TOPIC for which EXPRESSION is true; all without one."""
     with _open(topic, bootstrap_servers) as client:
-        records = client.query(expression, order_by=order_by, top_n=top_n, skip=skip, keys=keys)
+        records = client.query(expression, order_by=order_by, top_n=top_n, skip=skip, keys=keys or None)
         if as_json:
             for record in records:
                 click.echo(orjson.dumps(_facts(record)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from lapse.protocol import codec
 
@@ -29,6 +29,9 @@ MOST_NAME_CHARACTERS: Final = 500
 
 MOST_BOOKMARKS: Final = 20_000
 """What a command changes is durable as a whole, so it has a largest size."""
+
+_CHANGING: Final = frozenset({"sow_delete", "purge", "acknowledge", "cancel", "expire"})
+"""Commands that an empty filter must not carry out on everything."""
 
 _SHOWN_CHARACTERS: Final = 60
 """So much of a wrong value is shown to its sender."""
@@ -89,6 +92,25 @@ class Command(BaseModel):
     user: str = ""
     secret: str = Field(default="", repr=False)
 
+    @field_validator("filter")
+    @classmethod
+    def _filter(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value == "" and info.data.get("command") in _CHANGING:
+            raise ValueError("is empty; leave it out, or send TRUE for everything")
+        return value
+
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """Build a command from what a user gave.
+
+        Raises:
+            ValueError: a field is wrong; the text names it.
+        """
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise ValueError("; ".join(map(_fault, error.errors()))) from error
+
     @field_validator("bookmarks", mode="before")
     @classmethod
     def _bookmarks(cls, value: object) -> object:
@@ -131,11 +153,24 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
                 f"the record is neither Avro single-object encoding nor JSON: {error}", encoding
             ) from error
         if not isinstance(record, dict):
-            raise CommandError(f"expected a JSON object, found {type(record).__name__}", encoding)
+            kind = type(record).__name__
+            raise CommandError(f"expected a JSON object, found {_KINDS.get(kind, 'a number')}", encoding)
     try:
         return Command.model_validate(record), encoding
     except ValidationError as error:
         raise CommandError("; ".join(map(_fault, error.errors())), encoding, record) from error
+
+
+_EXPECTED: Final = {
+    "string_type": "expected a text",
+    "bytes_type": "expected a text",
+    "int_type": "expected a whole number",
+    "bool_type": "expected true or false",
+    "tuple_type": "expected an array",
+}
+"""What was expected, by pydantic's name of the fault, where pydantic's words are Python's."""
+
+_KINDS: Final = {"list": "an array", "NoneType": "null", "str": "a text", "bool": "a boolean"}
 
 
 def _fault(fault: ErrorDetails) -> str:
@@ -145,7 +180,9 @@ def _fault(fault: ErrorDetails) -> str:
     if fault["type"] != "extra_forbidden":
         # Not the value of a secret: this text is sent, and logged.
         given = "" if where == "secret" else f", not {str(fault['input'])[:_SHOWN_CHARACTERS]!r}"
-        return f"field {where}: {fault['msg'].replace('valid tuple', 'valid array')}{given}"
+        if fault["type"] == "value_error":
+            return f"field {where}: {fault['msg'].removeprefix('Value error, ')}"
+        return f"field {where}: {_EXPECTED.get(fault['type'], fault['msg'])}{given}"
     meant = get_close_matches(where, Command.model_fields, 1)
     return f"field {where}: unknown" + (f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them")
 
