@@ -88,6 +88,9 @@ def test_depth_and_peek_in_json(served: Deployment) -> None:
     assert figures["publish_target"] == served.name("peeked")
 
 
+LAPSE = {"command_schema_id": 7, "answer_schema_id": 8}
+
+
 @pytest.mark.feature("X2")
 def test_avro_is_answered_in_avro(served: Deployment) -> None:
     kcat = Kcat(served, "avro")
@@ -98,6 +101,18 @@ def test_avro_is_answered_in_avro(served: Deployment) -> None:
     assert answers.decode(message.value() or b"").status == "ok"
 
 
+@pytest.mark.feature("X2")
+def test_confluents_wire_format_is_answered_in_it(served: Deployment) -> None:
+    body = commands.encode(Command(command="depth", id="confluent-1"))[codec.HEADER_BYTES :]
+    kcat = Kcat(served, "avro")
+    kcat.send(b"\0\0\0\0\x07" + body)
+    kcat.tail.wait_for(lambda _: kcat.answers(), "an answer")
+    value = kcat.answers()[0].value() or b""
+    assert value[:5] == b"\0\0\0\0\x08"
+    answer = codec.decode("answer", codec.header("answer") + value[5:])
+    assert (answer["id"], answer["status"], answer["error"]) == ("confluent-1", "ok", "")
+
+
 BAD = {
     "no JSON": (b"hello", "neither Avro"),
     "empty": (b"", "empty record"),
@@ -105,7 +120,7 @@ BAD = {
     "a list": (b"[1, 2]", "expected a JSON object"),
     "a number": (b"42", "expected a JSON object"),
     "null": (b"null", "expected a JSON object"),
-    "binary": (bytes(range(256)), "neither Avro"),
+    "binary": (bytes(range(256)), "its schema id is 16909060, and command_schema_id is 7"),
     "no command": (b'{"id": "ID"}', "command"),
     "unknown command": (b'{"command": "acknowlegde", "id": "ID"}', "acknowledge"),
     "typo in a field": (b'{"command": "subscribe", "id": "ID", "max_backlg": 3}', "max_backlg"),

@@ -28,6 +28,8 @@ class WorkerConfig(BaseModel):
         session_timeout: silence after which a worker is taken for dead, ms.
         metrics_port: port of the worker's figures for Prometheus; 0 = none.
         metrics_host: address on which they are served.
+        command_schema_id: id of `schemas/command.avsc` in a schema registry; None = none is used (X2).
+        answer_schema_id: id of `schemas/answer.avsc` there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,6 +44,22 @@ class WorkerConfig(BaseModel):
     session_timeout: PeriodMs = 6_000
     metrics_port: int = Field(default=0, ge=0, le=65_535, strict=True)
     metrics_host: str = "127.0.0.1"
+    command_schema_id: int | None = Field(default=None, ge=0, lt=1 << 32, strict=True)
+    answer_schema_id: int | None = Field(default=None, ge=0, lt=1 << 32, strict=True)
+
+    @model_validator(mode="after")
+    def _both_ids(self) -> Self:
+        if (self.command_schema_id is None) is not (self.answer_schema_id is None):
+            missing = "command_schema_id" if self.command_schema_id is None else "answer_schema_id"
+            raise fault(("lapse", missing), "command_schema_id and answer_schema_id need each other")
+        return self
+
+    @property
+    def schema_ids(self) -> dict[str, int]:
+        """What a schema registry calls the schemas of the protocol, by their names; empty = there is none (X2)."""
+        if self.command_schema_id is None or self.answer_schema_id is None:
+            return {}
+        return {"command": self.command_schema_id, "answer": self.answer_schema_id}
 
     @property
     def brokers(self) -> str:

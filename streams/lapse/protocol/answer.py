@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from lapse.protocol import codec
+from lapse.protocol import codec, confluent
 from lapse.protocol.command import Encoding
 
 
@@ -70,6 +70,8 @@ def encode(answer: Answer, encoding: Encoding) -> bytes:
     if error is not answer.error:
         answer = answer.model_copy(update={"error": error, "settlements": settlements})
     record = answer.model_dump()
+    if encoding == "confluent" and confluent.knows("answer"):
+        return confluent.encode("answer", record)
     return codec.encode("answer", record) if encoding == "avro" else codec.encode_json(record)
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from lapse.protocol import codec
+from lapse.protocol import codec, confluent
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-Encoding = Literal["avro", "json"]
+Encoding = Literal["avro", "confluent", "json"]
 
 QUEUE_COMMANDS: Final = frozenset(
     "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge delete tick "
@@ -144,6 +144,12 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
             record = codec.decode("command", data)
         except codec.CodecError as error:
             raise CommandError(str(error), encoding) from error
+    elif confluent.is_framed(data):
+        encoding = "confluent"
+        try:
+            record = confluent.decode("command", data)
+        except codec.CodecError as error:
+            raise CommandError(str(error), "json") from error
     else:
         encoding = "json"
         try:

@@ -12,6 +12,7 @@ import faust
 from faust.transport.utils import DefaultSchedulingStrategy
 
 from lapse.config import Config
+from lapse.protocol import confluent
 from lapse.runtime import security
 from lapse.runtime.advice import warnings
 from lapse.runtime.dismantling import Dismantling
@@ -166,6 +167,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     admin = {"bootstrap.servers": worker.brokers, **security.for_librdkafka(config.security)}
     app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, admin, worker.standby)
     app.warnings = warnings(topology)
+    confluent.configure(worker.schema_ids)
     app.entities = {}
     app._beside = set()
     app.not_served = deleted

@@ -65,7 +65,8 @@ def answer(verdict: Verdict, partition: int, at_ms: int) -> Answer:
 
 def encoding(verdict: Verdict) -> Encoding:
     """How that answer is to be written: as the command was."""
-    return "avro" if verdict.asker.encoding == "avro" else "json"
+    known: dict[str, Encoding] = {"avro": "avro", "confluent": "confluent"}
+    return known.get(verdict.asker.encoding, "json")
 
 
 def refusal(command: Command, error: str, partition: int, at_ms: int) -> Answer:
