@@ -247,13 +247,16 @@ def _sow_turns(load: Load) -> Row:
 
 
 def _sow_expiry(load: Load) -> Row:
-    name = f"{load.burst:,} records"
+    plain, told = "nobody is subscribed", "a subscription is told of each"
     return Row(
         "sow-expiry",
-        "Records due within one second: until all are gone, with their tombstones, and a subscription is told of each",
-        [Contestant(name, "sow_expiry", {"messages": load.burst})],
+        f"{load.burst:,} records due within one second: until all are gone, with their tombstones",
+        [
+            Contestant(plain, "sow_expiry", {"messages": load.burst, "subscribed": False}),
+            Contestant(told, "sow_expiry", {"messages": load.burst}),
+        ],
         [Column("seconds", "until all are gone, s"), _WORKER, _BROKER],
-        [Goal("from the first deadline to the last tombstone and message", figure(name, "seconds"), 10, False, "s")],
+        [Goal("from the first deadline to the last tombstone", figure(plain, "seconds"), 10, False, "s")],
         most_repeats=1,
         timeout_s=900.0,
     )

@@ -18,17 +18,24 @@ _BEFORE_S = 3.0
 _PATIENCE_S = 180.0
 
 
-def run(bootstrap_servers: str, messages: int = 1_000_000, lead_s: float = 0.0, store: str = "memory") -> Figures:
-    """Store records whose deadlines fall into one second that is to come, seen by one subscription to all of them.
+def run(
+    bootstrap_servers: str,
+    messages: int = 1_000_000,
+    lead_s: float = 0.0,
+    store: str = "memory",
+    subscribed: bool = True,
+) -> Figures:
+    """Store records whose deadlines fall into one second that is to come.
 
-    The time runs from the first deadline until there is a tombstone of each record on the compacted topic, and the
-    subscription was told of each that it is out of focus. Nobody reads what the subscription is told.
+    The time runs from the first deadline until there is a tombstone of each record on the compacted topic, and a
+    subscription to all of them was told of each that it is out of focus. Nobody reads what it is told.
 
     Args:
         bootstrap_servers: the broker.
         messages: how many are due.
         lead_s: how long publishing them and taking them in may take; 0 = an estimate.
         store: `memory` or `rocksdb`.
+        subscribed: whether there is a subscription.
     """
     name = f"sow-expiry-{time.time_ns()}"
     lead_s = lead_s or 30 + messages / 15_000
@@ -38,8 +45,9 @@ def run(bootstrap_servers: str, messages: int = 1_000_000, lead_s: float = 0.0, 
         create(bootstrap_servers, name)
         worker.apply()
         worker.start()
-        _subscribe(bootstrap_servers, name)
-        worker.until(lambda: ends.of(told) >= 2, timeout_s=60)  # a reign, and the answer
+        if subscribed:
+            _subscribe(bootstrap_servers, name)
+        worker.until(lambda: ends.of(told) >= (2 if subscribed else 1), timeout_s=60)  # a reign, and the answer
         due_s = time.time() + lead_s
         first_ms = int(due_s * 1000)
         headers: list[Headers] = [[("lapse-expires-at-ms", b"%d" % (first_ms + ms))] for ms in range(1000)]
@@ -51,7 +59,7 @@ def run(bootstrap_servers: str, messages: int = 1_000_000, lead_s: float = 0.0, 
         time.sleep(due_s - time.time())
         watch = Stopwatch(worker.process)
         worker.until(
-            lambda: ends.of(state) >= 2 * messages and ends.of(told) >= before + messages,
+            lambda: ends.of(state) >= 2 * messages and ends.of(told) >= before + subscribed * messages,
             timeout_s=_PATIENCE_S,
             every_s=0.02,
         )

@@ -11,7 +11,7 @@ from faust.types import TP
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.letter_retry import LetterRetry, Write
-from lapse.runtime.producer import Output, Packed, Rows
+from lapse.runtime.producer import Output, Packed
 from lapse.runtime.store import Items
 
 
@@ -26,9 +26,9 @@ class Effects:
         must_arrive: whether they have to be safe before the next step (C35).
     """
 
-    before: list[Output | Rows | Packed] = field(default_factory=list)
+    before: list[Output | Packed] = field(default_factory=list)
     journal: Items = field(default_factory=list)
-    after: list[Output | Rows | Packed] = field(default_factory=list)
+    after: list[Output | Packed] = field(default_factory=list)
     must_arrive: bool = False
 
 

@@ -75,20 +75,6 @@ class Output(NamedTuple):
     headers: Headers
 
 
-class Rows(NamedTuple):
-    """Many records for one partition, without an object for each.
-
-    Attributes:
-        topic: where they go.
-        partition: of it.
-        rows: key, value and headers of each.
-    """
-
-    topic: str
-    partition: int
-    rows: list[Row]
-
-
 class Packed(NamedTuple):
     """Many records for one partition, each as a RecordBatch holds it.
 
@@ -188,7 +174,7 @@ class BatchProducer:
         """Send records in order, in as many RecordBatches as they need."""
         return await self.send([Output(topic, partition, key, value, headers) for key, value in records])
 
-    async def send(self, outputs: Iterable[Output | Rows | Packed]) -> list[asyncio.Future[RecordMetadata]]:
+    async def send(self, outputs: Iterable[Output | Packed]) -> list[asyncio.Future[RecordMetadata]]:
         """Send records, packed by partition, in order within each; returns what to await for their safety."""
         by_partition: dict[tuple[str, int], list[_Lot]] = {}
         for output in outputs:
@@ -198,8 +184,6 @@ class BatchProducer:
                 lots.append(_Lot([], []))
             if isinstance(output, Packed):
                 lots[-1].records.extend(output.records)
-            elif isinstance(output, Rows):
-                lots[-1].rows.extend(output.rows)
             else:
                 lots[-1].rows.append((output.key, output.value, output.headers))
         return [

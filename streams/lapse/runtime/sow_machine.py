@@ -227,7 +227,7 @@ class SowMachine:
         if step.changes:
             effects.before.append(self._output.state(self.shard.state_records(step), self.shard.state.sources))
         if step.messages:
-            effects.before += self._output.messages(step.messages, self.shard.state.sources)
+            effects.before.append(self._output.messages(step.messages, self.shard.state.sources))
         effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)
         if self.rule is not None:
             self._ahead += self.rule.copied(step.copies)

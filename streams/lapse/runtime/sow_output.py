@@ -28,9 +28,8 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
 from lapse.protocol.command import Encoding
 from lapse.protocol.event import Event
-from lapse.runtime.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
-from lapse.runtime.producer import Output, Packed, Rows
-from lapse.runtime.record_batch import Row
+from lapse.runtime.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
+from lapse.runtime.producer import Output, Packed
 
 _OWN_PREFIX: Final = "lapse-"
 _NAMED_ONE_BY_ONE: Final = 20
@@ -137,38 +136,52 @@ class SowOutput:
                 self._blocks[block] = said
         return said
 
-    def messages(
-        self, messages: Iterable[Message | Expelled], sources: Sequence[tuple[str, int]]
-    ) -> list[Rows | Packed]:
+    def messages(self, messages: Iterable[Message | Expelled], sources: Sequence[tuple[str, int]]) -> Packed:
         """Records for subscribers and askers, in their order (S5 to S7)."""
-        lots: list[Rows | Packed] = []
-        rows: list[Row] = []
+        rows: list[bytes] = []
+        heads: dict[tuple[object, ...], tuple[int, bytes]] = {}
+        put, join, varint = rows.append, b"".join, VARINT
         for message in messages:
             if isinstance(message, Expelled):
-                if rows:
-                    lots.append(Rows(self._deliveries, self._partition, rows))
-                    rows = []
-                lots.append(Packed(self._deliveries, self._partition, self._expelled(message, sources)))
+                rows += self._expelled(message, sources)
                 continue
-            headers: _Headers = [
-                (header.KIND, message.kind.encode()),
-                (header.SUBSCRIPTION, message.subscription.encode()),
-                (header.EPOCH, self._epoch_bytes),
-            ]
-            if message.command_id:
-                headers.append((header.COMMAND_ID, message.command_id.encode()))
+            shared = message.kind, message.subscription, message.command_id, message.reason
+            found = heads.get(shared)
+            if found is None:
+                found = heads[shared] = self._head(message)
+            count, head = found
+            facts = passed_on = b""
             if message.place is not None:
-                headers += _facts(message.deadline_ms, message.timestamp_ms, message.place)
-            if message.kind is Kind.OUT_OF_FOCUS and message.reason is not None:
-                headers.append((header.OPERATION, message.reason.encode()))
-                if (reasons := _REASONS.get(message.reason)) is not None:
-                    headers.append((header.REASONS, reasons))
+                topic_name, partition, offset = message.place
+                bookmark = f"{topic_name}:{partition}:{offset}".encode()
+                stamp = b"%d" % message.timestamp_ms
+                count += 2
+                facts = join((_BOOKMARK, varint[len(bookmark)], bookmark, _TIMESTAMP, varint[len(stamp)], stamp))
+                if message.deadline_ms != NEVER:
+                    count += 1
+                    expiry = b"%d" % message.deadline_ms
+                    facts += _EXPIRES_AT + varint[len(expiry)] + expiry
             if message.headers:
-                headers += _passed_on(message.headers)
-            rows.append((message.key, message.payload or b"", headers))
-        if rows:
-            lots.append(Rows(self._deliveries, self._partition, rows))
-        return lots
+                headers = _passed_on(message.headers)
+                count += len(headers)
+                passed_on = packed_headers(headers)
+            put(packed(message.key, message.payload or b"", count, head + facts + passed_on))
+        return Packed(self._deliveries, self._partition, rows)
+
+    def _head(self, message: Message) -> tuple[int, bytes]:
+        """The headers that messages of one kind for one subscription share: how many, and those."""
+        headers: _Headers = [
+            (header.KIND, message.kind.encode()),
+            (header.SUBSCRIPTION, message.subscription.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        if message.command_id:
+            headers.append((header.COMMAND_ID, message.command_id.encode()))
+        if message.kind is Kind.OUT_OF_FOCUS and message.reason is not None:
+            headers.append((header.OPERATION, message.reason.encode()))
+            if (reasons := _REASONS.get(message.reason)) is not None:
+                headers.append((header.REASONS, reasons))
+        return len(headers), packed_headers(headers)
 
     def _expelled(self, some: Expelled, sources: Sequence[tuple[str, int]]) -> list[bytes]:
         """What `messages` writes of an `oof`, for many records that have expired."""
@@ -298,16 +311,6 @@ class SowOutput:
             detail=one.detail,
         )
         return Output(self._events, self._partition, key, event.encode(told), [])
-
-
-def _facts(deadline_ms: int, timestamp_ms: int, place: Place) -> _Headers:
-    facts = [
-        (header.BOOKMARK, f"{place[0]}:{place[1]}:{place[2]}".encode()),
-        (header.TIMESTAMP_MS, b"%d" % timestamp_ms),
-    ]
-    if deadline_ms != NEVER:
-        facts.append((EXPIRES_AT_MS, b"%d" % deadline_ms))
-    return facts
 
 
 def _tombstone(removal: Removal | None) -> bytes:
