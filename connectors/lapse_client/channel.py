@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -23,7 +24,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
 from lapse_client.clock import BrokerClock, elapsed_ms
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_end
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.shard import Shard
 
@@ -59,6 +60,9 @@ class Listener(Protocol[T]):
     def taken_over(self, shard: Shard) -> None:
         """Another worker has the shard now: what was asked before may never be answered."""
 
+    def goes_on_without(self, entity: str) -> bool:
+        """Whether there is a point in going on now that an entity was deleted; if not, the channel ends."""
+
     def tick(self) -> float:
         """Do what is due, and return after how many seconds at most to be called again."""
 
@@ -91,6 +95,7 @@ class Channel(Generic[T]):
         self._listener = listener
         self._waiting: dict[bytes, Future[Answer]] = {}
         self._inquiries: dict[str, tuple[Shard, Command]] = {}
+        self._vanished: deque[Shard] = deque()
         self._stopping = threading.Event()
         self._paused = False
         self._thread = threading.Thread(target=self._run, name=f"lapse {entities[0][0]}", daemon=True)
@@ -105,19 +110,11 @@ class Channel(Generic[T]):
             ConnectionFailed: no broker answered.
         """
         try:
-            self._consumer.assign([self._end(*place) for place in self._by_partition])
+            self._consumer.assign([log_end(self._consumer, *place) for place in self._by_partition])
         except KafkaException as error:
             self._consumer.close()
             raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
         self._thread.start()
-
-    def ends(self, entity: str, count: int) -> list[TopicPartition]:
-        """Where the deliveries of an entity end now.
-
-        Raises:
-            KafkaException: no answer in time, or a refusal.
-        """
-        return [self._end(topic.deliveries(entity), partition) for partition in range(count)]
 
     def join(self, entity: str, ends: Sequence[TopicPartition]) -> None:
         """Take in the shards of one more entity, read from `ends` on; to be called by the channel's own thread."""
@@ -126,6 +123,15 @@ class Channel(Generic[T]):
             self.shards.append(shard)
             self._by_partition[topic.deliveries(entity), partition] = shard
         self._consumer.incremental_assign(list(ends))
+
+    def leave(self, entity: str) -> None:
+        """Go on without an entity that was deleted; to be called by the channel's own thread."""
+        places = []
+        for shard in self.shards:
+            if shard.entity == entity and not shard.gone:
+                shard.gone = True
+                places.append(TopicPartition(topic.deliveries(entity), shard.partition))
+        self._consumer.incremental_unassign(places)
 
     def close(self) -> None:
         """Stop reading; commands that are on their way still go out. May be called twice."""
@@ -149,6 +155,9 @@ class Channel(Generic[T]):
         if self._stopping.is_set():
             future.set_exception(Closed(f"the client of {shard.entity}"))
             return future
+        if shard.gone:
+            future.set_exception(EntityDeleted(shard.entity, "deleted: nothing can be asked of it any more"))
+            return future
         stamped = self._stamped(command)
         token = stamped.id.encode()
         if command.answer == "all":
@@ -157,6 +166,8 @@ class Channel(Generic[T]):
         sent_ms = shard.sent_at_ms = elapsed_ms()
 
         def reported(error: KafkaError | None, message: Message) -> None:
+            if error is not None and error.code() in _NOT_THERE:
+                self._vanished.append(shard)
             self._reported(sent_ms, future, command, error, message)
 
         try:
@@ -202,13 +213,6 @@ class Channel(Generic[T]):
             }
         )
 
-    def _end(self, name: str, partition: int) -> TopicPartition:
-        """The end as it is now: unlike librdkafka's OFFSET_END it cannot move past an answer to what we send next."""
-        place = TopicPartition(name, partition)
-        _, end = log_bounds(self._consumer, place)
-        place.offset = end
-        return place
-
     def _produce(self, shard: Shard, value: bytes, reported: Callable[[KafkaError | None, Message], None]) -> None:
         name = topic.commands(shard.entity)
         while True:
@@ -238,6 +242,10 @@ class Channel(Generic[T]):
                 wait_s = self._listener.tick()
                 self._pace()
                 self._producer.poll(0)
+                while self._vanished:
+                    shard = self._vanished.popleft()
+                    if not shard.gone:
+                        self._listener.goes_on_without(shard.entity)
                 # One record is waited for; what came with it is taken without waiting.
                 first = self._consumer.poll(wait_s)
                 if first is not None:
@@ -300,9 +308,10 @@ class Channel(Generic[T]):
             log.warning("%s, shard %d: an answer that cannot be read: %s", shard.entity, shard.partition, error)
             return
         if future is None:
-            if tells_of_end(answer):
+            if not tells_of_end(answer):
+                self._listener.refused(shard, answer)
+            elif not shard.gone and not self._listener.goes_on_without(shard.entity):
                 raise EntityDeleted(shard.entity, answer.error)
-            self._listener.refused(shard, answer)
         elif future.set_running_or_notify_cancel():
             future.set_result(answer)
 
@@ -316,6 +325,13 @@ class Channel(Generic[T]):
     def _faulty(self, message: Message) -> None:
         error = message.error()
         assert error is not None
+        shard = self._by_partition.get((message.topic() or "", message.partition() or 0))
+        if (
+            shard is not None
+            and error.code() in _NOT_THERE
+            and (shard.gone or self._listener.goes_on_without(shard.entity))
+        ):
+            return
         # librdkafka reconnects by itself; what it cannot mend is a topic that is gone, or a right that we lack.
         if error.fatal() or error.code() in _HOPELESS:
             raise LapseError(
@@ -329,11 +345,11 @@ class Channel(Generic[T]):
             _fail(future, error)
 
 
-_HOPELESS: Final = frozenset(
+_NOT_THERE: Final = frozenset(
+    {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
+)
+_HOPELESS: Final = _NOT_THERE | frozenset(
     {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_PARTITION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._AUTHENTICATION,

@@ -178,6 +178,17 @@ def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
             time.sleep(_RETRY_S)
 
 
+def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
+    """The end as it is now: unlike librdkafka's OFFSET_END it cannot move past an answer to what is sent next.
+
+    Raises:
+        KafkaException: no answer in time, or a refusal.
+    """
+    place = TopicPartition(name, partition)
+    _, place.offset = log_bounds(consumer, place)
+    return place
+
+
 def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
     """Names of the queues among a cluster's topics, or of the SOW topics."""
     names = [

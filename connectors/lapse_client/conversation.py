@@ -59,6 +59,10 @@ class Conversation:
     def refused(self, shard: Shard, answer: Answer) -> None:
         """Nothing is sent without waiting for the answer (from `Channel`)."""
 
+    def goes_on_without(self, entity: str) -> bool:
+        """No: it is the only one (from `Channel`)."""
+        return False
+
     def taken_over(self, shard: Shard) -> None:
         """Nothing: inquiries are repeated by the channel (from `Channel`)."""
 

@@ -8,6 +8,7 @@ answered, so that no delivery can still be on its way, does the next shard get i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 IDLE_MS: Final = 50.0
@@ -45,6 +46,7 @@ class Credits:
         self._to_tell: set[int] = set(range(shards))
         self._idle_moves = 0
         self._goals: list[int] = []  # what shards are raised to as others give back; empty = all have theirs
+        self._gone: set[int] = set()
         self._deal()
 
     @property
@@ -62,6 +64,8 @@ class Credits:
 
     def delivered(self, shard: int, count: int, now_ms: float) -> None:
         """Deliveries came from a shard."""
+        if shard in self._gone:
+            return
         self.outstanding[shard] += count
         self._active_at_ms[shard] = now_ms
         self._idle_moves = 0
@@ -81,6 +85,8 @@ class Credits:
 
     def lost(self, shard: int) -> None:
         """A shard did not answer, or does not know the subscription: it is to be told again."""
+        if shard in self._gone:
+            return
         self._waiting[shard] = True
         self._to_tell.add(shard)
 
@@ -93,9 +99,7 @@ class Credits:
         self._goals = []
         for shard in range(self._shards):
             if shard != home:
-                self._told[shard] = self._held[shard] = 0
-                self._waiting[shard] = False
-                self._to_tell.discard(shard)
+                self._forget(shard)
         if self._told[home] != self.max_backlog:
             self._tell(home, self.max_backlog)
 
@@ -115,13 +119,39 @@ class Credits:
             self._active_at_ms.append(0.0)
             self._to_tell.add(shard)
         self._shards += count
-        share, rest = divmod(self.max_backlog, self._shards)
-        self._travelling = 0 < self.max_backlog < self._shards
-        most = [1 if self._travelling else share + (shard < rest) for shard in range(self._shards)]
+        self._share_anew()
+
+    def drop(self, shards: Iterable[int]) -> None:
+        """Go on without some shards: what they had is for the others, and nothing is told to them any more."""
+        for shard in shards:
+            self._gone.add(shard)
+            self._forget(shard)
+            self.outstanding[shard] = 0
+        self._share_anew()
+
+    def _forget(self, shard: int) -> None:
+        self._told[shard] = self._held[shard] = 0
+        self._waiting[shard] = False
+        self._to_tell.discard(shard)
+
+    def _share_anew(self) -> None:
+        """Aim at equal shares: who has too much is told so now, and who has too little as that is given back."""
+        shares = self._shares()
+        most = [min(1, self.max_backlog)] * self._shards if self._travelling else shares
         for shard, credit in enumerate(most):
             if self._told[shard] > credit:
                 self._tell(shard, credit)
-        self._goals = [] if self._travelling else most
+        self._goals = [] if self._travelling else shares
+
+    def _shares(self) -> list[int]:
+        """What each shard has if the backlog is dealt out evenly; whether credits travel is found out with it."""
+        there = [shard for shard in range(self._shards) if shard not in self._gone]
+        self._travelling = 0 < self.max_backlog < len(there)
+        share, rest = divmod(self.max_backlog, max(1, len(there)))
+        shares = [0] * self._shards
+        for at, shard in enumerate(there):
+            shares[shard] = share + (at < rest)
+        return shares
 
     def due(self, now_ms: float) -> list[Grant]:
         """What is to be told to which shard now; the caller does so."""
@@ -149,12 +179,10 @@ class Credits:
 
     def _deal(self) -> None:
         self._goals = []
-        share, rest = divmod(self.max_backlog, self._shards)
-        self._travelling = 0 < self.max_backlog < self._shards
-        self._next = rest if self._travelling else 0
-        for shard in range(self._shards):
-            credit = share + (shard < rest)
-            if credit != self._told[shard] or self._waiting[shard]:
+        shares = self._shares()
+        self._next = shares.index(0) if self._travelling and 0 in shares else 0
+        for shard, credit in enumerate(shares):
+            if shard not in self._gone and (credit != self._told[shard] or self._waiting[shard]):
                 self._tell(shard, credit)
 
     def _tell(self, shard: int, credit: int) -> None:
@@ -177,7 +205,8 @@ class Credits:
             if free <= 0:
                 return
             shard = (self._next + step) % self._shards
-            if not self._told[shard] and not self._waiting[shard] and not self.outstanding[shard]:
+            idle = not self._told[shard] and not self._waiting[shard] and not self.outstanding[shard]
+            if idle and shard not in self._gone:
                 self._tell(shard, 1)
                 self._next = (shard + 1) % self._shards
                 free -= 1

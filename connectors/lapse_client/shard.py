@@ -12,10 +12,11 @@ class Shard:
         partition: partition of the commands and deliveries topics.
         epoch: the highest reign seen; what lower ones write later is void.
         epoch_text: the same as the header has it, so that equality is seen without parsing.
+        gone: its entity was deleted, and the client goes on without it.
         sent_at_ms: when the last command went there, by `clock.elapsed_ms`.
     """
 
-    __slots__ = ("entity", "epoch", "epoch_text", "index", "partition", "sent_at_ms")
+    __slots__ = ("entity", "epoch", "epoch_text", "gone", "index", "partition", "sent_at_ms")
 
     def __init__(self, index: int, entity: str, partition: int) -> None:
         self.index = index
@@ -23,6 +24,7 @@ class Shard:
         self.partition = partition
         self.epoch = -1
         self.epoch_text: bytes | None = None
+        self.gone = False
         self.sent_at_ms = 0.0
 
     def __repr__(self) -> str:

@@ -193,6 +193,10 @@ class SowClient:
     def refused(self, shard: Shard, answer: Answer) -> None:
         """Nothing is sent without waiting for the answer (from `Channel`)."""
 
+    def goes_on_without(self, entity: str) -> bool:
+        """No: it is the only one (from `Channel`)."""
+        return False
+
     def taken_over(self, shard: Shard) -> None:
         """Ask the shard again (from `Channel`)."""
         for query in list(self._queries):

@@ -161,6 +161,10 @@ class SowSubscription:
         self.arrivals.put([SowRecord(kind="resubscribed", partition=shard.partition)])
         self._subscribe(shard)
 
+    def goes_on_without(self, entity: str) -> bool:
+        """No: it is the only one (from `Channel`)."""
+        return False
+
     def taken_over(self, shard: Shard) -> None:
         """Nothing: the shard knows its subscriptions, and begins their queries again by itself (from `Channel`)."""
 

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Literal
 
-from lapse_client.connection import Connection, entities
+from confluent_kafka import KafkaException, TopicPartition
+
+from lapse.protocol import topic
+from lapse_client.connection import Connection, entities, log_end
 from lapse_client.delivery import Delivery, Settling
 from lapse_client.error import Closed, LapseError, UnknownEntity
 from lapse_client.settlement import SettlementResult, results
@@ -40,7 +43,8 @@ class QueueSubscriber:
 
     Args:
         queue: its name, or a compiled regular expression: then all queues whose whole name matches; at least one has
-            to exist at the start, and those that come later are joined within seconds.
+            to exist at the start. Those that come later are joined within seconds; when one is deleted, it goes on with
+            the others, and waits for further ones when it was the last.
         max_backlog: most unsettled deliveries at once, over all partitions; 0 = barriers only.
         connection: the cluster; from the environment by default.
         name: of the subscription, for people and for peeks; unique by default.
@@ -107,7 +111,8 @@ class QueueSubscriber:
             ConnectionFailed: no broker answered.
         """
         if self._subscription is None:
-            subscription = Subscription(self._connection, self._queues(), self.terms, self._on_refused)
+            by_pattern = isinstance(self.queue, re.Pattern)
+            subscription = Subscription(self._connection, self._queues(), self.terms, self._on_refused, by_pattern)
             subscription.start(self._timeout_s)
             self._subscription = subscription
             if isinstance(self.queue, re.Pattern):
@@ -273,10 +278,19 @@ class QueueSubscriber:
         while not self._stopping.wait(LOOK_EVERY_S):
             try:
                 for name in entities(self._connection.partitions(), sow=False):
-                    if pattern.fullmatch(name) and name not in self.subscription.queues:
-                        self.subscription.join(name, self._connection.shards("queue", name))
-            except LapseError as error:
+                    if pattern.fullmatch(name) and self.subscription.may_join(name):
+                        self.subscription.join(name, self._ends(name))
+            except (LapseError, KafkaException) as error:
                 log.info("could not look for further queues: %s", error)
+
+    def _ends(self, queue: str) -> list[TopicPartition]:
+        """Where the deliveries of a queue end now; its topics may be about to go, so nobody else waits for this."""
+        consumer = self._connection.consumer()
+        try:
+            shards = self._connection.shards("queue", queue)
+            return [log_end(consumer, topic.deliveries(queue), partition) for partition in range(shards)]
+        finally:
+            consumer.close()
 
 
 def _handle(handler: Handler, delivery: Delivery) -> None:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Final, cast
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import Message, TopicPartition
 
 from lapse.protocol import header, prefetch
-from lapse.protocol.answer import Answer
+from lapse.protocol.answer import Answer, Settlement
 from lapse.protocol.command import Command
 from lapse_client.acknowledgments import Acknowledgments
 from lapse_client.arrivals import Arrivals
-from lapse_client.channel import Channel, Fields, forgotten
+from lapse_client.channel import Channel, Fields, forgotten, tells_of_end
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.credit import Credits, Grant
@@ -36,6 +36,9 @@ TICK_S: Final = 0.05
 _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 """Assumed until a shard has told the queue's own."""
 
+DISMANTLING_MS: Final = 10_000.0
+"""How long the topics of a deleted queue may still be there; it is not joined again before."""
+
 RESEND_MS: Final = 15_000.0
 """A `subscribe` without an answer for so long is sent again."""
 
@@ -48,6 +51,7 @@ class Subscription:
         queues: names and numbers of shards.
         terms: what is asked for.
         on_refused: told of settlements that were refused and that nobody waits for; called by the channel's thread.
+        by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
     """
 
     def __init__(
@@ -56,7 +60,9 @@ class Subscription:
         queues: Sequence[tuple[str, int]],
         terms: Terms,
         on_refused: Callable[[SettlementResult], None] | None = None,
+        by_pattern: bool = False,
     ) -> None:
+        self._by_pattern = by_pattern
         self.terms = terms
         self.arrivals: Arrivals[Delivery] = Arrivals()
         self.read: Callable[[Shard, Message, Fields], Delivery | Referenced] = functools.partial(Delivery, self)
@@ -79,9 +85,10 @@ class Subscription:
         self._error: BaseException | None = None
         self._generations = [0] * len(self._shards)  # one more each time that a shard has forgotten us
         self._first = len(self._shards)
-        self._joining: deque[tuple[str, int]] = deque()
+        self._joining: deque[tuple[str, Sequence[TopicPartition]]] = deque()
         self.queues = {queue for queue, _ in queues}
         """Names of the queues that are subscribed to, or about to be."""
+        self._left_at_ms: dict[str, float] = {}
         self._stopped = False
         self._closing = False
         self._advised: set[str] = set()
@@ -107,11 +114,16 @@ class Subscription:
             self._close_channel()
             raise error
 
-    def join(self, queue: str, shards: int) -> None:
-        """Take in one more queue; by the channel's thread, soon."""
+    def may_join(self, queue: str) -> bool:
+        """Whether a queue is new; one that was deleted is, once its topics had the time to go."""
+        left_at_ms = self._left_at_ms.get(queue)
+        return queue not in self.queues and (left_at_ms is None or elapsed_ms() - left_at_ms >= DISMANTLING_MS)
+
+    def join(self, queue: str, ends: Sequence[TopicPartition]) -> None:
+        """Take in one more queue, whose deliveries end there; by the channel's thread, soon."""
         if queue not in self.queues:
             self.queues.add(queue)
-            self._joining.append((queue, shards))
+            self._joining.append((queue, ends))
 
     def stop(self) -> None:
         """Hand out no more; what was handed out can still be settled."""
@@ -131,7 +143,7 @@ class Subscription:
         self._closing = True
         if self._error is None:
             self.flush()
-            leave = [(shard, self._command("unsubscribe")) for shard in self._shards]
+            leave = [(shard, self._command("unsubscribe")) for shard in self._shards if not shard.gone]
             try:
                 self.channel.ask(leave, timeout_s)
             except LapseError as error:
@@ -209,6 +221,9 @@ class Subscription:
                 if answer:
                     asked.append((shard, command))
                     continue
+                if shard.gone:
+                    self._too_late(shard, how, bookmarks)
+                    continue
                 future = self.channel.send(shard, command)
                 if how == "renew":
                     future.add_done_callback(lambda done, group=group: self._renewed(done, group))  # type: ignore[misc]
@@ -230,6 +245,8 @@ class Subscription:
                 with self._lock:
                     self._credits.delivered(record.shard.index, len(record.messages), elapsed_ms())
                 self._records.add(record)
+        if self._left_at_ms:
+            arrived = [delivery for delivery in arrived if not delivery.shard.gone]
         counts: dict[int, int] = {}
         for delivery in arrived:
             if not delivery.is_barrier:
@@ -274,6 +291,31 @@ class Subscription:
     def taken_over(self, shard: Shard) -> None:
         """Nothing: the shard knows its subscriptions (from `Channel`)."""
 
+    def goes_on_without(self, entity: str) -> bool:
+        """Leave a queue that was deleted if more than names were subscribed to (from `Channel`)."""
+        if not self._by_pattern:
+            return False
+        log.warning("%s was deleted; the subscription goes on without it", entity)
+        self.queues.discard(entity)
+        self._left_at_ms[entity] = elapsed_ms()
+        gone = [shard.index for shard in self._shards if shard.entity == entity and not shard.gone]
+        self.channel.leave(entity)
+        self.arrivals.remove(lambda delivery: delivery.shard.gone)
+        with self._lock:
+            for index in gone:
+                self._generations[index] += 1
+                self._subscribing.pop(index, None)
+            self._credits.drop(gone)
+            self._unconfirmed.difference_update(gone)
+        if not self._unconfirmed:
+            self._confirmed.set()
+        return True
+
+    def _too_late(self, shard: Shard, how: str, bookmarks: Iterable[str]) -> None:
+        """Report settlements of messages that left with their queue."""
+        settlements = tuple(Settlement(bookmarks=text, result="already_settled") for text in bookmarks)
+        self.refused(shard, Answer(id="", command=how, status="ok", settlements=settlements))
+
     def tick(self) -> float:
         """Send what is due: acknowledgments, credits, heartbeats (from `Channel`)."""
         now_ms = elapsed_ms()
@@ -284,25 +326,19 @@ class Subscription:
             self._grant(now_ms)
             beat_ms = self._heartbeat_timeout_ms / 3
             for shard in self._shards:
-                if now_ms - shard.sent_at_ms >= beat_ms:
+                if now_ms - shard.sent_at_ms >= beat_ms and not shard.gone:
                     self.channel.send(shard, self._command("heartbeat", answer="errors"))
         if self._credits.travelling:
             return TICK_S / 5
         return min(TICK_S, max(0.001, self.terms.ack_interval_ms / 2000), self._heartbeat_timeout_ms / 12_000)
 
-    def _join(self, queue: str, shards: int) -> None:
-        try:
-            ends = self.channel.ends(queue, shards)
-        except KafkaException as error:
-            log.warning("%s cannot be joined yet: %s", queue, error)
-            self.queues.discard(queue)
-            return
+    def _join(self, queue: str, ends: Sequence[TopicPartition]) -> None:
         log.info("%s: joined", queue)
-        self._acknowledgments.grow(shards)
-        self._generations += [0] * shards
+        self._acknowledgments.grow(len(ends))
+        self._generations += [0] * len(ends)
         self.channel.join(queue, ends)
         with self._lock:
-            self._credits.grow(shards)
+            self._credits.grow(len(ends))
 
     def full(self) -> bool:
         """Never: the backlog bounds what can arrive (from `Channel`)."""
@@ -319,6 +355,9 @@ class Subscription:
         return min(self.terms.ack_batch_size, max(1, self._credits.credit(shard.index) // 2))
 
     def _send_acks(self, shard: Shard, ranges: list[str], count: int) -> None:
+        if shard.gone:
+            self._too_late(shard, "acknowledge", ranges)
+            return
         for bookmarks in chunks(ranges):
             self.channel.send(shard, self._command("acknowledge", bookmarks=bookmarks, answer="errors"))
         with self._lock:
@@ -345,12 +384,15 @@ class Subscription:
             future.add_done_callback(lambda done, grant=grant: self._subscribed(grant, done))  # type: ignore[misc]
 
     def _subscribed(self, grant: Grant, future: Future[Answer]) -> None:
-        if future.cancelled() or self._closing:
+        shard = self._shards[grant.shard]
+        if future.cancelled() or self._closing or shard.gone:
             return
         error = future.exception()
         answer = None if error else future.result()
         if answer is not None and answer.status != "ok":
-            error = CommandFailed(self._shards[grant.shard].entity, answer)
+            if tells_of_end(answer) and self.goes_on_without(shard.entity):
+                return
+            error = CommandFailed(shard.entity, answer)
         if answer is None or error is not None:
             if isinstance(error, CommandFailed) and grant.shard >= self._first:
                 log.warning("the subscription goes on without it: %s", error)  # one that was not asked for by name
@@ -364,10 +406,10 @@ class Subscription:
             if (most := answer.counts.get("max_per_subscription_backlog")) is not None:
                 self._credits.lower(most)
             if (home := answer.counts.get("home")) is not None:
-                self._concentrate(self._shards[grant.shard].entity, home)
+                self._concentrate(shard.entity, home)
             self._unconfirmed.discard(grant.shard)
         self._beat_as_told(answer)
-        self._advise(self._shards[grant.shard].entity, answer)
+        self._advise(shard.entity, answer)
         if not self._unconfirmed:
             self._confirmed.set()
 
@@ -388,10 +430,13 @@ class Subscription:
 
     def _concentrate(self, queue: str, home: int) -> None:
         """In total order one shard delivers everything, so it gets the whole backlog; of several queues none does."""
-        if all(shard.entity == queue for shard in self._shards) and 0 <= home < len(self._shards):
-            self._credits.concentrate(home)
+        there = [shard for shard in self._shards if not shard.gone]
+        if all(shard.entity == queue for shard in there) and 0 <= home < len(there):
+            self._credits.concentrate(there[home].index)
 
     def _lost(self, shard: Shard) -> None:
+        if shard.gone:
+            return
         log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
         self._generations[shard.index] += 1
         with self._lock:

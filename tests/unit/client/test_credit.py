@@ -94,6 +94,28 @@ def test_shards_that_join_get_their_share_once_the_others_have_given_it_back(
         assert max(dealt) - min(dealt) <= 1
 
 
+@given(st.integers(1, 8), st.sets(st.integers(0, 7), max_size=7), st.integers(0, 40))
+def test_what_shards_had_that_are_gone_is_for_the_others(shards: int, gone: set[int], max_backlog: int) -> None:
+    gone = {shard for shard in gone if shard < shards}
+    deal = Credits(shards, max_backlog)
+    for grant in deal.due(0.0):
+        deal.answered(grant.shard, grant.credit, 0.0)
+        deal.delivered(grant.shard, grant.credit, 0.0)
+    deal.drop(gone)
+    for shard in gone:  # whatever comes late
+        deal.delivered(shard, 1, 1.0)
+        deal.settled(shard, 1, 1.0)
+        deal.lost(shard)
+    for now in range(4):
+        for grant in deal.due(float(now)):
+            assert grant.shard not in gone
+            deal.answered(grant.shard, grant.credit, float(now))
+        assert deal.total() <= max_backlog
+    dealt = [deal.credit(shard) for shard in range(shards) if shard not in gone]
+    assert sum(dealt) == (max_backlog if dealt else 0)
+    assert not dealt or max(dealt) - min(dealt) <= 1
+
+
 class Traffic(RuleBasedStateMachine):
     """Shards that deliver whatever their credit allows, with commands and answers in flight."""
 
@@ -126,6 +148,13 @@ class Traffic(RuleBasedStateMachine):
             for per_shard in (self.allowed, self.leased, self.held):
                 per_shard += [0] * count
 
+    @rule(first=st.integers(0, 7), count=st.integers(1, 3))
+    def a_queue_is_deleted(self, first: int, count: int) -> None:
+        gone = [shard for shard in range(first, first + count) if shard < len(self.asked)]
+        self.credits.drop(gone)
+        for shard in gone:  # what it sent may still be on its way; nothing is leased there
+            self.asked[shard], self.allowed[shard], self.leased[shard] = [], 0, 0
+
     @rule(number=st.integers(0, 5))
     def shard_reads_a_command(self, number: int) -> None:
         shard = self.shard(number)
@@ -157,7 +186,7 @@ class Traffic(RuleBasedStateMachine):
         shard = self.shard(number)
         if self.held[shard]:
             self.held[shard] -= 1
-            self.leased[shard] -= 1
+            self.leased[shard] = max(0, self.leased[shard] - 1)
             self.credits.settled(shard, 1, self.now)
 
     @invariant()
