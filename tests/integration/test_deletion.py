@@ -6,6 +6,7 @@ One worker serves all entities of the first part, loses them one after the other
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner, Result
@@ -162,6 +163,49 @@ def test_a_sow_topic_is_deleted_like_a_queue(lot: Deployment) -> None:
     gone = [event for event in lot.events("prices") if event.reasons]
     assert sorted((event.key, event.reasons) for event in gone) == [(b"k0", ("purged",)), (b"k1", ("purged",))]
     still_served(lot, "other")
+
+
+@pytest.mark.feature("C4", "Q1")
+def test_several_queues_are_deleted_at_once_while_another_is_at_work(deploy: Deploy) -> None:
+    stems = [f"gone{number}" for number in range(4)]
+    one = deploy({**{stem: {"partitions": 2} for stem in stems}, "other": {}}).apply()
+    workers = [one.worker(), one.worker()]
+    until(lambda: sum(worker.shards for worker in workers) >= 9, "the shards are shared", 60)
+    values = [str(number) for number in range(2_000)]
+    one.write("other", *values)
+    with one.subscriber("other", 10) as subscriber:
+        with ThreadPoolExecutor(len(stems)) as threads:
+            done = [threads.submit(lapse, one, "queue", "delete", one.name(stem)) for stem in stems]
+            got = []
+            for delivery in subscriber.messages(60):
+                got.append((delivery.value or b"").decode())
+                delivery.acknowledge()
+                if len(got) >= len(values):
+                    break
+        assert sorted(got) == sorted(values), "each once, none twice"
+    for result in done:
+        assert result.result().exit_code == 0, result.result().output
+    until(lambda: not any(own(one, stem) for stem in stems), "the topics of all are removed", 90)
+    still_served(one, "other")
+    for worker in workers:
+        assert worker.running, one.logs()
+
+
+@pytest.mark.feature("C4")
+def test_a_worker_that_has_lost_its_only_queue_stays_and_takes_nothing_from_others(deploy: Deploy) -> None:
+    """It serves nothing any more, not even a queue of the same name that comes later: another worker does."""
+    one = deploy({"only": {"partitions": 2}}).apply()
+    idle = one.worker().wait_for_shards(2)
+    assert lapse(one, "queue", "delete", one.name("only")).exit_code == 0
+    until(lambda: not own(one, "only"), "the topics are removed", 60)
+    until(lambda: "nothing is left to serve" in idle.text, "the worker says so")
+    one.apply()
+    one.worker().wait_for_shards(2, 60)
+    for partition in range(2):
+        one.write("only", "anew", partition=partition)
+    until(lambda: one.depth("only")["depth"] == 2, "both shards read", 60)
+    assert idle.running, one.logs()
+    assert idle.stop() == 0
 
 
 @pytest.mark.feature("C4", "Q16", "Q17")

@@ -98,6 +98,8 @@ class Dismantling:
             conductor._topics.discard(channel)
         left = await conductor._update_indices()
         if not left:
+            consumer: Any = self._app.consumer
+            await consumer.leave()
             logger.warning("nothing is left to serve")
             return
         before = self._app.rebalancing_count

@@ -65,6 +65,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._fetch_max_wait_ms = FETCH_MAX_WAIT_MS
         return consumer
 
+    async def leave(self) -> None:
+        """Leave the group."""
+        await self.call_thread(self._ensure_consumer().unsubscribe)
+
 
 class BatchConsumer(driver.Consumer):
     """Faust's aiokafka consumer, handing over whole batches."""
@@ -77,6 +81,12 @@ class BatchConsumer(driver.Consumer):
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def leave(self) -> None:
+        """Read nothing any more, and leave the group: what has the same names later is for others (C4)."""
+        self.stop_flow()
+        thread: Any = self._thread
+        await thread.leave()
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:  # noqa: ASYNC109  # Faust's
         """Fetch, and yield one message per partition whose value is the list of its records."""
