@@ -1,6 +1,9 @@
 """Kafka over TLS and SASL for every part, and no secret where others can read it (X5)."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -101,6 +104,41 @@ def deployment(secured, tmp_path):
     made = Secured(secured.servers, tmp_path, {"orders": {"expiration": "1s"}})
     yield made
     made.close()
+
+
+@pytest.mark.feature("Q17")
+def test_messages_are_handed_over_to_it_and_back(deployment, deploy, tmp_path):
+    """`lapse transfer --config`: the security of either side is in a file, and the password in the environment."""
+    plain = deploy({"orders": {"expiration": "1h"}}).apply()
+    plain.worker().wait_for_shards(1)
+    deployment.apply().worker().wait_for_shards(1)
+    security = f'protocol = "SASL_SSL"\nsasl_mechanism = "SCRAM-SHA-512"\nusername = "{USER}"\n'
+    security += f'ca_file = "{deployment.security.ca_file}"\n'
+    headers = [("lapse-ttl-ms", b"600000")]
+    for here, there, side in ((plain, deployment, "to"), (deployment, plain, "from")):
+        here.write("orders", "a", "b", headers=headers) if here is plain else None
+        until(lambda here=here: here.depth("orders")["depth"] == 2, "two messages")
+        file = tmp_path / f"{side}.toml"
+        file.write_text(
+            f'from = "{here.servers}"\nto = "{there.servers}"\nto_queue = "{there.name("orders")}"\n'
+            f"[{side}_security]\n{security}"
+        )
+        command = [sys.executable, "-m", "lapse", "transfer", here.name("orders"), "--all", "--json", "-c", str(file)]
+        wrong = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env={**os.environ, "LAPSE_SASL_PASSWORD": "s3cret-no"}
+        )
+        assert wrong.returncode == 1
+        assert "Traceback" not in wrong.stderr
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env=os.environ | deployment.environment()
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["transferred"] == 2
+        assert here.depth("orders")["depth"] == 0
+        assert [text for text in (wrong.stdout + wrong.stderr, done.stdout + done.stderr) if PASSWORD in text] == []
+    with plain.subscriber("orders", 2) as subscriber:
+        assert {subscriber.receive(20).value for _ in range(2)} == {b"a", b"b"}
+    assert has_password(tmp_path) == []
 
 
 @pytest.mark.feature("Q5", "D1")
