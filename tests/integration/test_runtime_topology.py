@@ -268,3 +268,21 @@ def test_check_and_the_worker_compare_retention_with_lifetimes(deploy: Deploy) -
     assert "is compacted" in warned[here.name("latest")]
     worker = here.worker().wait_for_shards(7)
     assert all(line.removeprefix("Warning: ") in worker.text for line in warned.values())
+
+
+@pytest.mark.feature("X5", "X7")
+def test_a_broker_that_cannot_be_spoken_to_is_told_with_its_cause_and_without_the_password(deploy: Deploy) -> None:
+    here = deploy({"q": {}})
+    text = here.config.read_text("utf-8")
+    sasl = '\n[security]\nprotocol = "SASL_PLAINTEXT"\nusername = "u"\npassword = "hunter2"\n'
+    for security, cause in (
+        (sasl, "SASL PLAIN mechanism handshake failed"),
+        ('\n[security]\nprotocol = "SSL"\n', "SSL"),
+    ):
+        here.config.write_text(text + security, "utf-8")
+        told = here.lapse("check")
+        assert told.returncode == REFUSED
+        assert f"no answer from Kafka at {here.servers}: " in told.stderr
+        assert cause in told.stderr
+        assert "[security] says how to speak to it" in told.stderr
+        assert "hunter2" not in told.stderr + told.stdout

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AdminClient,
     AlterConfigOpType,
@@ -317,9 +317,11 @@ class Cluster:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._cause = ""
         settings: dict[str, Any] = {
             "bootstrap.servers": config.lapse.brokers,
             "log_level": 0,  # librdkafka would tell of every try; the error below says it once
+            "error_cb": self._note,
             **security.for_librdkafka(config.security),
         }
         self._settings = settings
@@ -341,13 +343,20 @@ class Cluster:
             self._remove([one for one in names.own(self._config.lapse.app_id, name) if one in found.existing])
         return self._look() if cut_short else found
 
+    def _note(self, error: KafkaError) -> None:
+        """Keep why a broker could not be spoken to: the last cause, for the tries differ in time only."""
+        if error.name() != "_ALL_BROKERS_DOWN":
+            self._cause = error.str()
+
     def _look(self) -> Topology:
         try:
             metadata = self._admin.list_topics(timeout=_PATIENCE_S)
         except KafkaException as error:
+            self._admin.poll(0)  # brings what was noted
             raise TopologyError(
-                f"no answer from Kafka at {self._config.lapse.brokers}: {error.args[0].str()}. Is it running? "
-                "`lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another"
+                f"no answer from Kafka at {self._config.lapse.brokers}: {self._cause or error.args[0].str()}. "
+                "Is it running? `lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another, and "
+                "[security] says how to speak to it"
             ) from error
         existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         plain = Topology(self._config, existing)
