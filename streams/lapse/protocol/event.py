@@ -33,7 +33,6 @@ class EventKind(StrEnum):
     UNSUBSCRIBED = "unsubscribed"
     PAUSED = "paused"
     RESUMED = "resumed"
-    RECOVERED = "recovered"
 
 
 _MAX_DETAIL_CHARACTERS: Final = 1_000

@@ -12,6 +12,7 @@ from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.repeats import sift, without
 from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.source import Source
 from lapse.core.queue.step import Happening, Messages, Step
 from lapse.core.queue.trait import NONE, Traits
 from lapse.core.queue.view import RecordView
@@ -57,8 +58,20 @@ class Entrance:
                 self._schedule.add(number, offset, NEVER, deadline_ms, of_one, step, facts)
             else:
                 self._schedule.add(number, offset, at_ms, deadline_ms, of_one, step)
+        if scheduled:
+            self._tell_scheduled(source, arrivals, records[-1].timestamp, step)
         self._refuse(number, records, arrivals, step)
         source.next_offset = max(source.next_offset, behind)
+
+    def _tell_scheduled(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
+        """Tell of the messages that are out of sight until their instant; one event for all (L5, D4)."""
+        some = [one for one in arrivals.scheduled if not one.transfer]
+        if some:
+            offsets = np.array([one.offset for one in some], np.int64)
+            deadlines_ms = np.array([one.deadline_ms for one in some], np.int64)
+            none_yet = np.zeros(len(some), np.uint32)
+            messages = Messages(source.topic, source.partition, offsets, deadlines_ms, none_yet, None)
+            step.happenings.append(Happening("scheduled", now_ms, messages))
 
     def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
         """Leave out messages whose id was seen within the window; forget ids that are older (X6, C43)."""

@@ -229,6 +229,7 @@ class Oracle:
             elif record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
                 message.state, message.at_ms = "scheduled", record.enqueue_at_ms
                 self.messages[bookmark] = message
+                self.events.append(Told("scheduled", bookmark))
             else:
                 self.messages[bookmark] = message
                 self.order.append(bookmark)

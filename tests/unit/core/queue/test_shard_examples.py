@@ -285,6 +285,18 @@ def test_scheduled_messages_take_their_places_in_the_order_of_their_instants() -
         assert got(one.deliver(), "inky") == [3, 1, 2, 0]
 
 
+@pytest.mark.feature("D4", "L5")
+def test_messages_that_are_scheduled_together_are_told_in_one_event() -> None:
+    one = world()
+    for _ in range(3):
+        one.publish("orders", enqueue_at_ms=5_000)
+    one.publish("orders")
+    step = one._open()
+    one.shard.arrive("orders", 0, one.topics["orders", 0], step)
+    (told,) = [event for event in step.happenings if event.kind == "scheduled"]
+    assert list(told.messages.ranges()) == [(0, 2)]
+
+
 @pytest.mark.feature("C16", "L5")
 def test_a_scheduled_message_is_not_settled() -> None:
     one = with_messages(said={"enqueue_at_ms": 5_000})

@@ -42,7 +42,7 @@ STATES = {
 }
 EVENTS = frozenset(
     (
-        "acknowledged cancelled renewed lease_returned delivered_at_most_once barrier_released repeated "
+        "acknowledged cancelled renewed lease_returned delivered_at_most_once barrier_released repeated scheduled "
         "transferring transferred transfer_cancelled transfer_confirmed"
     ).split()
 )
