@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from lapse.core.sow import journal
+from lapse.core.sow.departure import Departures
 from lapse.core.sow.life import Life
 from lapse.core.sow.output import Departure, Happening, Reply, Step
 from lapse.core.sow.query import Inquiry, Query
@@ -87,15 +88,17 @@ class Commands:
 
     Args:
         state: the shard's memory.
-        life: what happens to its records.
+        life: what updates do to its records.
+        departures: how its records leave.
     """
 
-    __slots__ = ("_life", "_settings", "_state")
+    __slots__ = ("_departures", "_life", "_settings", "_state")
 
-    def __init__(self, state: SowState, life: Life) -> None:
+    def __init__(self, state: SowState, life: Life, departures: Departures) -> None:
         self._state = state
         self._settings = state.settings
         self._life = life
+        self._departures = departures
 
     def handle(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:
         """Do what a command asks, as of an instant; a refused one does nothing.
@@ -229,7 +232,7 @@ class Commands:
             elif facts_of(entry).timestamp_ms > at_ms or not _select(compiled, self._state, name, entry):
                 skipped += 1
             else:
-                self._life.delete(name, entry, at_ms, step)
+                self._departures.delete(name, entry, at_ms, step)
                 removed += 1
         return {"removed": removed + withdrawn, "skipped": skipped}
 
@@ -268,8 +271,8 @@ class Commands:
     def _delete_unseen(self, name: bytes, entry: bytes | None, at_ms: int, step: Step) -> None:
         """Delete a key that is not there, or has expired: updates stamped before may not have been read yet (C1)."""
         if entry is not None:
-            self._life.expire(name, entry, at_ms, step)
-        self._life.bury(name, at_ms, step)
+            self._departures.expire(name, entry, at_ms, step)
+        self._departures.bury(name, at_ms, step)
 
     def _depth(self, at_ms: int) -> int:
         state = self._state

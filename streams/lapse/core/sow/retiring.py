@@ -8,6 +8,7 @@ from typing import Final
 from lapse.core.lifetime import NEVER
 from lapse.core.retirement import RETIREMENT, Cause, Report, Retirement, Verdict, Word
 from lapse.core.sow import journal
+from lapse.core.sow.departure import Departures
 from lapse.core.sow.life import Life
 from lapse.core.sow.output import Departure, Happening, Step
 from lapse.core.sow.state import SowState
@@ -19,11 +20,12 @@ _AT_ONCE: Final = 10_000
 class SowEstate:
     """What the agreement asks of a SOW shard (`lapse.core.agreement.Estate`)."""
 
-    __slots__ = ("_life", "_state")
+    __slots__ = ("_departures", "_life", "_state")
 
-    def __init__(self, state: SowState, life: Life) -> None:
+    def __init__(self, state: SowState, life: Life, departures: Departures) -> None:
         self._state = state
         self._life = life
+        self._departures = departures
 
     @property
     def retirement(self) -> Retirement | None:
@@ -46,9 +48,9 @@ class SowEstate:
         state = self._state
         for name, entry in list(islice(state.entries.items(), _AT_ONCE)):
             if state.is_due(entry, now_ms):
-                self._life.expire(name, entry, now_ms, step)
+                self._departures.expire(name, entry, now_ms, step)
             else:
-                self._life.purge(name, entry, now_ms, step)
+                self._departures.purge(name, entry, now_ms, step)
         for name, _ in list(state.schedule):
             self._life.purge_version(name, now_ms, step)
         for name in list(state.graves):

@@ -16,7 +16,9 @@ from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
+from lapse.core.sow.audience import Audience
 from lapse.core.sow.command import Command, Commands
+from lapse.core.sow.departure import Departures
 from lapse.core.sow.dying import Deathbed
 from lapse.core.sow.journal import RECORD
 from lapse.core.sow.life import Life
@@ -45,17 +47,30 @@ class SowShard:
         state: what the shard remembers; read only.
     """
 
-    __slots__ = ("_commands", "_deathbed", "_ids", "_life", "_statements", "agreement", "settings", "state")
+    __slots__ = (
+        "_audience",
+        "_commands",
+        "_deathbed",
+        "_departures",
+        "_ids",
+        "_life",
+        "_statements",
+        "agreement",
+        "settings",
+        "state",
+    )
 
     def __init__(self, settings: SowSettings) -> None:
         self.settings = settings
         self.state = SowState(settings)
-        self._life = Life(self.state)
+        self._audience = Audience(self.state)
+        self._departures = Departures(self.state, self._audience)
+        self._life = Life(self.state, self._departures, self._audience)
         self._statements = Statements(settings.expiration)
         self._ids = Batch(self.state.repeats, -1, 0)
-        self._commands = Commands(self.state, self._life)
+        self._commands = Commands(self.state, self._life, self._departures)
         self._deathbed = Deathbed(self.state)
-        estate = SowEstate(self.state, self._life)
+        estate = SowEstate(self.state, self._life, self._departures)
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, estate)
 
     # --- in --------------------------------------------------------------------------------------------------
@@ -120,7 +135,7 @@ class SowShard:
                         fresh = head + block + value if block else head + value
                         state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, step)
                         if subscribers:
-                            self._life.tell(name, old, fresh, step)
+                            self._audience.tell(name, old, fresh, step)
                         if step.bytes >= max_bytes:
                             break
                         continue
@@ -148,13 +163,13 @@ class SowShard:
             update = read(record, source, at_ms, self.settings)
         except Refused as refused:
             if home.speaks_for(partition):
-                self._life.refuse(record, topic, partition, refused, at_ms, step)
+                self._departures.refuse(record, topic, partition, refused, at_ms, step)
             return
         if home.holds(update.key):
             try:
                 self._life.take(update, step)
             except Refused as refused:
-                self._life.refuse(record, topic, partition, refused, at_ms, step)
+                self._departures.refuse(record, topic, partition, refused, at_ms, step)
                 return
         # Every shard that reads a record remembers its id, so that all find the same repeats (C46).
         if name is not None and (update.deadline_ms > at_ms or not self.settings.expiration.enabled):
@@ -203,7 +218,7 @@ class SowShard:
             version_ms = NEVER if version is None else version[0]
             if self.settings.expiration.enabled:
                 names, more = state.deadlines.due(min(now_ms, version_ms), limit)
-                self._life.expire_all(names, now_ms, step)
+                self._departures.expire_all(names, now_ms, step)
                 limit -= len(names)
                 if more:
                     return True

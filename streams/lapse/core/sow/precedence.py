@@ -1,0 +1,97 @@
+"""Precedence: whether an update is later than what is known of its key (C46, C42, S10).
+
+Within one underlying partition the log's order decides. Between several, and for a scheduled version against updates,
+the stamps do, then the partition, the topic and the offset. Between deployments the instants at which updates counted
+where they were published do.
+"""
+
+from __future__ import annotations
+
+from lapse.core.sow.arrival import Update
+from lapse.core.sow.grave import NO_SOURCE, Grave
+from lapse.core.sow.origin import path_of
+from lapse.core.sow.record import Facts, facts_of, headers_of, payload_of
+from lapse.core.sow.state import SowState
+
+
+class Precedence:
+    """Compares the updates of one shard with its records and graves.
+
+    Args:
+        state: the shard's memory.
+    """
+
+    __slots__ = ("_settings", "_state")
+
+    def __init__(self, state: SowState) -> None:
+        self._state = state
+        self._settings = state.settings
+
+    def is_late(self, name: bytes, entry: bytes | None, update: Update, scheduled: bool) -> bool:
+        """Whether what is known of the key is later than this update.
+
+        Args:
+            name: the record's journal key.
+            entry: the packed record, if there is one.
+            update: the update.
+            scheduled: whether it is a version whose instant has come.
+        """
+        state = self._state
+        if entry is not None:
+            facts = facts_of(entry)
+            if scheduled:
+                return facts.timestamp_ms > update.timestamp_ms
+            path = path_of(headers_of(entry)) if facts.headers_bytes else b""
+            if path or update.origin is not None:
+                return _is_beaten(entry, facts, path, update)
+            if not self._settings.key and self._is_one_partition(facts.source, update.source):
+                return False
+            return self._order(facts.timestamp_ms, facts.source, facts.offset) >= self._order(
+                update.timestamp_ms, update.source, update.offset
+            )
+        grave = state.graves.get(name) if state.graves else None
+        if grave is None or (self._settings.remembers_removed and self._is_local(grave, update)):
+            return False
+        return self._order(grave.timestamp_ms, grave.source, grave.offset) >= self._order(
+            update.timestamp_ms, update.source, update.offset
+        )
+
+    def stamp(self, name: bytes, entry: bytes | None, update: Update) -> int:
+        """As of when an update counts: later than what was replicated and it replaces, whose clock may be ahead."""
+        if update.origin is not None:
+            return update.timestamp_ms
+        if entry is None:
+            grave = self._state.graves.get(name) if self._settings.remembers_removed else None
+            return update.timestamp_ms if grave is None else max(update.timestamp_ms, grave.timestamp_ms + 1)
+        facts = facts_of(entry)
+        if facts.timestamp_ms < update.timestamp_ms or not (facts.headers_bytes and path_of(headers_of(entry))):
+            return update.timestamp_ms
+        return facts.timestamp_ms + 1
+
+    def _is_one_partition(self, source: int, other: int) -> bool:
+        """Whether two sources are one partition, if only of topics that bore one name after the other (C42)."""
+        return source == other or self._state.sources[source] == self._state.sources[other]
+
+    def _is_local(self, grave: Grave, update: Update) -> bool:
+        """Whether an update was published here behind what removed the record, so that the log's order decides."""
+        return update.origin is None and not self._settings.key and grave.source != NO_SOURCE
+
+    def _order(self, timestamp_ms: int, source: int, offset: int) -> tuple[int, int, str, int]:
+        if source == NO_SOURCE:
+            return timestamp_ms, -1, "", -1
+        topic, partition = self._state.sources[source]
+        return timestamp_ms, partition, topic, offset
+
+
+def _is_beaten(entry: bytes, facts: Facts, path: bytes, update: Update) -> bool:
+    """Whether a stored record is later than an update, where one of the two was replicated (S10).
+
+    What is published here is always later than what is here; what comes along one path comes in its order.
+    """
+    if update.origin is None:
+        return False
+    if update.origin.spent:
+        return facts.timestamp_ms >= update.timestamp_ms
+    if path == update.origin.path:
+        return facts.timestamp_ms > update.timestamp_ms
+    return (facts.timestamp_ms, payload_of(entry)) >= (update.timestamp_ms, update.payload or b"")
