@@ -2,14 +2,16 @@
 
 import io
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import fastavro
 import pytest
+from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from lapse_client import Connection, Publisher, SowClient
-from support.log import until
+from support.log import Tail, texts, until
 from support.worker import Worker
 
 SCHEMA = {
@@ -70,3 +72,107 @@ def test_keys_filters_and_deltas_of_avro_records(
             publisher.publish(name, changed, delta=True)
         merged = {**ibm, "price": 2.0, "sizes": {"bid": 1, "ask": 5}}
         until(lambda: shown("/symbol = 'IBM'") == [(b'["IBM","N"]', merged)], "the delta")
+
+
+def field(name: str, kind: object, **more: object) -> dict[str, object]:
+    return {"name": name, "type": kind, **more}
+
+
+def schema(*fields: dict[str, object]) -> dict[str, object]:
+    return {"type": "record", "name": "Quote", "fields": list(fields)}
+
+
+V1 = schema(field("sym", "string"), field("price", "int"), field("desk", "string"))
+V2 = schema(
+    field("symbol", "string", aliases=["sym"]),
+    field("price", "double"),
+    field("venue", ["null", "string"], default=None),
+    field("lots", {"type": "map", "values": "long"}, default={"round": 100}),
+)
+V3 = schema(*V2["fields"], field("trader", "string", default="nobody"))  # type: ignore[misc]  # a list of fields
+
+
+class Writer:
+    """Writes payloads of one schema, in single-object encoding or in Confluent's format with an id."""
+
+    def __init__(self, tree: dict[str, object], number: int, confluent: bool) -> None:
+        self.schema = fastavro.parse_schema(tree)
+        rabin = bytes.fromhex(fingerprint(to_parsing_canonical_form(self.schema), "CRC-64-AVRO"))
+        self.frame = struct.pack(">BI", 0, number) if confluent else b"\xc3\x01" + rabin
+
+    def __call__(self, **row: object) -> bytes:
+        out = io.BytesIO()
+        out.write(self.frame)
+        fastavro.schemaless_writer(out, self.schema, row)
+        return out.getvalue()
+
+    def read(self, data: bytes) -> object:
+        assert data.startswith(self.frame), data[:10].hex()
+        return fastavro.schemaless_reader(io.BytesIO(data[len(self.frame) :]), self.schema, None)
+
+
+@pytest.mark.slow
+@pytest.mark.feature("S1", "S2", "S5", "S11", "X1", "X7", "D2")
+@pytest.mark.parametrize("confluent", [False, True], ids=["single-object", "confluent"])
+def test_records_of_older_and_newer_writers_are_one_topic(
+    kafka: str, unique: Callable[[str], str], tmp_path: Path, confluent: bool
+) -> None:
+    """The schema that a topic is read with changes while records of the old one are stored, and producers lag."""
+    for number, tree in enumerate((V1, V2, V3), 1):
+        (tmp_path / f"v{number}.avsc").write_text(json.dumps(tree), encoding="utf-8")
+    first, second, third = (Writer(tree, number, confluent) for number, tree in enumerate((V1, V2, V3), 1))
+    name = unique("quotes")
+    form = "avro-confluent" if confluent else "avro"
+    before = f'[sow."{name}"]\nkey = "/sym"\nvalue_format = "{form}"\nvalue_schema = "v1.avsc"\n'
+    writers = '{ 1 = "v1.avsc", 2 = "v2.avsc", 3 = "v3.avsc" }' if confluent else '["v1.avsc", "v3.avsc"]'
+    after = f'[sow."{name}"]\nkey = "/symbol"\nhash_index = "/symbol"\nvalue_format = "{form}"\n'
+    after += f'value_schema = "v2.avsc"\nvalue_writer_schemas = {writers}\n'
+    connection = Connection(kafka)
+    worker = Worker(tmp_path, kafka, unique("app"), before)
+    with worker, SowClient(name, connection=connection) as client, Publisher(connection) as publisher:
+
+        def keys(expression: str | None = None) -> list[bytes]:
+            return sorted(record.key or b"" for record in client.query(expression))
+
+        def payload(key: str) -> bytes:
+            (found,) = client.query(keys=[key])
+            return found.value or b""
+
+        publisher.publish(name, first(sym="IBM", price=3, desk="old"))
+        publisher.publish(name, first(sym="SAP", price=100, desk="old"))
+        until(lambda: len(keys()) == 2, "the records of the old schema")
+        worker.stop()
+
+        worker.configure(after)
+        worker.start()
+        publisher.publish(name, second(symbol="ABB", price=2.5, venue="Z", lots={}))
+        publisher.publish(name, third(symbol="BMW", price=60.5, venue=None, lots={}, trader="Ann"))
+        until(lambda: len(keys()) == 4, "the records of newer schemas")
+        assert keys("/price < 50 AND /venue IS NULL") == [b'["IBM"]'], "a promoted number, a default"
+        assert keys("/symbol = 'SAP'") == [b'["SAP"]'], "by the index, under the new name"
+        assert keys("/lots/round = 100") == [b'["IBM"]', b'["SAP"]']
+        assert keys("/desk = 'old'") == keys("/trader = 'Ann'") == [], "what the topic's schema does not have"
+
+        # A delta makes a record of the topic's own schema; one from an old writer has no word on newer fields.
+        publisher.publish(name, b'{"symbol": "IBM", "venue": "N"}', delta=True)
+        publisher.publish(name, first(sym="ABB", price=9, desk="old"), delta=True)
+        until(lambda: keys("/price = 9 AND /venue = 'Z'") == [b'["ABB"]'], "the delta of the old writer")
+        lots = {"round": 100}
+        assert second.read(payload('["IBM"]')) == {"symbol": "IBM", "price": 3.0, "venue": "N", "lots": lots}
+        assert second.read(payload('["ABB"]')) == {"symbol": "ABB", "price": 9.0, "venue": "Z", "lots": {}}
+        assert first.read(payload('["SAP"]')) == {"sym": "SAP", "price": 100, "desk": "old"}, "as it was published"
+
+        # A schema that nobody told of is a dead letter with what is known.
+        stranger = Writer(schema(field("symbol", "string"), field("price", "string")), 7, confluent)
+        publisher.publish(name, stranger(symbol="X", price="much"))
+        letters = Tail(kafka, f"dlq.{name}")
+        try:
+            (letter,) = letters.wait(1)
+        finally:
+            letters.close()
+        assert letter.value() == stranger(symbol="X", price="much")
+        told = texts(letter)
+        assert told["lapse-reasons"] == "undecodable"
+        known = "written with the schema of id 7; known are 1, 2, 3" if confluent else "v1.avsc"
+        assert known in told["__dlq.errors.message"]
+        assert len(keys()) == 4

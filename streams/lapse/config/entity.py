@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from binascii import crc32
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -22,6 +19,7 @@ from pydantic import (
 from lapse.config import expiry_function
 from lapse.config.duration import DurationMs, PeriodMs, duration_ms, is_duration
 from lapse.config.fault import misfit
+from lapse.config.payload import PayloadConfig
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
@@ -31,7 +29,6 @@ from lapse.core.queue.trait import TraitReader
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow import field_path
 from lapse.protocol import topic as topic_names
-from lapse.protocol.avro_payload import AvroPayload
 
 LEAST_IDLE_MS: Final = 300_000
 """Less idle time than this is no time to delete a queue after (Q18)."""
@@ -80,7 +77,7 @@ _UNLESS_WRITTEN_OUT: Final = (
 """Names that a pattern does not match, and what has to stand in it so that it does."""
 
 
-class EntityConfig(BaseModel):
+class EntityConfig(PayloadConfig):
     """What queues and SOW topics have in common.
 
     Attributes:
@@ -155,7 +152,7 @@ class QueueConfig(EntityConfig):
 
     topics: tuple[TopicName, ...] = ()
     topic_pattern: Annotated[str | None, AfterValidator(_pattern)] = None
-    topic_expirations: dict[TopicName, PeriodMs] = {}
+    topic_expirations: dict[TopicName, PeriodMs] = {}  # noqa: RUF012  # a model copies it
     default_publish_target: TopicName | None = None
     semantics: Semantics = Semantics.AT_LEAST_ONCE
     fairness: Fairness | None = None
@@ -257,6 +254,7 @@ class QueueConfig(EntityConfig):
             once = self.semantics is Semantics.AT_MOST_ONCE
             fairness = Fairness.ROUND_ROBIN if once else Fairness.PROPORTIONAL
         reasons = self.dead_letter_reasons
+        avro = self.payload()
         return QueueSettings(
             name=name,
             partition=partition,
@@ -283,7 +281,7 @@ class QueueConfig(EntityConfig):
                 barrier=None if self.barrier is None else compile_filter(self.barrier),
                 group=None if self.group_by is None else compile_value(self.group_by),
             ),
-            parse=orjson.loads,
+            parse=orjson.loads if avro is None else avro.parse,
         )
 
 
@@ -295,17 +293,12 @@ class SowConfig(EntityConfig):
         key: paths of the payload that make the key; the record's key when left out (S1).
         hash_index: paths of further fields that equality filters look up (S11).
         remember_removed: how long every removed key is remembered against older updates of other deployments, ms (S10).
-        value_format: how payloads are read where they have to be: `"json"`, `"avro"` (bare or single-object encoding)
-            or `"avro-confluent"` (Confluent's wire format) (S1, S2).
-        value_schema: file of their Avro schema, beside `lapse.toml` unless its path is absolute.
     """
 
     topic: TopicName | None = None
     key: tuple[str, ...] = ()
     hash_index: tuple[str, ...] = ()
     remember_removed: PeriodMs | None = None
-    value_format: Literal["json", "avro", "avro-confluent"] = "json"
-    value_schema: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -314,21 +307,6 @@ class SowConfig(EntityConfig):
             return tree
         single = {name: [tree[name]] for name in ("key", "hash_index") if isinstance(tree.get(name), str)}
         return {**tree, **single}
-
-    @field_validator("value_schema")
-    @classmethod
-    def _readable(cls, file: str | None, info: ValidationInfo) -> str | None:
-        if file is None:
-            return None
-        path = Path((info.context or {}).get("beside", "."), file).absolute()
-        AvroPayload.of_file(path)
-        return str(path)
-
-    @model_validator(mode="after")
-    def _format_and_schema(self) -> Self:
-        if (self.value_format == "json") is (self.value_schema is not None):
-            raise ValueError('value_format = "avro" or "avro-confluent" and value_schema = "FILE.avsc" need each other')
-        return self
 
     @field_validator("key", "hash_index")
     @classmethod
@@ -344,12 +322,6 @@ class SowConfig(EntityConfig):
     def publish_target(self, name: str) -> str:
         """Where a publish to the SOW topic's name goes."""
         return self.underlying(name)[0]
-
-    def payload(self) -> AvroPayload | None:
-        """What reads and writes payloads; None = JSON (S1, S2)."""
-        if self.value_schema is None:
-            return None
-        return AvroPayload.of_file(Path(self.value_schema), self.value_format == "avro-confluent")
 
     def letter_reasons(self) -> frozenset[Reason]:
         """Reasons that cause a dead letter (C25)."""

@@ -3,8 +3,8 @@
 Three forms of one payload: bare; Avro single-object encoding (`C3 01`, fingerprint, body); Confluent's wire format (a
 zero byte, a schema id of 4 bytes, body). What is written has the form of what it was made from.
 
-Logical types are read as what they are stored as (a timestamp is a number), so that expressions can compare them and
-nothing is rounded on the way back.
+All payloads are read as records of one schema, the reader's. A payload that says by its fingerprint, or by its id, that
+it was written with another one is resolved by Avro's rules. A bare one says nothing: it is of the reader's schema.
 """
 
 from __future__ import annotations
@@ -12,79 +12,80 @@ from __future__ import annotations
 import io
 import json
 import struct
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import fastavro
-from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
+from fastavro.read import SchemaResolutionError
 
+from lapse.protocol.avro_resolution import fault_between, written_part
+from lapse.protocol.avro_schema import AvroSchema
 from lapse.protocol.codec import HEADER_BYTES, MARKER
 
-_CONFLUENT_BYTES: Final = 5
+_CONFLUENT: Final = struct.Struct(">BI")
 _DAMAGED: Final = (
-    EOFError, ValueError, IndexError, KeyError, AttributeError, TypeError, OverflowError, struct.error,
+    EOFError, ValueError, IndexError, KeyError, AttributeError, TypeError, OverflowError, RecursionError, struct.error,
 )  # fmt: skip
 
 
 class AvroPayload:
-    """Reads and writes payloads of one schema.
+    """Reads and writes payloads as records of one schema.
 
     Args:
-        schema: the Avro schema, a record.
+        schema: the reader's schema: what keys, filters and deltas see, and what is written.
+        writers: further schemas that payloads may be written with, told by their fingerprints.
         confluent: whether payloads are in Confluent's wire format.
+        ids: in that format: all schemas that payloads are written with, by their ids, the reader's among them; none =
+            every id stands for the reader's.
 
     Raises:
-        ValueError: it is no schema of a record.
+        ValueError: what is written with one of them cannot be read with the reader's, or no id is the reader's.
     """
 
-    def __init__(self, schema: object, confluent: bool = False) -> None:
-        try:
-            self._schema: Any = fastavro.parse_schema(_plain(schema), named_schemas={})
-            mark = MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(self._schema), "CRC-64-AVRO"))
-        except (SchemaParseException, UnknownType, *_DAMAGED) as error:
-            raise ValueError(f"no Avro schema: {str(error) or type(error).__name__}") from error
-        if not isinstance(self._schema, dict) or self._schema.get("type") != "record":
-            raise ValueError("the schema of a payload has to be a record")
-        self._mark = mark
+    def __init__(
+        self,
+        schema: AvroSchema,
+        writers: Sequence[AvroSchema] = (),
+        *,
+        confluent: bool = False,
+        ids: Mapping[int, AvroSchema] | None = None,
+    ) -> None:
+        self._schema = schema
         self._confluent = confluent
-
-    @classmethod
-    def of_file(cls, path: Path, confluent: bool = False) -> AvroPayload:
-        """Read an `.avsc` file.
-
-        Raises:
-            ValueError: it cannot be read, or is no schema of a record.
-        """
-        try:
-            tree = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
-        return cls(tree, confluent)
+        self._writers = {one.mark: one for one in writers} | {schema.mark: schema}
+        self._ids = ids or {}
+        self._marked = bool(writers)
+        for one in (*writers, *self._ids.values()):
+            if fault := fault_between(one, schema):
+                raise ValueError(f"what was written with {one.label} cannot be read with {schema.label}: {fault}")
+        own = [number for number, one in self._ids.items() if one.mark == schema.mark]
+        if self._ids and not own:
+            raise ValueError(
+                f"none of the schemas with an id is {schema.label}; its id is needed to write merged deltas"
+            )
+        self._own_frame = _CONFLUENT.pack(0, max(own)) if own else b""
 
     def parse(self, data: bytes) -> object:
         """Read a payload.
 
         Raises:
-            ValueError: it is not of this schema, or bytes are left over.
+            ValueError: it is of none of the schemas, cannot be read with the reader's, or bytes are left over.
         """
-        body = io.BytesIO(data)
-        body.seek(len(self._framing(data)))
-        try:
-            value = fastavro.schemaless_reader(body, self._schema, None)
-        except _DAMAGED as error:
-            raise ValueError(f"not Avro of this schema: {str(error) or type(error).__name__}") from error
-        if rest := len(data) - body.tell():
-            raise ValueError(f"not Avro of this schema: {rest} bytes are left over")
-        return value
+        at, writer = self._writer(data)
+        return self._read(data, at, writer, self._schema)
 
     def parse_delta(self, data: bytes) -> object:
-        """Read a delta: a JSON object of the changed fields, or a whole record in Avro.
+        """Read a delta: a JSON object of the changed fields, or a record in Avro, of which all counts that was written.
 
         Raises:
             ValueError: it is neither.
         """
         try:
-            return self.parse(data)
+            at, writer = self._writer(data)
+            value = self._read(data, at, writer, self._schema)
+            if writer is self._schema:
+                return value
+            return written_part(value, self._read(data, at, writer, writer), self._schema)
         except ValueError as error:
             if data[:1] == b"{":
                 try:
@@ -94,36 +95,71 @@ class AvroPayload:
             raise ValueError(f"neither JSON nor Avro: {error}") from error
 
     def serialize(self, value: object, like: bytes) -> bytes:
-        """Write a payload in the form of another one.
+        """Write a payload with the reader's schema, in the form of another one.
 
         Raises:
             ValueError: the value does not fit the schema; fields that it does not know included.
         """
         out = io.BytesIO()
-        out.write(self._framing(like))
+        out.write(self._frame(like))
         try:
-            fastavro.schemaless_writer(out, self._schema, value, strict_allow_default=True)
+            fastavro.schemaless_writer(out, self._schema.tree, value, strict_allow_default=True)
         except _DAMAGED as error:
             raise ValueError(f"does not fit the schema: {str(error) or type(error).__name__}") from error
         return out.getvalue()
 
-    def _framing(self, data: bytes) -> bytes:
-        """What stands before the body.
+    def _read(self, data: bytes, at: int, writer: AvroSchema, reader: AvroSchema) -> object:
+        body = io.BytesIO(data)
+        body.seek(at)
+        try:
+            value = fastavro.schemaless_reader(body, writer.tree, None if writer is reader else reader.tree)
+        except SchemaResolutionError as error:
+            fault = fault_between(writer, reader, self._read(data, at, writer, writer)) or str(error)
+            raise ValueError(f"written with {writer.label}, and not to be read with {reader.label}: {fault}") from error
+        except _DAMAGED as error:
+            raise ValueError(self._no_avro(data, at, writer, str(error) or type(error).__name__)) from error
+        if rest := len(data) - body.tell():
+            raise ValueError(self._no_avro(data, at, writer, f"{rest} bytes are left over"))
+        return value
+
+    def _no_avro(self, data: bytes, at: int, writer: AvroSchema, fault: str) -> str:
+        if not at and data.startswith(MARKER):
+            given = data[len(MARKER) : HEADER_BYTES].hex()
+            known = ", ".join(f"{one.fingerprint} ({one.label})" for one in self._writers.values())
+            return (
+                f"it begins as single-object encoding does, of a schema with the fingerprint {given}; known are {known}"
+            )
+        return f"not Avro of {writer.label}: {fault}"
+
+    def _writer(self, data: bytes) -> tuple[int, AvroSchema]:
+        """Where the body begins, and which schema it was written with.
 
         Raises:
-            ValueError: it is not what it has to be.
+            ValueError: it does not say that as it has to.
         """
+        if not self._confluent:
+            writer = self._writers.get(data[:HEADER_BYTES])
+            return (0, self._schema) if writer is None else (HEADER_BYTES, writer)
+        if len(data) < _CONFLUENT.size or data[0]:
+            raise ValueError("not in Confluent's wire format, which begins with a zero byte and a schema id")
+        if not self._ids:
+            return _CONFLUENT.size, self._schema
+        _, number = _CONFLUENT.unpack_from(data)
+        if number not in self._ids:
+            raise ValueError(f"written with the schema of id {number}; known are {', '.join(map(str, self._ids))}")
+        writer = self._ids[number]
+        return _CONFLUENT.size, self._schema if writer.mark == self._schema.mark else writer
+
+    def _frame(self, like: bytes) -> bytes:
+        """What stands before the body of what is written with the reader's schema.
+
+        Raises:
+            ValueError: what it is made from does not say which id that has.
+        """
+        if self._own_frame:
+            return self._own_frame
         if self._confluent:
-            if len(data) < _CONFLUENT_BYTES or data[0]:
-                raise ValueError("not in Confluent's wire format, which begins with a zero byte and a schema id")
-            return data[:_CONFLUENT_BYTES]
-        return data[:HEADER_BYTES] if data.startswith(self._mark) else b""
-
-
-def _plain(schema: Any) -> Any:
-    """The schema without its logical types."""
-    if isinstance(schema, dict):
-        return {
-            name: part if name == "default" else _plain(part) for name, part in schema.items() if name != "logicalType"
-        }
-    return [_plain(part) for part in schema] if isinstance(schema, list) else schema
+            return like[: self._writer(like)[0]]
+        # With several schemas about, what was a bare JSON delta has to say what it is of.
+        marked = self._marked or like[:HEADER_BYTES] in self._writers
+        return self._schema.mark if marked else b""

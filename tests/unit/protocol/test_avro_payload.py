@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.protocol.avro_payload import AvroPayload
+from lapse.protocol.avro_schema import AvroSchema
 
 SCHEMA = {
     "type": "record",
@@ -39,11 +40,12 @@ def bare(row: object) -> bytes:
 
 
 def forms(row: object) -> list[tuple[AvroPayload, bytes]]:
-    avro = AvroPayload(SCHEMA)
+    schema = AvroSchema(SCHEMA)
+    avro = AvroPayload(schema)
     return [
         (avro, bare(row)),
-        (avro, avro._mark + bare(row)),
-        (AvroPayload(SCHEMA, confluent=True), b"\x00\x00\x00\x00\x07" + bare(row)),
+        (avro, schema.mark + bare(row)),
+        (AvroPayload(schema, confluent=True), b"\x00\x00\x00\x00\x07" + bare(row)),
     ]
 
 
@@ -60,7 +62,7 @@ def test_every_form_is_read_and_written_as_it_was(row: dict[str, object]) -> Non
 def test_whatever_comes_is_a_record_or_a_value_error(data: bytes) -> None:
     for confluent in (False, True):
         with contextlib.suppress(ValueError):
-            assert isinstance(AvroPayload(SCHEMA, confluent).parse(data), dict)
+            assert isinstance(AvroPayload(AvroSchema(SCHEMA), confluent=confluent).parse(data), dict)
 
 
 @pytest.mark.feature("S2")
@@ -75,7 +77,7 @@ def test_a_delta_is_json_or_a_whole_record() -> None:
 
 @pytest.mark.feature("S2", "X7")
 def test_what_does_not_fit_the_schema_is_refused() -> None:
-    avro = AvroPayload(SCHEMA)
+    avro = AvroPayload(AvroSchema(SCHEMA))
     for wrong in ({**ROW, "typo": 1}, {**ROW, "at": "soon"}, {"symbol": "IBM"}, {**ROW, "at": 1 << 64}, 5):
         with pytest.raises(ValueError, match="does not fit"):
             avro.serialize(wrong, b"")
@@ -85,6 +87,6 @@ def test_what_does_not_fit_the_schema_is_refused() -> None:
 def test_a_faulty_schema_says_so(tmp_path: Path) -> None:
     for schema in ({"type": "nothing"}, {"type": "record"}, "long", 5, {"type": "record", "name": "A", "fields": 3}):
         with pytest.raises(ValueError, match="schema"):
-            AvroPayload(schema)
+            AvroSchema(schema)
     with pytest.raises(ValueError, match="No such file"):
-        AvroPayload.of_file(tmp_path / "none.avsc")
+        AvroSchema.of_file(tmp_path / "none.avsc")
