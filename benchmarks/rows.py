@@ -228,8 +228,14 @@ def _sow_query(load: Load) -> Row:
 def _sow_turns(load: Load) -> Row:
     some, many = min(100_000, load.recovered), min(1_000_000, load.recovered)
     few, all_of_them = f"{some:,} records", f"up to {many:,} records"
-    kinds = {"update": "500 updates", "query": "a query's", "order": "an ordered query's", "expiry": "500 expiries"}
-    judged = {"update": all_of_them, "query": few, "order": few, "expiry": all_of_them}
+    kinds = {
+        "update": "500 updates",
+        "query": "a query's",
+        "order": "an ordered query's",
+        "deletion": "a deletion by filter's",
+        "expiry": "500 expiries",
+    }
+    judged = dict.fromkeys(kinds, all_of_them)
     return Row(
         "sow-turns",
         "How long a SOW shard is busy before others have their turn, at most (the core alone)",

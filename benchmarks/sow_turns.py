@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
 
 def run(messages: int = 100_000) -> Figures:
-    """Update every record twice, query, query in an order, and let all expire; the longest turn of each, in ms.
+    """Update every record twice, query in any order and in one, delete a tenth, let all expire; each longest turn, ms.
 
     Besides, what a record weighs beyond its key and payload.
 
@@ -42,7 +42,7 @@ def run(messages: int = 100_000) -> Figures:
     gc.disable()  # the worker has it look rarely
     shard = SowShard(SowSettings(name="turns", expiration=Expiration(True)))
     lifetimes = [[("lapse-expires-at-ms", b"%d" % (_NOW_MS + 60_000 + ms))] for ms in range(1000)]
-    longest: dict[str, float] = {"update": 0.0, "query": 0.0, "order": 0.0, "expiry": 0.0}
+    longest: dict[str, float] = {"update": 0.0, "query": 0.0, "order": 0.0, "deletion": 0.0, "expiry": 0.0}
 
     def turn(what: str, do: Callable[[], object]) -> object:
         began = time.thread_time()
@@ -68,6 +68,12 @@ def run(messages: int = 100_000) -> Figures:
         (query,) = step.queries
         while not query.finished:
             turn(what, lambda query=query: shard.pull(query, _NOW_MS, Step()))
+    step = Step()
+    delete = Command(command="sow_delete", id="d", filter="/price >= 900")
+    turn("deletion", lambda: shard.command(delete, _NOW_MS, step, None))
+    for deletion, answered in step.deletions:
+        while not deletion.finished:
+            turn("deletion", lambda deletion=deletion, to=answered: shard.go_on(deletion, to, Step()))
     more: object = True
     while more:
         more = turn("expiry", lambda: shard.advance(_NOW_MS + 61_000, Step(), _AT_ONCE))

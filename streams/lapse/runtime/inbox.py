@@ -188,7 +188,7 @@ class Inbox:
                 break
             records = batches.popleft()
             for at, record in enumerate(records):
-                if self._machine.step_bytes > _STEP_BYTES:
+                if self._machine.step_bytes > _STEP_BYTES or self._machine.unfinished is not None:
                     batches.appendleft(records[at:])
                     return taken
                 if record.key == TICK_KEY:

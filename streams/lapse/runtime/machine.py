@@ -85,6 +85,13 @@ class Machine(Protocol):
     def step_bytes(self) -> int:
         """About how many bytes the step takes in the journal so far; a step is one RecordBatch."""
 
+    @property
+    def unfinished(self) -> int | None:
+        """Offset of the command that it is in the middle of: none is handed to it before `go_on` has ended that one."""
+
+    def go_on(self) -> None:
+        """Do a part of that command."""
+
     def advance(self, now_ms: int) -> None:
         """Do what is due; may stop early, `next_due_ms` is then still due."""
 

@@ -63,6 +63,9 @@ class QueueMachine:
     takes_ahead = False
     """`maintain` writes segments as they stand before a step's messages."""
 
+    unfinished = None
+    """Each command is done at once."""
+
     def __init__(
         self,
         settings: QueueSettings,
@@ -246,6 +249,9 @@ class QueueMachine:
             )
             lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
             self.shard.truncated(topic, partition, lost, self._now_ms, self._step)
+
+    def go_on(self) -> None:
+        """Nothing."""
 
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it; not before the commands that wait, which count as of before (C1)."""

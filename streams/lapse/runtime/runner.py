@@ -215,6 +215,7 @@ class Runner:
         ahead = machine.maintain()
         taken, self._taken_ahead = self._taken_ahead, 0
         taken += await self._take_in(machine.step_records - taken)
+        await self._go_on()
         taken += await self._take_commands(2 * machine.step_records - taken)
         self._inbox.relieve(taken)
         turns, self._turns_ahead = self._turns_ahead, 0
@@ -226,12 +227,13 @@ class Runner:
             self._truncate()
             self._more = machine.deliver(self._clock.now_ms()) or bool(self._begins)
         effects = await machine.finish(self._write_letters)
-        await self._write(effects, ahead, self._inbox.processed.copy())
+        await self._write(effects, ahead, self._processed())
         self._more = (
             self._more
             or (self._inbox.has_commands and not (self._gate is not None and self._gate.is_closed))
             or bool(not self.topics.replaced and self._inbox.has_messages(taken))
             or bool(self._taken_ahead or self._turns_ahead)
+            or machine.unfinished is not None
             or self._ticker.has_reached_what_is_due
         )
         figures.step_duration.add(time.monotonic() - began)
@@ -306,6 +308,21 @@ class Runner:
                 await asyncio.sleep(0)  # others have their turn, too
         return taken
 
+    async def _go_on(self) -> None:
+        """Do some of the command that the machine is in the middle of."""
+        for _ in range(self.machine.step_turns):
+            if self.machine.unfinished is None:
+                break
+            self.machine.go_on()
+            await asyncio.sleep(0)
+
+    def _processed(self) -> dict[TP, int]:
+        """How far each source was taken in; after a crash a command that is not finished begins again."""
+        processed = self._inbox.processed.copy()
+        if self.machine.unfinished is not None:
+            processed[self._inbox.commands] = self.machine.unfinished
+        return processed
+
     async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
         """Let happen what is due by the last tick that was read; returns how many turns it took.
 
@@ -345,6 +362,8 @@ class Runner:
 
     async def _take_commands(self, most: int) -> int:
         """Hand commands and ticks to the machine, behind the messages that they may be about; returns how many."""
+        if self.machine.unfinished is not None:
+            return 0
         if self._gate is None:
             return self._inbox.take_commands(most, None, self._ticker.read)
         if not await self._gate.open():

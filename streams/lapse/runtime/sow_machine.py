@@ -12,6 +12,7 @@ from faust.types import TP
 from lapse.core.lifetime import NEVER
 from lapse.core.retirement import Phase, Verdict
 from lapse.core.sow import dying, journal
+from lapse.core.sow.deletion import Deletion
 from lapse.core.sow.output import Letter, Reply, Step, encode_changes
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
@@ -75,6 +76,8 @@ class SowMachine:
         self._step = Step()
         self._ahead: Items = []
         self._queries: deque[tuple[Query, Encoding]] = deque()
+        self._deletion: tuple[Deletion, bool, Encoding] | None = None
+        self.unfinished: int | None = None
         self._answers: list[Output] = []
         self._took_over_ms = -1
 
@@ -129,7 +132,21 @@ class SowMachine:
             )
         elif why_not is None:
             self.shard.command(command, record.timestamp, self._step)
+        for deletion, answered in self._step.deletions:
+            self._deletion = deletion, answered, encoding
+            self.unfinished = record.offset
+        self._step.deletions.clear()
         self._collect(encoding)
+
+    def go_on(self) -> None:
+        """Do a part of the deletion that the last command has begun."""
+        if self._deletion is None:
+            return
+        deletion, answered, encoding = self._deletion
+        self.shard.go_on(deletion, answered, self._step)
+        self._collect(encoding)
+        if deletion.finished:
+            self._deletion = self.unfinished = None
 
     def _ends(self, command: Command, encoding: Encoding, at_ms: int) -> str | None:
         """Carry out a command that is about the topic's end, or comes after it: why not, None = any other command."""
@@ -143,7 +160,7 @@ class SowMachine:
 
     @property
     def step_bytes(self) -> int:
-        """Nothing: commands to a SOW topic change next to nothing."""
+        """Nothing that counts: a step's changes are journaled in as many batches as they take."""
         return 0
 
     def advance(self, now_ms: int) -> None:

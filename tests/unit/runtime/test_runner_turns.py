@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import orjson
 import pytest
 from aiokafka.structs import RecordMetadata
 from faust.types import TP
@@ -80,7 +81,13 @@ async def nothing(topic: str, partition: int, offset: int) -> None:
     return None
 
 
-async def run(machine: SowMachine, broker: Broker, until: Callable[[], bool], records: list[Arrived]) -> None:
+async def run(
+    machine: SowMachine,
+    broker: Broker,
+    until: Callable[[], bool],
+    records: list[Arrived],
+    commands: Sequence[Arrived] = (),
+) -> None:
     anything: Any = broker
     runner = Runner(
         entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
@@ -90,6 +97,8 @@ async def run(machine: SowMachine, broker: Broker, until: Callable[[], bool], re
     broker.runner = runner
     await runner.start()
     runner.receive(SOURCE, records)
+    if commands:
+        runner.receive(COMMANDS, commands)
     async with asyncio.timeout(60):
         while not until():  # noqa: ASYNC110  # what it waits for has many places
             await asyncio.sleep(0.001)
@@ -144,3 +153,50 @@ def test_what_was_taken_in_ahead_is_not_counted_as_done() -> None:
         (progress,) = [value for key, value in held.items() if key.startswith(b"\0p") and value is not None]
         assert b'"prices:0":%d' % len(restored.state.entries) in progress
     assert len(held) == COUNT + 2
+
+
+@pytest.mark.feature("S3", "C45", "S9")
+def test_a_deletion_by_filter_leaves_others_their_turn_and_is_not_counted_as_done_before_it_is() -> None:
+    """Updates go on meanwhile, later commands wait, and whoever takes over does it again."""
+    broker = Broker()
+    portions: list[int] = []
+
+    class Watched(SowMachine):
+        def go_on(self) -> None:
+            before = len(self.shard.state.entries)
+            super().go_on()
+            portions.append(before - len(self.shard.state.entries))
+
+    machine = Watched(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
+    records = [Arrived(n, T, b"k%d" % n, b'{"n": %d}' % n) for n in range(COUNT)]
+    commands = [
+        Arrived(0, T + 1, None, b'{"command": "sow_delete", "id": "d", "filter": "/n > 9"}'),
+        Arrived(1, T + 1, None, b'{"command": "depth", "id": "e"}'),
+    ]
+    answers: list[bytes] = []
+    send = broker.send
+
+    async def sent(outputs: list[Any]) -> list[asyncio.Future[None]]:
+        answers.extend(one.value for one in outputs if dict(getattr(one, "headers", ())).get("lapse-kind") == b"answer")
+        return await send(outputs)
+
+    broker.send = sent  # type: ignore[method-assign]
+    broker.ticks = 2
+    asyncio.run(run(machine, broker, lambda: len(answers) == 2, records, commands))
+    assert 0 < max(portions) <= 500
+    assert len(portions) >= COUNT // 500 - 1
+    deleted, depth = map(orjson.loads, answers)
+    assert deleted["counts"]["removed"] == COUNT - 10
+    assert depth["counts"]["records"] == 10
+    # Each state that a crash could leave: the command is behind the position only once all that it means is gone.
+    held: dict[bytes, bytes | None] = {}
+    seen = set()
+    for batch in broker.journaled:
+        held.update(batch)
+        (progress,) = [value for key, value in held.items() if key.startswith(b"\0p") and value is not None]
+        position = orjson.loads(progress)[f"{COMMANDS.topic}:0"]
+        left = sum(value is not None for key, value in held.items() if key.startswith(b"r"))
+        seen.add((position > 0, left))
+        assert position == 0 or left == 10
+    assert (True, 10) in seen
+    assert any(not done and 10 < left < COUNT for done, left in seen), "some portions were journaled before the last"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
 from lapse.core.sow import journal
+from lapse.core.sow.deletion import Deletion, Places
 from lapse.core.sow.departure import Departures
 from lapse.core.sow.life import Life
 from lapse.core.sow.output import Departure, Happening, Reply, Step
 from lapse.core.sow.query import Inquiry, Query
 from lapse.core.sow.ranking import Order
 from lapse.core.sow.record import facts_of
+from lapse.core.sow.roster import Walk
 from lapse.core.sow.state import SowState
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.version import journal_key as version_name
@@ -198,7 +200,7 @@ class Commands:
         )
         Query.begin(self._state, inquiry, step)
 
-    def _sow_delete(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> dict[str, int]:
+    def _sow_delete(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> dict[str, int] | None:
         given = [bool(command.keys), command.filter is not None, bool(command.bookmarks)]
         if sum(given) != 1:
             raise CommandRefused(
@@ -206,35 +208,41 @@ class Commands:
                 "(to delete everything, send the filter TRUE)"
             )
         compiled = predicates(command.filter, restriction, self._settings.compile_filter)
-        withdrawn = 0
-        names: Iterable[bytes]
+        if command.keys:
+            return self._delete_keys(command.keys, compiled, at_ms, step)
+        withdrawn, places = 0, None
         if command.bookmarks:
-            ranges = self._ranges(command.bookmarks)
+            places = self._places(command.bookmarks)
             # With a restriction, a scheduled version is out of reach: nobody has seen what it will be.
-            withdrawn = 0 if restriction else self._withdraw(ranges, at_ms, step)
-            names = self._at(ranges)
-        else:
-            indexed = self._indexed(compiled)
-            names = (
-                self._names(command.keys)
-                if command.keys
-                else indexed
-                if indexed is not None
-                else list(self._state.entries)
-            )
+            withdrawn = 0 if restriction else self._withdraw(places, at_ms, step)
+        indexed = self._indexed(compiled)
+        none_named = places is not None and not places
+        walk = Walk(()) if none_named else self._state.roster.walk() if indexed is None else Walk(indexed)
+        reply = Reply(command.id, command.command, command.subscription, at_ms)
+        deletion = Deletion(
+            self._state, self._departures, walk, at_ms, reply, predicates=compiled, places=places, removed=withdrawn
+        )
+        deletion.go_on(step)
+        if deletion.finished:
+            return dict(deletion.reply.counts)
+        step.deletions.append((deletion, command.answer == "all"))
+        return None
+
+    def _delete_keys(
+        self, keys: Sequence[bytes], compiled: tuple[Predicate, ...], at_ms: int, step: Step
+    ) -> dict[str, int]:
         removed = skipped = 0
-        for name in names:
+        for name in self._names(keys):
             entry = self._state.entries.get(name)
             if entry is None or self._state.is_due(entry, at_ms):
-                if command.keys:
-                    skipped += 1
-                    self._delete_unseen(name, entry, at_ms, step)
+                skipped += 1
+                self._delete_unseen(name, entry, at_ms, step)
             elif facts_of(entry).timestamp_ms > at_ms or not _select(compiled, self._state, name, entry):
                 skipped += 1
             else:
                 self._departures.delete(name, entry, at_ms, step)
                 removed += 1
-        return {"removed": removed + withdrawn, "skipped": skipped}
+        return {"removed": removed, "skipped": skipped}
 
     def _subscribe(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:
         if not command.subscription:
@@ -289,6 +297,7 @@ class Commands:
             command_id=subscription.command_id,
             command="sow_and_subscribe",
             subscription=subscription.id,
+            follows=True,
             candidates=self._indexed(subscriber.predicates),
             predicates=subscriber.predicates,
             batch_size=subscription.batch_size,
@@ -330,9 +339,9 @@ class Commands:
         found = self._state.hash_index.find(equalities)
         return None if found is None else list(found)
 
-    def _ranges(self, bookmarks: Sequence[str]) -> dict[int, list[range]]:
-        """Offsets by source; those of partitions that this shard never read are left out."""
-        ranges: dict[int, list[range]] = {}
+    def _places(self, bookmarks: Sequence[str]) -> Places:
+        """The offsets that bookmarks name; those of partitions that this shard never read are left out."""
+        ranges: dict[int, list[tuple[int, int]]] = {}
         for text in bookmarks:
             match = _BOOKMARK.match(text)
             if match is None:
@@ -345,29 +354,18 @@ class Commands:
                 raise CommandRefused(f"bookmark {text!r}: the range ends before it begins")
             source = self._state.known_source(match["topic"], int(match["partition"]))
             if source is not None:
-                ranges.setdefault(source, []).append(range(first, last + 1))
-        return ranges
+                ranges.setdefault(source, []).append((first, last))
+        return Places(ranges)
 
-    def _withdraw(self, ranges: dict[int, list[range]], at_ms: int, step: Step) -> int:
+    def _withdraw(self, places: Places, at_ms: int, step: Step) -> int:
         names = [
             version_name(version.source, version.offset)
             for _, version in self._state.schedule
-            if any(version.offset in offsets for offsets in ranges.get(version.source, ()))
+            if places.have(version.source, version.offset)
         ]
         for name in names:
             self._life.withdraw(name, at_ms, step)
         return len(names)
-
-    def _at(self, ranges: dict[int, list[range]]) -> list[bytes]:
-        """Journal keys of the records whose last update stands at one of the bookmarks: a look at every record."""
-        if not ranges:
-            return []
-        found = []
-        for name, entry in self._state.entries.items():
-            facts = facts_of(entry)
-            if any(facts.offset in offsets for offsets in ranges.get(facts.source, ())):
-                found.append(name)
-        return found
 
 
 def _select(compiled: tuple[Predicate, ...], state: SowState, name: bytes, entry: bytes) -> bool:

@@ -10,6 +10,7 @@ from lapse.core.reason import Reason
 from lapse.core.retirement import Verdict, Word
 
 if TYPE_CHECKING:
+    from lapse.core.sow.deletion import Deletion
     from lapse.core.sow.query import Query
 
 
@@ -211,6 +212,7 @@ class Step:
         messages: for subscribers, in order.
         replies: answers to commands.
         queries: queries that began; each is pulled batch by batch until it is finished.
+        deletions: deletions that are not finished, and whether they are to be answered; no command is done before.
         words: to other shards of the topic, to be sent once the changes are durable.
         verdicts: answers to those who asked for the topic's deletion, likewise.
         bytes: size of the changes so far, about.
@@ -220,6 +222,7 @@ class Step:
         "bytes",
         "changes",
         "copies",
+        "deletions",
         "departures",
         "letters",
         "messages",
@@ -239,6 +242,7 @@ class Step:
         self.messages: list[Message | Expelled] = []
         self.replies: list[Reply] = []
         self.queries: list[Query] = []
+        self.deletions: list[tuple[Deletion, bool]] = []
         self.words: list[Word] = []
         self.verdicts: list[Verdict] = []
         self.bytes = 0

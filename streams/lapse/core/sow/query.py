@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import Final
 
 from lapse.core.sow.output import Kind, Message, Reply, Step
 from lapse.core.sow.ranking import Order, Ranking
+from lapse.core.sow.record import facts_of
+from lapse.core.sow.roster import Walk
 from lapse.core.sow.state import SowState
 from lapse.core.sow.subscription import Predicate
 from lapse.core.sow.view import View
+
+_STRIPES: Final = 64
+"""A set that is one of so many grows in smaller jolts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,7 @@ class Inquiry:
         order: in which order; None = any.
         skip: so many are left out first.
         top_n: at most so many; None = all.
+        follows: whether updates follow, for a subscription.
         batch_size: records in one batch.
         at_ms: the instant of the command, ms since the epoch.
         answered: whether a reply follows the group's end.
@@ -39,6 +46,7 @@ class Inquiry:
     order: Order | None = None
     skip: int = 0
     top_n: int | None = None
+    follows: bool = False
     batch_size: int = 500
     at_ms: int = 0
     answered: bool = True
@@ -57,15 +65,18 @@ class Query:
     """
 
     __slots__ = (
+        "_begun_at",
         "_inquiry",
         "_left",
-        "_pending",
+        "_looked_at",
+        "_preserved",
         "_ranked",
         "_ranking",
         "_sent",
         "_skip",
+        "_some",
         "_state",
-        "_unranked",
+        "_walk",
         "_withheld",
         "finished",
     )
@@ -73,13 +84,13 @@ class Query:
     def __init__(self, state: SowState, inquiry: Inquiry) -> None:
         self._state = state
         self._inquiry = inquiry
-        entries = state.entries
-        if inquiry.candidates is None:
-            self._pending = entries.copy()
-        else:
-            self._pending = {name: entries[name] for name in inquiry.candidates if name in entries}
+        self._walk = state.roster.walk() if inquiry.candidates is None else Walk(inquiry.candidates)
+        self._some: deque[bytes] = deque()
+        self._begun_at = state.sequence
+        """Number of the last update before it began."""
+        self._preserved: dict[bytes, bytes | None] = {}
+        self._looked_at: tuple[set[bytes], ...] = tuple(set() for _ in range(_STRIPES)) if inquiry.follows else ()
         self._ranking = None if inquiry.order is None else Ranking(inquiry.order)
-        self._unranked = iter(self._pending.items())
         self._ranked: Iterator[tuple[bytes, bytes]] | None = None
         self._withheld: set[bytes] = set()
         self._skip = inquiry.skip
@@ -87,6 +98,8 @@ class Query:
         self._sent = 0
         self.finished = False
         """Whether the group's end was sent."""
+        if not inquiry.follows:
+            state.snapshots.append(self)
 
     @classmethod
     def begin(cls, state: SowState, inquiry: Inquiry, step: Step) -> Query:
@@ -111,19 +124,28 @@ class Query:
         """Whether it left out records that had expired and are not yet removed."""
         return bool(self._withheld)
 
-    def withholds(self, name: bytes) -> bool:
-        """Whether a record of the snapshot was not sent: not yet, or because it had expired."""
-        return name in self._pending or name in self._withheld
+    def withholds(self, before: View) -> bool:
+        """Whether a record was not sent as it stood at the command: not yet, or because it had expired.
+
+        What has changed since the command is not withheld: it was told as an update.
+        """
+        name = before.name
+        return before.facts.sequence <= self._begun_at and (
+            name in self._withheld or not (self.finished or name in self._looked_at[hash(name) % _STRIPES])
+        )
 
     def forget(self, name: bytes) -> None:
-        """Leave out a record that has changed, if it was not sent."""
-        self._pending.pop(name, None)
+        """Know that a record has changed."""
         self._withheld.discard(name)
+
+    def preserve(self, name: bytes, entry: bytes | None) -> None:
+        """Keep what a record was when the query began (None = it was not there); it has changed."""
+        self._preserved.setdefault(name, entry)
 
     def abandon(self) -> None:
         """End without a word: nobody waits for it any more."""
         self.finished = True
-        self._pending = {}
+        self._let_go()
 
     def pull(self, now_ms: int, step: Step) -> None:
         """Put the next batch into the step; with the last one the group's end and the reply.
@@ -148,6 +170,8 @@ class Query:
                 ended = True
                 break
             name, entry = found
+            if entry is None:
+                continue
             if self._state.is_due(entry, max(now_ms, inquiry.at_ms)):
                 self._withheld.add(name)
                 continue
@@ -162,28 +186,58 @@ class Query:
         self._sent += sent
         if self._left is not None:
             self._left -= sent
-        if ended or self._left == 0 or (self._ranked is None and not self._pending):
+        if ended or self._left == 0 or (self._ranked is None and self._is_through):
             self._finish(step)
 
     def _rank(self, ranking: Ranking) -> None:
         """Bring some of the snapshot's records into their order, those that match."""
-        some = list(islice(self._unranked, self._state.settings.max_scan))
-        views = [self._state.view(name, entry) for name, entry in some]
-        ranking.add([view for view in views if self._matches(view)])
-        if len(some) < self._state.settings.max_scan:
+        lot = []
+        for name in self._walk.take(self._state.settings.max_scan):
+            entry = self._as_it_stood(name)
+            if entry is not None and self._matches(view := self._state.view(name, entry)):
+                lot.append(view)
+        ranking.add(lot)
+        if self._walk.is_over:
             self._ranked = ranking.merged()
 
-    def _next(self) -> tuple[bytes, bytes] | None:
-        """The next record of the snapshot, or None."""
+    def _next(self) -> tuple[bytes, bytes | None] | None:
+        """The next name of the snapshot, with its record if it has one; or None."""
         if self._ranked is not None:
             return next(self._ranked, None)
-        return self._pending.popitem() if self._pending else None
+        if not self._some:
+            self._some.extend(self._walk.take(self._state.settings.max_scan))
+        if not self._some:
+            return None
+        name = self._some.popleft()
+        return name, self._as_it_stood(name)
+
+    @property
+    def _is_through(self) -> bool:
+        return not self._some and self._walk.is_over
+
+    def _as_it_stood(self, name: bytes) -> bytes | None:
+        """A record as it stood when the query began; of a subscription's query None if it has changed since."""
+        if not self._inquiry.follows:
+            if name in self._preserved:
+                return self._preserved.pop(name)
+            return self._state.entries.get(name)
+        self._looked_at[hash(name) % _STRIPES].add(name)
+        entry = self._state.entries.get(name)
+        return None if entry is None or facts_of(entry).sequence > self._begun_at else entry
+
+    def _let_go(self) -> None:
+        self._walk.end()
+        self._some.clear()
+        self._preserved = {}
+        self._looked_at = ()
+        self._ranked = None
+        if not self._inquiry.follows:
+            self._state.snapshots.remove(self)
 
     def _finish(self, step: Step) -> None:
         inquiry = self._inquiry
         self.finished = True
-        self._pending = {}
-        self._ranked = None
+        self._let_go()
         step.messages.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
         if inquiry.answered:
             counts = (("records", self._sent),)

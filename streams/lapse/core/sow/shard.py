@@ -18,6 +18,7 @@ from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
 from lapse.core.sow.audience import Audience
 from lapse.core.sow.command import Command, Commands
+from lapse.core.sow.deletion import Deletion
 from lapse.core.sow.departure import Departures
 from lapse.core.sow.dying import Deathbed
 from lapse.core.sow.journal import RECORD
@@ -133,7 +134,7 @@ class SowShard:
                         sequence = state.sequence + 1
                         head = pack(deadline_ms, timestamp_ms, sequence, record.offset, source, len(block))
                         fresh = head + block + value if block else head + value
-                        state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, step)
+                        state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
                         if subscribers:
                             self._audience.tell(name, old, fresh, step)
                         if step.bytes >= max_bytes:
@@ -247,6 +248,18 @@ class SowShard:
         query.pull(now_ms, step)
         if query.finished:
             self._commands.finished(query, step)
+
+    def go_on(self, deletion: Deletion, answered: bool, step: Step) -> None:
+        """Do the next part of a deletion; go on until `deletion.finished`, and give no other command before.
+
+        Args:
+            deletion: one of a step's `deletions`.
+            answered: whether its end is to be answered.
+            step: gets changes and outputs, at the end the answer.
+        """
+        deletion.go_on(step)
+        if deletion.finished and answered:
+            step.replies.append(deletion.reply)
 
     def keep_dying(self, refused: list[tuple[Letter, str]], step: Step) -> list[bytes]:
         """Keep letters of a step that the broker refuses, each with why; returns their names, for `bury` (C27)."""

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Protocol
 
 from lapse.core.lifetime import NEVER
 from lapse.core.repeats import Batch, Repeats, chunk_of
@@ -16,6 +17,7 @@ from lapse.core.sow.grave import Grave
 from lapse.core.sow.hash_index import HashIndex
 from lapse.core.sow.output import Place, Step
 from lapse.core.sow.record import HEAD, deadline_of
+from lapse.core.sow.roster import Roster
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.subscription import Subscriber, Subscription, predicates
 from lapse.core.sow.version import Schedule, Version
@@ -33,11 +35,20 @@ def _rank(item: tuple[bytes, bytes | None]) -> tuple[bool, bytes]:
     return name[:1] != journal.SOURCE, name if name[:1] == journal.IDS else b""
 
 
+class Snapshot(Protocol):
+    """Somebody who shows records as they stood at an instant."""
+
+    def preserve(self, name: bytes, entry: bytes | None) -> None:
+        """Take in what a record is before it changes; None = there is none."""
+
+
 class SowState:
     """The memory of one shard.
 
     Attributes:
         entries: packed records by journal key.
+        roster: their names, for those who go through all of them.
+        snapshots: queries at work that show the records as they stood when they began.
         deadlines: their index; empty while expiration is disabled, which keeps deadlines and acts on none.
         schedule: scheduled versions.
         graves: what is remembered of deleted records, by the record's journal key.
@@ -62,9 +73,11 @@ class SowState:
         "now_ms",
         "repeats",
         "retirement",
+        "roster",
         "schedule",
         "sequence",
         "settings",
+        "snapshots",
         "sources",
         "subscribers",
     )
@@ -73,6 +86,8 @@ class SowState:
         self.settings = settings
         self._acts_on_deadlines = settings.expiration.enabled
         self.entries: dict[bytes, bytes] = {}
+        self.roster = Roster(self.entries)
+        self.snapshots: list[Snapshot] = []
         self.deadlines = DeadlineIndex(self.entries)
         self.graves: dict[bytes, Grave] = {}
         self.dying: dict[bytes, bytes] = {}
@@ -93,7 +108,9 @@ class SowState:
         step.bytes += len(name) + _RECORD_BYTES if value is None else len(name) + len(value) + _RECORD_BYTES
         self.apply(name, value)
 
-    def put(self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, step: Step) -> None:
+    def put(
+        self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, is_new: bool, step: Step
+    ) -> None:
         """The same as `change` with a packed record of which is known what else would have to be unpacked.
 
         Args:
@@ -102,11 +119,12 @@ class SowState:
             deadline_ms: its deadline, ms since the epoch.
             before_ms: the deadline of the record that it replaces; `NEVER` if there is none.
             sequence: its number.
+            is_new: whether there is none.
             step: gets the change.
         """
         step.changes[name] = entry
         step.bytes += len(name) + len(entry) + _RECORD_BYTES
-        self._enter(name, entry, deadline_ms, before_ms, sequence)
+        self._enter(name, entry, deadline_ms, before_ms, sequence, is_new)
 
     def drop_all(self, names: Sequence[bytes], step: Step) -> None:
         """The same as `change` to None for each of many records that are there."""
@@ -115,9 +133,13 @@ class SowState:
         if self._indexed:
             for name in names:
                 self.hash_index.discard(name)
+        if self.snapshots:
+            for name in names:
+                self._preserve(name)
         entries = self.entries
         for name in names:
             del entries[name]
+        self.roster.discard(names)
 
     def apply(self, name: bytes, value: bytes | None) -> None:
         """Apply one change: a journal key, and its value or None for a tombstone."""
@@ -176,6 +198,7 @@ class SowState:
             self.apply(name, value)
         since = (subscriber.subscription.since for subscriber in self.subscribers.values())
         self.sequence = max(chain((sequence,), since))
+        self.roster.rewrite()
         if self.settings.expiration.enabled:
             self.deadlines.rebuild()
         if self._indexed:
@@ -186,21 +209,37 @@ class SowState:
         if entry is not None:
             deadline_ms, _, sequence, _, _, _ = HEAD.unpack_from(entry)
             before = self.entries.get(name)
-            self._enter(name, entry, deadline_ms, NEVER if before is None else deadline_of(before), sequence)
+            self._enter(
+                name, entry, deadline_ms, NEVER if before is None else deadline_of(before), sequence, before is None
+            )
             return
         if self._indexed:
             self.hash_index.discard(name)
-        self.entries.pop(name, None)
+        if name in self.entries:
+            if self.snapshots:
+                self._preserve(name)
+            del self.entries[name]
+            self.roster.discard((name,))
 
-    def _enter(self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int) -> None:
+    def _enter(self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, is_new: bool) -> None:
         if self._indexed:
             self.hash_index.discard(name)
             self.hash_index.put(name, self.view(name, entry).payload)
+        if self.snapshots:
+            self._preserve(name)
         self.entries[name] = entry
+        if is_new:
+            self.roster.add(name)
         if sequence > self.sequence:
             self.sequence = sequence
         if deadline_ms < before_ms and self._acts_on_deadlines:
             self.deadlines.add(name, deadline_ms, before_ms)
+
+    def _preserve(self, name: bytes) -> None:
+        """Keep a record as it is for those who show it so; it is about to change."""
+        entry = self.entries.get(name)
+        for snapshot in self.snapshots:
+            snapshot.preserve(name, entry)
 
     def _apply_subscription(self, subscription_id: str, value: bytes | None) -> None:
         if value is None:

@@ -85,7 +85,7 @@ class Subscriber:
         """Whether it was shown this state of a record."""
         return (
             before.facts.sequence > self.subscription.since
-            and not (self.query is not None and self.query.withholds(before.name))
+            and not (self.query is not None and self.query.withholds(before))
             and self.selects(before)
         )
 

@@ -48,6 +48,7 @@ class ShardLife(RuleBasedStateMachine):
         self.oracle = Oracle(enabled, default, model == "ceiling")
         self.mirrors: dict[str, tuple[Mirror, str | None]] = {}
         self.gone: list[tuple[str, bytes, str]] = []
+        self.asked: list[tuple] = []
 
     def told(self, step: Step) -> Step:
         for departure in step.departures:
@@ -165,6 +166,31 @@ class ShardLife(RuleBasedStateMachine):
         if ordered and top is None and not skip:
             assert len(found) == len(expected)
 
+    @rule(text=FILTERS, ordered=st.booleans())
+    def ask(self, text, ordered):
+        step = self.told(self.desk.ask("sow", self.now, filter=text, order_by="/x" if ordered else None, batch_size=1))
+        self.oracle.pass_time(T + self.now)
+        rows = {key: row for key, row in self.oracle.rows.items() if selects(text, row.doc)}
+        self.asked.append((step.queries[0], {key: (row.doc, row.deadline) for key, row in rows.items()}, {}))
+
+    @rule()
+    def pull_asked(self):
+        """A query shows what was there when it began, whatever came meanwhile, but for what has expired."""
+        for query, expected, found in self.asked:
+            if not query.finished:
+                step = self.desk.pull(query, self.now)
+                for message in step.messages:
+                    if message.kind is Kind.SOW:
+                        assert message.key not in found
+                        found[message.key] = json.loads(message.payload)
+                        assert message.deadline_ms > T + self.now or not self.oracle.acts
+            if query.finished:
+                assert all(expected[key][0] == doc for key, doc in found.items())
+                for key in expected.keys() - found.keys():
+                    assert self.oracle.acts
+                    assert expected[key][1] <= T + self.now
+        self.asked = [one for one in self.asked if not one[0].finished]
+
     @rule(span=st.integers(0, 9), flip=st.booleans())
     def crash(self, span, flip):
         before = self.desk.shard.state
@@ -186,6 +212,7 @@ class ShardLife(RuleBasedStateMachine):
             mirror.strict = False
         self.told(step)
         self.pending = step.queries
+        self.asked = []
 
     @invariant()
     def same_records(self):

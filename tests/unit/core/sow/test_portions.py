@@ -1,0 +1,113 @@
+"""Whoever goes through all records does it in portions, and the records may change meanwhile (S3, S5, C45)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.sow import roster
+from lapse.core.sow.deletion import Places
+from lapse.core.sow.output import Step
+from lapse.core.sow.roster import Roster
+from lapse.protocol.command import Command
+from unit.core.sow.make import Desk, T, shard_of
+
+COUNT = 1_300
+
+
+def filled(**settings: object) -> Desk:
+    desk = Desk(shard_of(**settings))
+    for number in range(COUNT):
+        desk.put(f"k{number}", {"n": number}, 0)
+    return desk
+
+
+@pytest.mark.feature("S3", "C1")
+def test_a_deletion_goes_on_in_portions_and_touches_nothing_that_is_later() -> None:
+    desk = filled()
+    step = Step()
+    desk.shard.command(Command(command="sow_delete", id="d", filter="/n >= 100"), T + 10, step, None)
+    desk.keep(step)
+    ((deletion, answered),) = step.deletions
+    assert answered
+    assert not step.replies
+    assert 0 < deletion.removed < COUNT - 100
+    desk.put(f"k{COUNT - 1}", {"n": 5_000}, 11)  # not reached yet, and later
+    desk.put("k200", {"n": 200}, 12)  # deleted before, and new
+    desk.put("fresh", {"n": 300}, 12)
+    replies = []
+    while not deletion.finished:
+        part = desk.step(lambda step: desk.shard.go_on(deletion, answered, step))
+        assert len(part.departures) <= 500
+        replies += part.replies
+    assert [(reply.id, dict(reply.counts)) for reply in replies] == [("d", {"removed": COUNT - 101, "skipped": 101})]
+    assert {row["n"] for row in desk.select(20)} == {*range(100), 200, 300, 5_000}
+    # What a crash left undone is done when the command is read again.
+    again = desk.ask("sow_delete", 10, id="d", filter="/n >= 100")
+    assert dict(again.replies[0].counts)["removed"] == 0
+
+
+@pytest.mark.feature("S3")
+def test_a_deletion_by_bookmarks_looks_in_portions_too() -> None:
+    desk = filled()
+    ranges = ("t:0:0-99", "t:0:50-149", "t:0:1299", "u:0:5")
+    step = desk.ask("sow_delete", 10, bookmarks=ranges)
+    assert dict(step.replies[0].counts) == {"removed": 151, "skipped": 0}
+    assert {row["n"] for row in desk.select(20)} == set(range(150, 1_299))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=6), st.integers(0, 40))
+@pytest.mark.feature("S3")
+def test_ranges_have_what_any_of_them_has(ranges: list[tuple[int, int]], offset: int) -> None:
+    places = Places({7: [(first, first + more) for first, more in ranges]})
+    assert places.have(7, offset) == any(first <= offset <= first + more for first, more in ranges)
+    assert not places.have(8, offset)
+
+
+@pytest.mark.feature("S5", "S6")
+@pytest.mark.parametrize("order", [None, "/n DESC"])
+def test_a_query_shows_the_records_as_they_stood(order: str | None) -> None:
+    desk = filled()
+    step = desk.ask("sow", 5, order_by=order, filter="/n < 5000")
+    (query,) = step.queries
+    desk.put("k0", {"n": 9_000}, 6)
+    desk.put("k1", None, 6)
+    desk.put("k1", {"n": 9_001}, 7)
+    desk.put("fresh", {"n": 1}, 7)
+    desk.ask("sow_delete", 8, filter="/n = 1299 OR /n = 2")
+    found: list[object] = []
+    while not query.finished:
+        part = desk.pull(query, 9)
+        found += [message.payload for message in part.messages if message.kind == "sow"]
+    expected = [b'{"n": %d}' % number for number in range(COUNT)]
+    assert found == expected[::-1] if order else sorted(found) == sorted(expected)
+    assert not desk.shard.state.snapshots, "nobody keeps anything any more"
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.booleans()), max_size=40), st.integers(0, 3))
+@pytest.mark.feature("S5")
+def test_each_record_is_on_the_roster_once(changes: list[tuple[bytes, bool]], slack: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roster, "_SLACK", slack)
+        entries: dict[bytes, bytes] = {}
+        names = Roster(entries)
+        walk, there = names.walk(), set[bytes]()
+        for at, (name, put) in enumerate(changes):
+            if put:
+                if name not in entries:
+                    names.add(name)
+                entries[name] = b""
+            elif name in entries:
+                del entries[name]
+                names.discard((name,))
+            if at == 5:
+                walk, there = names.walk(), set(entries)
+        seen: list[bytes] = []
+        while not walk.is_over:
+            seen += walk.take(2)
+        assert len(seen) == len(set(seen))
+        assert there <= set(seen)
+        now = list(names.walk().take(100))
+        assert len(now) == len(set(now))
+        assert set(entries) <= set(now)
