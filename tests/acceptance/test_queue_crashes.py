@@ -4,10 +4,10 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lapse.embedded import EmbeddedKafka
-from support.deployment import Deploy, Deployment
+from support.compaction import BROKER, compact_eagerly
+from support.deployment import Deploy
 from support.load import Load, account
 from support.log import header, until
 
@@ -17,7 +17,7 @@ FLOWING = {"expiration": "enabled", "lease_period": "2s", "partitions": 2}
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedKafka]:
     """A broker that is killed at will, and compacts as eagerly as a broker can."""
-    with EmbeddedKafka(properties={"log.cleaner.backoff.ms": "200", "log.initial.task.delay.ms": "1000"}) as own:
+    with EmbeddedKafka(properties=BROKER) as own:
         yield own
 
 
@@ -25,20 +25,6 @@ def broker() -> Iterator[EmbeddedKafka]:
 def kafka(broker: EmbeddedKafka) -> str:
     """The broker of this module alone."""
     return broker.bootstrap_servers
-
-
-def compact_eagerly(here: Deployment, queue: str) -> None:
-    """Roll the changelog's segments every half a second, and compact whatever is behind them."""
-    resource = ConfigResource(ResourceType.TOPIC, f"{here.app_id}-{here.name(queue)}-changelog")
-    for name, value in {
-        "segment.ms": "500",
-        "min.cleanable.dirty.ratio": "0.001",
-        "min.compaction.lag.ms": "0",
-        "delete.retention.ms": "0",
-    }.items():
-        resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
-    admin = AdminClient({"bootstrap.servers": here.servers})
-    admin.incremental_alter_configs([resource])[resource].result(15)
 
 
 @pytest.mark.feature("Q16", "Q5", "D3", "L10", "L11", "C1", "C13", "X3")
@@ -67,7 +53,7 @@ def test_kills_at_random_while_the_changelog_is_compacted(deploy: Deploy, store:
     """Two supervised workers, one or the other killed four times, over a journal whose tail is compacted all along."""
     chance = random.Random(7)
     here = deploy({"flow": FLOWING}, store=store, session_timeout="2s").apply()
-    compact_eagerly(here, "flow")
+    compact_eagerly(here.servers, f"{here.app_id}-{here.name('flow')}-changelog")
     workers = [here.worker(), here.worker()]
     with Load(here, "flow", 2, rate=600) as load:
         load.flow(300, 60)

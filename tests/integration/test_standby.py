@@ -1,6 +1,5 @@
 """A worker that stands by takes shards over with what it has read already (Q16, L11)."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from lapse_client import Connection, Publisher, SowClient
 from support.log import until
+from support.sow_state import count, restored
 from support.worker import Worker
 
 RECORDS = 5_000
@@ -27,28 +27,23 @@ def test_a_shard_is_taken_over_from_where_the_standby_was(
     connection = Connection(kafka)
     first, second = workers
     with first, SowClient(name, connection=connection) as client, Publisher(connection) as publisher:
-
-        def count() -> int:
-            return sum(1 for _ in client.query())
-
         for number in range(RECORDS):
             publisher.submit(name, b'{"n": %d}' % number, key=b"k%d" % number)
         publisher.flush()
-        until(lambda: count() == RECORDS, "all records")
+        until(lambda: count(client) == RECORDS, "all records")
         with second:
             until(lambda: "standing by" in second.text(), "the standby")
             publisher.publish(name, b"{}", key=b"late")  # read by one of them and followed by the other
             publisher.publish(name, None, key=b"k0")
-            until(lambda: count() == RECORDS, "the last updates")
+            until(lambda: count(client) == RECORDS, "the last updates")
             first.kill()
             until(lambda: second.text().count("restored") == 2, "the take-over", 30)
-            found = re.findall(r"restored (\d+) keys \(changelog read from (\d+) to (\d+)\)", second.text())
-            keys, begun, end = map(int, found[-1])
+            keys, begun_offset, end_offset = restored(second)[-1]
             assert keys > RECORDS // 3
-            assert 0 < begun < end, "only what the standby had not read yet"
-            assert end - begun < RECORDS // 3
-            until(lambda: count() == RECORDS, "all records, at the other worker")
-            assert sum(1 for _ in client.query(keys=("k0", "late"))) == 1
+            assert 0 < begun_offset < end_offset, "only what the standby had not read yet"
+            assert end_offset - begun_offset < RECORDS // 3
+            until(lambda: count(client) == RECORDS, "all records, at the other worker")
+            assert count(client, "k0", "late") == 1
 
 
 @pytest.mark.feature("S9", "Q16", "L11")
@@ -63,13 +58,13 @@ def test_a_worker_that_is_started_again_may_begin_with_what_it_had(
         for number in range(100):
             publisher.submit(name, b'{"n": %d}' % number, key=b"k%d" % number)
         publisher.flush()
-        until(lambda: sum(1 for _ in client.query()) == 100, "all records")
+        until(lambda: count(client) == 100, "all records")
         notes = [path.read_text() for path in tmp_path.rglob(f"*{name}.shards")]
         assert notes == ["[0, 1]"]
         worker.kill()
         publisher.publish(name, None, key=b"k0")
         worker.start()
         until(lambda: worker.text().count("restored") == 4, "the take-over", 60)
-        assert sum(1 for _ in client.query()) == 99
+        assert count(client) == 99
         publisher.publish(name, b"{}", key=b"k0")
-        until(lambda: sum(1 for _ in client.query()) == 100, "the update behind the restart")
+        until(lambda: count(client) == 100, "the update behind the restart")

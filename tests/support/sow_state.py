@@ -1,0 +1,36 @@
+"""What a SOW topic holds, and with what its worker began."""
+
+import re
+from typing import NamedTuple
+
+from lapse_client import SowClient
+from support.log import Tail
+from support.worker import Worker
+
+
+class Restored(NamedTuple):
+    """What a worker says when it has taken a shard over."""
+
+    keys: int
+    begun_offset: int
+    end_offset: int
+
+
+def restored(worker: Worker) -> list[Restored]:
+    """All its take-overs, in their order."""
+    found = re.findall(r"restored (\d+) keys \(changelog read from (\d+) to (\d+)\)", worker.text())
+    return [Restored(*map(int, numbers)) for numbers in found]
+
+
+def count(client: SowClient, *keys: str) -> int:
+    """How many records there are, of these keys or of all."""
+    return sum(1 for _ in client.query(keys=keys))
+
+
+def size(servers: str, topic: str) -> int:
+    """How many records a topic still has."""
+    tail = Tail(servers, topic)
+    try:
+        return len(tail.drain())
+    finally:
+        tail.close()
