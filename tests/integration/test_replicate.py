@@ -15,7 +15,9 @@ import pytest
 from lapse.embedded import EmbeddedKafka
 from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow_record import SowRecord
+from support.compaction import compact_eagerly
 from support.log import Tail, until
+from support.sow_state import size
 from support.worker import Worker
 
 
@@ -171,3 +173,46 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
     until(lambda: one.shown() == two.shown() == {"d": {"by": "one"}}, "the same end on both sides", 40)
     time.sleep(1)
     assert one.written() == two.written()
+
+
+@pytest.mark.feature("S10", "S8")
+@pytest.mark.slow
+def test_after_hours_apart_only_the_latest_of_every_key_is_left_to_be_read(sides: tuple[Side, Side]) -> None:
+    """Compaction removes what the replica has not read yet, the place where it stopped included."""
+    above, below = sides
+    keys = [f"k{number}" for number in range(30)]
+
+    def all_of(keys: list[str], n: int, **options: object) -> None:
+        with Publisher(Connection(above.servers)) as publisher:
+            for key in keys:
+                publisher.submit(above.name, orjson.dumps({"n": n}), key, **options)
+            publisher.flush()
+
+    above.out.start()
+    all_of(keys, 0, ttl_ms=0)
+    until(lambda: len(below.shown()) == 30, "all records below")
+    above.out.end(signal.SIGKILL)
+    written = below.written()
+
+    for n in range(1, 20):
+        all_of(keys, n, ttl_ms=3_600_000)
+    all_of(keys[:10], 20, ttl_ms=800)
+    all_of(["new"], 20, ttl_ms=7_200_000)
+    for key in keys[10:20]:
+        above.publish(key, None)
+    until(lambda: len(above.shown()) == 11, "what expired and was deleted above")
+    compacted = f"lapse.sow.{above.name}"
+    compact_eagerly(above.servers, compacted, tombstones_ms=3_600_000)
+
+    def shrunk() -> bool:
+        above.publish("new", {"n": 21}, ttl_ms=7_200_000)  # so that the segment before is closed
+        time.sleep(0.6)
+        return size(above.servers, compacted) < 200
+
+    until(shrunk, "compaction", 90)
+    above.out.start()
+    until(lambda: below.shown() == above.shown(), "the same on both sides", 40)
+    assert {key: (one.expires_at_ms, one.timestamp_ms) for key, one in below.records().items()} == {
+        key: (one.expires_at_ms, one.timestamp_ms) for key, one in above.records().items()
+    }
+    assert below.written() - written < 200, "what was replaced was not brought"

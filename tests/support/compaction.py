@@ -16,13 +16,15 @@ _TOPIC = {
     "min.cleanable.dirty.ratio": "0.001",
     "min.compaction.lag.ms": "0",
     "max.compaction.lag.ms": "1000",
-    "delete.retention.ms": "0",
 }
 
 
-def compact_eagerly(servers: str, *topics: str) -> None:
-    """Roll the topics' segments every half a second, and compact whatever is behind them, tombstones included."""
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _TOPIC.items()]
+def compact_eagerly(servers: str, *topics: str, tombstones_ms: int = 0) -> None:
+    """Roll the topics' segments every half a second, and compact whatever is behind them; tombstones stay so long."""
+    settings = {**_TOPIC, "delete.retention.ms": str(tombstones_ms)}
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
     resources = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries) for topic in topics]
     admin = AdminClient({"bootstrap.servers": servers})
     for future in admin.incremental_alter_configs(resources).values():

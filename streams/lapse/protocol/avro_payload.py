@@ -18,6 +18,7 @@ from typing import Final
 import fastavro
 from fastavro.read import SchemaResolutionError
 
+from lapse.protocol.avro_fit import misfit
 from lapse.protocol.avro_resolution import fault_between, written_part
 from lapse.protocol.avro_schema import AvroSchema
 from lapse.protocol.codec import HEADER_BYTES, MARKER
@@ -100,12 +101,14 @@ class AvroPayload:
         Raises:
             ValueError: the value does not fit the schema; fields that it does not know included.
         """
+        if fault := misfit(value, self._schema):
+            raise ValueError(f"does not fit {self._schema.label}: {fault}")
         out = io.BytesIO()
         out.write(self._frame(like))
         try:
             fastavro.schemaless_writer(out, self._schema.tree, value, strict_allow_default=True)
         except _DAMAGED as error:
-            raise ValueError(f"does not fit the schema: {str(error) or type(error).__name__}") from error
+            raise ValueError(f"does not fit {self._schema.label}: {str(error) or type(error).__name__}") from error
         return out.getvalue()
 
     def _read(self, data: bytes, at: int, writer: AvroSchema, reader: AvroSchema) -> object:

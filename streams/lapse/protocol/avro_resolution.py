@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fastavro.validation import validate
 
-from lapse.protocol.avro_schema import AvroSchema, kind_of
+from lapse.protocol.avro_schema import NAMED, AvroSchema, kind_of, simple_name, words_of
 
 _WIDER: Final = {
     "int": {"long", "float", "double"},
@@ -20,7 +20,6 @@ _WIDER: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-_NAMED: Final = {"record", "enum", "fixed"}
 _ANY: Final = object()
 
 
@@ -88,10 +87,10 @@ class _Comparison:
         kind, other = kind_of(written), kind_of(wanted)
         if kind != other:
             return "" if other in _WIDER.get(kind, ()) else self._differs(written, wanted, where)
-        if kind in _NAMED and not _same_name(written, wanted):
+        if kind in NAMED and not _same_name(written, wanted):
             return (
-                f"{_shown(where)} is {_words(written)} in {self._writer.label} and {_words(wanted)} in "
-                f"{self._reader.label}; give the latter the alias {_simple(written)}"
+                f"{_shown(where)} is {words_of(written)} in {self._writer.label} and {words_of(wanted)} in "
+                f"{self._reader.label}; give the latter the alias {simple_name(written)}"
             )
         match kind:
             case "record":
@@ -150,29 +149,14 @@ class _Comparison:
         return ""
 
     def _differs(self, written: Any, wanted: Any, where: str) -> str:
-        return (
-            f"{_shown(where)} is {_words(written)} in {self._writer.label} and {_words(wanted)} in {self._reader.label}"
-        )
+        here, there = f"{words_of(written)} in {self._writer.label}", f"{words_of(wanted)} in {self._reader.label}"
+        return f"{_shown(where)} is {here} and {there}"
 
 
 def _same_name(written: Any, wanted: Any) -> bool:
     aliases = wanted.get("aliases", ())
-    return _simple(written) == _simple(wanted) or written["name"] in aliases or _simple(written) in aliases
-
-
-def _simple(named: Any) -> str:
-    return str(named["name"]).rsplit(".", 1)[-1]
+    return simple_name(written) == simple_name(wanted) or written["name"] in aliases or simple_name(written) in aliases
 
 
 def _shown(where: str) -> str:
     return where or "the record"
-
-
-def _words(part: Any) -> str:
-    kind = kind_of(part)
-    if kind == "union":
-        return " or ".join(_words(branch) for branch in part)
-    if kind in _NAMED and isinstance(part, dict):
-        size = f" of {part['size']} bytes" if kind == "fixed" else ""
-        return f"{kind} {_simple(part)}{size}"
-    return kind

@@ -19,6 +19,9 @@ _NO_SCHEMA: Final = (
     SchemaParseException, UnknownType, ValueError, KeyError, AttributeError, TypeError, RecursionError,
 )  # fmt: skip
 
+NAMED: Final = frozenset({"record", "enum", "fixed"})
+"""Kinds of types that have a name."""
+
 
 class AvroSchema:
     """The schema of a payload.
@@ -99,6 +102,22 @@ def kind_of(part: Any) -> str:
     if isinstance(part, list):
         return "union"
     return kind_of(part["type"]) if isinstance(part, dict) else str(part)
+
+
+def simple_name(named: Any) -> str:
+    """The name of a named type, without its namespace."""
+    return str(named["name"]).rsplit(".", 1)[-1]
+
+
+def words_of(part: Any) -> str:
+    """A part of a schema, in words."""
+    kind = kind_of(part)
+    if kind == "union":
+        return " or ".join(words_of(branch) for branch in part)
+    if kind in NAMED and isinstance(part, dict):
+        size = f" of {part['size']} bytes" if kind == "fixed" else ""
+        return f"{kind} {simple_name(part)}{size}"
+    return kind
 
 
 def _plain(tree: Any) -> Any:

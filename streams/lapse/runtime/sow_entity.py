@@ -59,7 +59,7 @@ class SowEntity(Entity):
 
     def _settings(self, partition: int) -> SowSettings:
         config = self.config
-        avro = config.payload()
+        form = config.payload()
         return SowSettings(
             name=self.name,
             partition=partition,
@@ -75,7 +75,7 @@ class SowEntity(Entity):
             grave_ms=max(_REMEMBERED_MS, config.remember_removed or 0),
             remembers_removed=config.remember_removed is not None,
             keeps_copies=config.on_expire is not None,
-            **(JSON if avro is None else _avro(avro)),
+            **(JSON if form is None else avro(form)),
         )
 
 
@@ -89,7 +89,8 @@ JSON: Final[dict[str, Any]] = {
 """How a SOW topic reads and writes payloads in JSON."""
 
 
-def _avro(form: AvroPayload) -> dict[str, Any]:
+def avro(form: AvroPayload) -> dict[str, Any]:
+    """The same in Avro."""
     return {
         "parse": form.parse,
         "parse_exactly": form.parse,

@@ -83,6 +83,45 @@ def test_what_does_not_fit_the_schema_is_refused() -> None:
             avro.serialize(wrong, b"")
 
 
+@pytest.mark.feature("S2", "X7")
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"price": "much"}, "/price is 'much', expected null or double"),
+        ({"at": None}, "/at is null, expected long"),
+        ({"at": 1 << 63}, "/at is 9223372036854775808, expected long"),
+        ({"at": True}, "/at is True, expected long"),
+        ({"sizes": {"bid": "x"}}, "/sizes/bid is 'x', expected long"),
+        ({"typo": 1}, "/typo is no field of the schema"),
+        ({"lot": 1 << 31}, "/lot is 2147483648, expected int"),
+        ({"side": "HOLD"}, "/side is 'HOLD', expected enum Side"),
+        ({"to": {"zip": 5}}, "/to/zip is 5, expected string"),
+        ({"to": {}}, "/to/zip is missing, and has no default"),
+        ({"marks": [b"ab", b"abc"]}, "/marks/[] is b'abc', expected fixed Mark of 2 bytes"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_field(change: dict[str, object], fault: str) -> None:
+    more = [
+        {"name": "lot", "type": "int", "default": 1},
+        {"name": "side", "type": {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"]}, "default": "BUY"},
+        {
+            "name": "to",
+            "type": ["null", {"type": "record", "name": "To", "fields": [{"name": "zip", "type": "string"}]}],
+            "default": None,
+        },
+        {
+            "name": "marks",
+            "type": {"type": "array", "items": {"type": "fixed", "name": "Mark", "size": 2}},
+            "default": [],
+        },
+    ]
+    avro = AvroPayload(AvroSchema({**SCHEMA, "fields": [*SCHEMA["fields"], *more]}))
+    assert avro.parse(avro.serialize(ROW, b"")) == {**ROW, "lot": 1, "side": "BUY", "to": None, "marks": []}
+    with pytest.raises(ValueError, match="does not fit the schema") as refused:
+        avro.serialize({**ROW, **change}, b"")
+    assert str(refused.value).endswith(fault)
+
+
 @pytest.mark.feature("X7")
 def test_a_faulty_schema_says_so(tmp_path: Path) -> None:
     for schema in ({"type": "nothing"}, {"type": "record"}, "long", 5, {"type": "record", "name": "A", "fields": 3}):

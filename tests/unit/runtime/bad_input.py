@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
+from lapse.protocol.avro_payload import AvroPayload
+from lapse.protocol.avro_schema import AvroSchema
 from lapse.runtime.letter_writer import Refusal
 from lapse.runtime.machine import Effects
 from lapse.runtime.producer import Output
 from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
-from lapse.runtime.sow_entity import JSON
+from lapse.runtime.sow_entity import JSON, avro
 from lapse.runtime.sow_machine import SowMachine
 from lapse.runtime.sow_output import SowOutput
 
@@ -70,12 +72,14 @@ class Case:
         given: the records, in order; the last one is bad.
         commands: whether they are commands, after one good record.
         settings: of the entity.
+        good: a payload that it can read.
     """
 
     shown: str
     given: tuple[Input, ...]
     commands: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
+    good: bytes = b'{"symbol": "A", "price": 2}'
 
 
 def _headers(*pairs: tuple[str, str | bytes], **settings: Any) -> Case:
@@ -96,10 +100,10 @@ def _asked(command: str, **fields: Any) -> Case:
     return _command(orjson.dumps({"command": command, **fields}).decode())
 
 
-def _delta(stored: bytes, delta: bytes, shown: str = "") -> Case:
+def _delta(stored: bytes, delta: bytes, shown: str = "", **settings: Any) -> Case:
     merge: list[tuple[str, bytes | None]] = [("lapse-command", b"delta")]
     text = shown or f"`{delta.decode('utf-8', 'replace')}` onto `{stored.decode('utf-8', 'replace')}`"
-    return Case(text, (Input(value=stored), Input(1, value=delta, headers=merge)))
+    return Case(text, (Input(value=stored), Input(1, value=delta, headers=merge)), settings=tuple(settings.items()))
 
 
 def _record(shown: str, record: Input, **settings: Any) -> Case:
@@ -141,6 +145,7 @@ RECORDS = (
     _record('`{"symbol": NaN}`, with `key = "/symbol"`', Input(value=b'{"symbol": NaN}'), **_KEYED),
     _record('bytes that are no JSON, with `key = "/symbol"`', Input(value=b"\x00\x01"), **_KEYED),
     _record("`lapse-command: upsert`", Input(headers=[("lapse-command", b"upsert")])),
+    _record("a record of 2,001 bytes where the topics take 2,000", Input(value=b"x" * 2_000), max_record_bytes=2_000),
 )
 
 DELTAS = (
@@ -152,6 +157,51 @@ DELTAS = (
     Case("`[1]` where there is no record", (Input(value=b"[1]", headers=[("lapse-command", b"delta")]),)),
     _delta(b"\xff", b"{}", "`{}` onto a record that is no JSON"),
     _delta(b"{}", _DEEP, "5,000 objects inside each other"),
+    _delta(
+        b'{"a": "%b"}' % (b"x" * 1_500),
+        b'{"b": "%b"}' % (b"x" * 1_500),
+        "1,500 bytes onto a record of 1,500 where the topics take 2,000",
+        max_record_bytes=2_000,
+    ),
+)
+
+_OLD = AvroSchema(
+    {
+        "type": "record",
+        "name": "Quote",
+        "fields": [{"name": "symbol", "type": "string"}, {"name": "price", "type": ["null", "int"]}],
+    },
+    "quote-v1.avsc",
+)
+_NEW = AvroSchema(
+    {
+        "type": "record",
+        "name": "Quote",
+        "fields": [{"name": "symbol", "type": "string"}, {"name": "price", "type": "int"}],
+    },
+    "quote-v2.avsc",
+)
+_AVRO = avro(AvroPayload(_NEW, [_OLD])) | _KEYED
+_CONFLUENT = avro(AvroPayload(_NEW, confluent=True, ids={1: _OLD, 2: _NEW})) | _KEYED
+_QUOTE = _NEW.mark + b"\x06IBM\x02"
+
+_SINGLE_OBJECTS = (
+    _record("a payload cut short", Input(value=_QUOTE[:-2]), **_AVRO),
+    _record("a byte too many", Input(value=_QUOTE + b"\x00"), **_AVRO),
+    _record("the fingerprint of a schema that is not listed", Input(value=b"\xc3\x01\1\2\3\4\5\6\7\x08"), **_AVRO),
+    _record("a null price, by the older schema", Input(value=_OLD.mark + b"\x06IBM\x00"), **_AVRO),
+    _delta(_QUOTE, b'{"symbol": "IBM", "price": "much"}', '`{"symbol": "IBM", "price": "much"}`', **_AVRO),
+    _delta(_QUOTE, b'{"symbol": "IBM", "price": 2147483648}', '`{"symbol": "IBM", "price": 2147483648}`', **_AVRO),
+    _delta(_QUOTE, b'{"symbol": "IBM", "size": 1}', '`{"symbol": "IBM", "size": 1}`', **_AVRO),
+    _delta(_QUOTE, b'{"symbol": "SAP"}', '`{"symbol": "SAP"}`, of which there is no record', **_AVRO),
+)
+_WITH_IDS = (
+    _record('JSON, with `value_format = "avro-confluent"`', Input(), **_CONFLUENT),
+    _record("a schema id that is not listed", Input(value=b"\x00\x00\x00\x00\x03\x06IBM\x02"), **_CONFLUENT),
+)
+AVRO = (
+    *(replace(case, good=_NEW.mark + b"\x02A\x04") for case in _SINGLE_OBJECTS),
+    *(replace(case, good=b"\x00\x00\x00\x00\x02\x02A\x04") for case in _WITH_IDS),
 )
 
 FILTERS = (
@@ -245,6 +295,13 @@ CHAPTERS = (
         RECORDS,
     ),
     Chapter("Deltas", "sow", "As above; the stored record stays as it was (S2).", DELTAS),
+    Chapter(
+        "Payloads in Avro",
+        "sow",
+        "The same where the key is `/symbol` and a schema of `symbol` and `price` is configured, an older one of which "
+        "let the price be null. What a queue or a filter cannot read is NULL to it.",
+        AVRO,
+    ),
     Chapter("Filters", "sow", "The answer has this text, with the spot; the same on queues (X1).", FILTERS),
     Chapter("Commands to a SOW topic", "sow", "The answer has this text; the command did nothing.", SOW_COMMANDS),
     Chapter(
@@ -277,7 +334,7 @@ def queue(**settings: Any) -> QueueMachine:
 def sow(**settings: Any) -> SowMachine:
     """A machine of the SOW topic `prices`."""
     machine = SowMachine(
-        SowShard(SowSettings(name="prices", **JSON, **settings)), SowOutput("prices", 0, 1, "dlq.prices", 1), _read
+        SowShard(SowSettings(name="prices", **{**JSON, **settings})), SowOutput("prices", 0, 1, "dlq.prices", 1), _read
     )
     machine.maintain()
     machine.take_over(ARRIVAL_MS)

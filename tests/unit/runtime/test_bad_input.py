@@ -33,7 +33,7 @@ def test_what_comes_next_is_as_if_nothing_had_been(chapter, case):
     else:
         machine.arrive("prices", 0, list(case.given))
     finish(machine)
-    machine.arrive("prices", 0, [Input(9, b"next", b'{"symbol": "A", "price": 2}')])
+    machine.arrive("prices", 0, [Input(9, b"next", case.good)])
     machine.advance(ARRIVAL_MS)
     effects = finish(machine)
     assert effects.journal

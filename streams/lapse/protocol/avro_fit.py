@@ -1,0 +1,72 @@
+"""Whether a value can be written with a schema, and if not, where the fault is (S2, X7).
+
+fastavro finds most faults, in words of Python's; an integer beyond 32 bits it writes where an `int` is declared, and
+other readers cut it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lapse.protocol.avro_schema import AvroSchema, kind_of, words_of
+
+_INTEGERS: Final = {"int": 1 << 31, "long": 1 << 63}
+_TYPES: Final = {"string": str, "bytes": bytes, "boolean": bool, "array": list, "map": dict, "record": dict}
+_SHOWN: Final = 40
+
+
+def misfit(value: object, schema: AvroSchema) -> str:
+    """Say why a value is no record of a schema: the field, and what is expected there; empty if it is one."""
+    return _misfit(value, schema.tree, schema, "")
+
+
+def _misfit(value: Any, part: Any, schema: AvroSchema, where: str) -> str:
+    part = schema.named(part)
+    kind = kind_of(part)
+    if kind == "union":
+        faults = [_misfit(value, branch, schema, where) for branch in part]
+        if "" in faults:
+            return ""
+        several = [fault for fault, branch in zip(faults, part, strict=True) if kind_of(schema.named(branch)) != "null"]
+        return several[0] if len(several) == 1 and isinstance(value, dict) else _expected(value, part, where)
+    if not _is_of(value, kind, part):
+        return _expected(value, part, where)
+    if kind == "array":
+        return next(filter(None, (_misfit(one, part["items"], schema, f"{where}/[]") for one in value)), "")
+    if kind == "map":
+        found = (_misfit(one, part["values"], schema, f"{where}/{name}") for name, one in value.items())
+        return next(filter(None, found), "")
+    return _fields(value, part, schema, where) if kind == "record" else ""
+
+
+def _fields(value: dict[str, Any], part: Any, schema: AvroSchema, where: str) -> str:
+    fields = {field["name"]: field for field in part["fields"]}
+    for name in value:
+        if name not in fields:
+            return f"{where}/{name} is no field of {schema.label}"
+    for name, field in fields.items():
+        if name not in value:
+            if "default" not in field:
+                return f"{where}/{name} is missing, and has no default"
+        elif fault := _misfit(value[name], field["type"], schema, f"{where}/{name}"):
+            return fault
+    return ""
+
+
+def _is_of(value: Any, kind: str, part: Any) -> bool:
+    if kind in _INTEGERS:
+        return type(value) is int and -_INTEGERS[kind] <= value < _INTEGERS[kind]
+    if kind in ("float", "double"):
+        return type(value) in (int, float)
+    if kind == "null":
+        return value is None
+    if kind == "enum":
+        return isinstance(value, str) and value in part["symbols"]
+    if kind == "fixed":
+        return isinstance(value, bytes) and len(value) == part["size"]
+    return isinstance(value, _TYPES[kind])
+
+
+def _expected(value: Any, part: Any, where: str) -> str:
+    shown = "null" if value is None else repr(value)
+    return f"{where or 'the record'} is {shown[:_SHOWN]}{'…' * (len(shown) > _SHOWN)}, expected {words_of(part)}"
