@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +26,7 @@ _OWN: Final = frozenset(
         header.TIMESTAMP_MS,
         header.OPERATION,
         header.REASONS,
+        header.ORDER_VALUE,
         EXPIRES_AT_MS,
     }
 )
@@ -49,6 +51,7 @@ class SowRecord:
         reasons: of an `oof`, the removal's reasons (L14).
         command_id: of a query's result, the command that asked.
         headers: the record's own headers.
+        order_value: of a query's result in an order, what that goes by; None where it is NULL or cannot be compared.
     """
 
     kind: str
@@ -62,6 +65,7 @@ class SowRecord:
     reasons: tuple[str, ...] = ()
     command_id: str = field(default="", repr=False, compare=False)
     headers: Sequence[tuple[str, bytes | None]] = field(default=(), repr=False)
+    order_value: object = field(default=None, repr=False, compare=False)
 
 
 def read(shard: Shard, message: Message, fields: Fields) -> SowRecord:
@@ -82,4 +86,5 @@ def read(shard: Shard, message: Message, fields: Fields) -> SowRecord:
         reasons=tuple(reasons.split(",")) if reasons else (),
         command_id=fields.get(header.COMMAND_ID, b"").decode(),
         headers=[item for item in headers_of(message) if item[0] not in _OWN],
+        order_value=None if (value := fields.get(header.ORDER_VALUE)) is None else json.loads(value),
     )

@@ -123,7 +123,7 @@ def test_records_of_older_and_newer_writers_are_one_topic(
     first, second, third = (Writer(tree, number, confluent) for number, tree in enumerate((V1, V2, V3), 1))
     name = unique("quotes")
     form = "avro-confluent" if confluent else "avro"
-    before = f'[sow."{name}"]\nkey = "/sym"\nvalue_format = "{form}"\nvalue_schema = "v1.avsc"\n'
+    before = f'[sow."{name}"]\npartitions = 2\nkey = "/sym"\nvalue_format = "{form}"\nvalue_schema = "v1.avsc"\n'
     writers = '{ 1 = "v1.avsc", 2 = "v2.avsc", 3 = "v3.avsc" }' if confluent else '["v1.avsc", "v3.avsc"]'
     after = f'[sow."{name}"]\nkey = "/symbol"\nhash_index = "/symbol"\nvalue_format = "{form}"\n'
     after += f'value_schema = "v2.avsc"\nvalue_writer_schemas = {writers}\n'
@@ -161,6 +161,9 @@ def test_records_of_older_and_newer_writers_are_one_topic(
         assert second.read(payload('["IBM"]')) == {"symbol": "IBM", "price": 3.0, "venue": "N", "lots": lots}
         assert second.read(payload('["ABB"]')) == {"symbol": "ABB", "price": 9.0, "venue": "Z", "lots": {}}
         assert first.read(payload('["SAP"]')) == {"sym": "SAP", "price": 100, "desk": "old"}, "as it was published"
+
+        ranked = [record.key for record in client.query(order_by="/price DESC", skip=1, top_n=2)]
+        assert ranked == [b'["BMW"]', b'["ABB"]'], "over both shards, whatever the payloads are"
 
         # A schema that nobody told of is a dead letter with what is known.
         stranger = Writer(schema(field("symbol", "string"), field("price", "string")), 7, confluent)

@@ -113,11 +113,13 @@ class ScriptedSow:
             text, _, way = command.order_by.partition(" ")
             evaluate = compile_value(text).evaluate
             found.sort(key=lambda item: evaluate(orjson.loads(item[2])), reverse=way == "DESC")
+            values = {key: orjson.dumps(evaluate(orjson.loads(value))).decode() for key, _, value in found}
         facts = {"lapse-subscription": command.subscription, "lapse-command-id": command.id, "lapse-epoch": "1"}
         self._send(partition, {"lapse-kind": "group-begin", **facts})
         for key, offset, value in found[: command.top_n]:
             place = f"{self.name}:{partition}:{offset}"
-            more = {"lapse-bookmark": place, "lapse-timestamp-ms": "5", "lapse-expires-at-ms": str(offset + 10_000)}
+            more = {"lapse-order-value": values[key]} if command.order_by is not None else {}
+            more |= {"lapse-bookmark": place, "lapse-timestamp-ms": "5", "lapse-expires-at-ms": str(offset + 10_000)}
             self._send(partition, {"lapse-kind": "sow", **facts, **more}, key, value)
         self._send(partition, {"lapse-kind": "group-end", **facts})
         self._answer(partition, command, counts={"records": len(found)})

@@ -49,6 +49,8 @@ LEASE_UNTIL_MS: Final = "lapse-lease-until-ms"
 DELIVERY_COUNT: Final = "lapse-delivery-count"
 TIMESTAMP_MS: Final = "lapse-timestamp-ms"
 OPERATION: Final = "lapse-operation"
+ORDER_VALUE: Final = "lapse-order-value"
+"""What `order_by` has of a record, as JSON; absent where that is NULL or cannot be compared (S5)."""
 
 # On a dead letter: KIP-1191 verbatim, then ours (D2).
 DLQ_TOPIC: Final = "__dlq.errors.topic"

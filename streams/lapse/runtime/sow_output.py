@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -161,6 +162,9 @@ class SowOutput:
                     count += 1
                     expiry = b"%d" % message.deadline_ms
                     facts += _EXPIRES_AT + varint[len(expiry)] + expiry
+            if message.order_value is not None:
+                count += 1
+                facts += packed_header(header.ORDER_VALUE, json.dumps(message.order_value).encode())
             if message.headers:
                 headers = _passed_on(message.headers)
                 count += len(headers)

@@ -140,6 +140,7 @@ class Message(NamedTuple):
         timestamp_ms: as of when it counts, ms since the epoch.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
         reason: of an `oof`.
+        order_value: of a query's result in an order, what that goes by; None where it is NULL or cannot be compared.
     """
 
     kind: Kind
@@ -152,6 +153,7 @@ class Message(NamedTuple):
     timestamp_ms: int = -1
     deadline_ms: int = NEVER
     reason: OutOfFocus | None = None
+    order_value: object = None
 
 
 class Expelled(NamedTuple):

@@ -91,7 +91,7 @@ class Query:
         self._preserved: dict[bytes, bytes | None] = {}
         self._looked_at: tuple[set[bytes], ...] = tuple(set() for _ in range(_STRIPES)) if inquiry.follows else ()
         self._ranking = None if inquiry.order is None else Ranking(inquiry.order)
-        self._ranked: Iterator[tuple[bytes, bytes]] | None = None
+        self._ranked: Iterator[tuple[bytes, bytes, object]] | None = None
         self._withheld: set[bytes] = set()
         self._skip = inquiry.skip
         self._left = inquiry.top_n
@@ -169,7 +169,7 @@ class Query:
             if found is None:
                 ended = True
                 break
-            name, entry = found
+            name, entry, value = found
             if entry is None:
                 continue
             if self._state.is_due(entry, max(now_ms, inquiry.at_ms)):
@@ -181,7 +181,8 @@ class Query:
             if self._skip:
                 self._skip -= 1
                 continue
-            step.messages.append(view.message(Kind.SOW, inquiry.subscription, command_id=inquiry.command_id))
+            message = view.message(Kind.SOW, inquiry.subscription, command_id=inquiry.command_id)
+            step.messages.append(message if value is None else message._replace(order_value=value))
             sent += 1
         self._sent += sent
         if self._left is not None:
@@ -200,8 +201,8 @@ class Query:
         if self._walk.is_over:
             self._ranked = ranking.merged()
 
-    def _next(self) -> tuple[bytes, bytes | None] | None:
-        """The next name of the snapshot, with its record if it has one; or None."""
+    def _next(self) -> tuple[bytes, bytes | None, object] | None:
+        """The next name of the snapshot, with its record if it has one, and its value in the order; or None."""
         if self._ranked is not None:
             return next(self._ranked, None)
         if not self._some:
@@ -209,7 +210,7 @@ class Query:
         if not self._some:
             return None
         name = self._some.popleft()
-        return name, self._as_it_stood(name)
+        return name, self._as_it_stood(name), None
 
     @property
     def _is_through(self) -> bool:

@@ -15,7 +15,10 @@ from lapse.core.sow.view import View
 
 _DIRECTION: Final = re.compile(r"\s+(ASC|DESC)\s*\Z", re.IGNORECASE)
 
-_Ranked = tuple[tuple[int, Any], bytes, bytes]
+Rank = tuple[int, Any]
+"""Numbers are of kind 0, texts of kind 1; then the value."""
+
+_Ranked = tuple[Rank, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,9 @@ class Ranking:
         ranked.sort(key=itemgetter(0), reverse=self._order.descending)
         self._lots.append(ranked)
 
-    def merged(self) -> Iterator[tuple[bytes, bytes]]:
-        """Journal key and packed record of each, in order; nothing can be added any more."""
-        for _, name, entry in heapq.merge(*self._lots, key=itemgetter(0), reverse=self._order.descending):
-            yield name, entry
-        yield from self._last
+    def merged(self) -> Iterator[tuple[bytes, bytes, object]]:
+        """Journal key, packed record and value of each, in order; nothing can be added any more."""
+        for (_, value), name, entry in heapq.merge(*self._lots, key=itemgetter(0), reverse=self._order.descending):
+            yield name, entry, value
+        for name, entry in self._last:
+            yield name, entry, None
