@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from faust.types import TP
@@ -96,5 +97,10 @@ def avro(form: AvroPayload) -> dict[str, Any]:
         "parse_exactly": form.parse,
         "parse_delta": form.parse_delta,
         "serialize": form.serialize,
-        "serialize_delta": json_payload.serialize,
+        "serialize_delta": _as_json,
     }
+
+
+def _as_json(value: object) -> bytes:
+    """Changed fields of an Avro record; what JSON cannot tell, such as NaN, is told with the whole record."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

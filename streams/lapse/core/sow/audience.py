@@ -52,8 +52,11 @@ class Audience:
 
     def _changed(self, before: View | None, after: View) -> bytes | None:
         """The changed fields, written; None if only the full record can tell."""
+        if before is None:
+            return None
+        parse = self._settings.parse_exactly
         try:
-            changed = delta.difference(before.payload, after.payload) if before is not None else None
+            changed = delta.difference(parse(before.raw), parse(after.raw))
             return None if changed is None else self._settings.serialize_delta(changed)
         except (ValueError, TypeError, RecursionError):
             return None

@@ -284,10 +284,8 @@ class Commands:
 
     def _depth(self, at_ms: int) -> int:
         state = self._state
-        due_ms = state.deadlines.next_due_ms() if self._settings.expiration.enabled else None
-        if due_ms is None or due_ms > at_ms:
-            return len(state.entries)
-        return sum(not state.is_due(entry, at_ms) for entry in state.entries.values())
+        due = state.deadlines.count_due(at_ms) if self._settings.expiration.enabled else 0
+        return len(state.entries) - due
 
     # --- parts -----------------------------------------------------------------------------------------------
 

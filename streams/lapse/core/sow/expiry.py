@@ -152,6 +152,18 @@ class DeadlineIndex:
                     elif instant_ms < deadline_ms != NEVER:
                         self._file(key, deadline_ms)
 
+    def count_due(self, until_ms: int) -> int:
+        """Return how many records are due at an instant, ms since the epoch; a look at those, and at no others."""
+        keys = set(self._moving)
+        for instant_ms, some in self._fine.items():
+            if instant_ms <= until_ms:
+                keys.update(some)
+        for second, some in self._coarse.items():
+            if second << _SHIFT <= until_ms:
+                keys.update(some)
+        found = (self._entries.get(key) for key in keys)
+        return sum(entry is not None and deadline_of(entry) <= until_ms for entry in found)
+
     def _next_fine_ms(self) -> int | None:
         """The earliest millisecond that has a record; those that have none any more are dropped."""
         entries = self._entries

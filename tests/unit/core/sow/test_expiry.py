@@ -67,6 +67,8 @@ def test_due_records_are_found_in_order_and_once(moves, slack, limit, moved):
                         del deadlines[key]
                         del entries[key]
                 assert all(instant > now for instant in deadlines.values())
+            for later in (0, 1, 700, 3_000):
+                assert index.count_due(now + later) == sum(at <= now + later for at in deadlines.values())
             due = index.next_due_ms()
             instants = [instant for instant in deadlines.values() if instant != NEVER]
             if instants:
