@@ -39,7 +39,7 @@ def run(page: str, servers: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.feature("L2", "L5", "L10", "L11", "L12", "D1", "Q15")
+@pytest.mark.feature("L2", "L3", "L5", "L10", "L11", "D1", "Q15")
 def test_lifetimes(servers: str) -> None:
     *_, peeked, letters, _ = run("lifetimes.md", servers)
     assert "orders:0:1" in peeked
@@ -47,16 +47,15 @@ def test_lifetimes(servers: str) -> None:
     assert "scheduled" in peeked
     assert "orders:0:0" not in peeked
     assert "orders:0:2" not in peeked
-    assert "time_limit" in letters
-    assert "invalid_lifetime" in letters
-    assert "expected 1 to 19 ASCII digits" in letters
+    assert letters.count("time_limit") == 2
 
 
 @pytest.mark.slow
 @pytest.mark.feature("S1", "S2", "S3", "S4", "S5", "L2")
 def test_sow_topics(servers: str) -> None:
     *_, queried, slept, left, deleted, nothing, _ = run("sow.md", servers)
-    assert re.search(r'\["A"\].*"bid": ?99.*"ask": ?101.*\n.*\["B"\]', queried, re.DOTALL)
+    assert '["A"]' in queried
+    assert re.search(r'"bid": ?99, ?"ask": ?101', queried)
     assert not slept
     assert '"A' in left.replace("\\", "")
     assert "B" not in left
