@@ -95,7 +95,7 @@ class SowClient:
 
         Args:
             filter: an expression; None = all records.
-            order_by: an expression with ASC or DESC behind it; over several shards the payload has to be JSON.
+            order_by: an expression with ASC or DESC behind it.
             top_n: at most so many.
             skip: so many are left out first.
             keys: only these; None = any.

@@ -24,7 +24,7 @@ def restored(worker: Worker) -> list[Restored]:
 
 def count(client: SowClient, *keys: str) -> int:
     """How many records there are, of these keys or of all."""
-    return sum(1 for _ in client.query(keys=keys))
+    return sum(1 for _ in client.query(keys=keys or None))
 
 
 def size(servers: str, topic: str) -> int:
