@@ -70,4 +70,5 @@ def _kind(value: object) -> str:
         return "an object"
     if isinstance(value, list):
         return "an array"
-    return "null" if value is None else f"a {type(value).__name__}"
+    names = {"NoneType": "null", "str": "a text", "bool": "a boolean", "int": "a number", "float": "a number"}
+    return names.get(type(value).__name__, f"of type {type(value).__name__}")

@@ -54,6 +54,14 @@ def test_a_delta_that_is_no_object_is_a_dead_letter_where_there_is_no_record(val
     assert stored(desk) == {}
 
 
+@pytest.mark.feature("S2", "X7")
+@pytest.mark.parametrize(("value", "kind"), [(5, "a number"), (0.5, "a number"), ("x", "a text"), (True, "a boolean")])
+def test_what_a_delta_is_instead_is_said_in_words_of_json(value: Any, kind: str) -> None:
+    desk = Desk(shard_of(**JSON))
+    (letter,) = desk.put("k", value, 0, lapse_command="delta").letters
+    assert letter.detail.endswith(f"a delta merges objects, and the delta is {kind}")
+
+
 @pytest.mark.feature("S6")
 @pytest.mark.parametrize(("before", "after"), [([1], [True]), ([0, [1]], [0, [True]]), (1, True), (0, False)])
 def test_a_delta_subscriber_is_told_of_another_type(before: Any, after: Any) -> None:
