@@ -97,6 +97,6 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "[3/4] the packages of requirements.lock (Spark is large: the first time takes minutes)"
 	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
-	@echo "[4/4] the jars of Kafka and of Spark's Kafka connector"
+	@echo "[4/4] the jars of Kafka and of Spark's connectors"
 	@$(BIN)/python -m lapse.embedded
 	@touch $@

@@ -145,7 +145,7 @@ def create_topic(kafka: str) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A Spark session on two local cores, with the Kafka and Avro connectors; about 6 s once per process."""
+    """A Spark session on two local cores, with Kafka, Avro and Delta; about 6 s once per process."""
     from pyspark import SparkContext
 
     from lapse.embedded import JarUnavailable, JavaMissing
@@ -168,7 +168,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         try:
-            started = session("lapse tests", master="local[2]", config=config)
+            started = session("lapse tests", master="local[2]", config=config, delta=True)
         except (JavaMissing, JarUnavailable) as error:
             _absent(str(error))
         yield started

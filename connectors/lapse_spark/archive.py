@@ -1,4 +1,4 @@
-"""The archive: dead letters with all their bytes as Parquet, by day, and the clearing of old days (D1, D2).
+"""The archive: dead letters with all their bytes as Parquet or Delta, by day, and the clearing of old days (D1, D2).
 
 Everything that stands on the topics is kept as it stands there, copies included; `dead_letter.distinct` keeps one of
 each. Lost offsets end the job unless told otherwise: an archive with holes should not look whole.
@@ -13,10 +13,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lapse_spark import quarantine, read
+from lapse_spark import delta, quarantine, read
 from lapse_spark.connection import Connection
 from lapse_spark.entry import start
-from lapse_spark.output import Output
 from lapse_spark.read import Span
 from lapse_spark.stream import Standing, follow
 
@@ -31,6 +30,7 @@ def run(
     max_records_per_batch: int | None = None,
     fail_on_data_loss: bool = True,
     strict: bool = False,
+    kind: delta.Kind | None = None,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
     """Archive dead letters from where the checkpoint says, in the tables `letters` and `quarantine`.
@@ -44,9 +44,13 @@ def run(
         max_records_per_batch: most records taken at once; None = all there are.
         fail_on_data_loss: end where Kafka has removed letters that were not archived yet.
         strict: end at the first record that is no dead letter.
+        kind: `parquet` or `delta`; None = as the output is kept, and Parquet where nothing is yet.
         watch: is told where the stream stands.
+
+    Raises:
+        ValueError: the output is kept otherwise, or has lost its checkpoint.
     """
-    output = Output(spark, path)
+    output = delta.output(spark, path, kind)
     span = Span(streaming=True, fail_on_data_loss=fail_on_data_loss, max_records_per_batch=max_records_per_batch)
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)
 
@@ -66,7 +70,7 @@ def run(
 
 def letters(spark: SparkSession, path: str) -> DataFrame | None:
     """Read an archive: `schema.DEAD_LETTER` and `day`, one row per letter, copies left out; None before the first."""
-    written = Output(spark, path).read("letters")
+    written = delta.output(spark, path).read("letters")
     if written is None:
         return None
     copies = written.withColumn("fault", F.lit(None).cast("string")).drop("batch_id")
@@ -86,14 +90,13 @@ def purge(spark: SparkSession, path: str, before: date, *, dry_run: bool = False
     Returns:
         The days, oldest first.
     """
-    output = Output(spark, path)
+    output = delta.output(spark, path)
     gone: set[date] = set()
     for table in ("letters", "quarantine"):
-        for day in output.days(table):
-            if day < before:
-                gone.add(day)
-                if not dry_run:
-                    output.delete(table, day)
+        days = [day for day in output.days(table) if day < before]
+        gone.update(days)
+        if not dry_run:
+            output.delete(table, days)
     return sorted(gone)
 
 

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_spark import archive as archive_job
-from lapse_spark import audit, inquiry, read, upkeep
+from lapse_spark import audit, delta, inquiry, read, upkeep
 from lapse_spark import monitor as monitor_job
-from lapse_spark.option import INSTANT, Cluster, cluster, print_json, stream_options, working
+from lapse_spark.option import INSTANT, Cluster, cluster, kept_as, print_json, stream_options, working
 from lapse_spark.redrive import Choice, Target
 from lapse_spark.report import Report
 from lapse_spark.stream import Standing
@@ -84,6 +84,7 @@ def monitor(
 @click.option("--allow-gaps", is_flag=True, help="Go on where Kafka has removed letters that were not archived.")
 @click.option("--purge-before", type=click.DateTime(["%Y-%m-%d"]), help="Instead: delete the days before this one.")
 @click.option("--dry-run", is_flag=True, help="With --purge-before: only say which days would go.")
+@kept_as
 @stream_options
 @cluster
 def archive(
@@ -91,6 +92,7 @@ def archive(
     cluster: Cluster,
     as_json: bool,
     path: str,
+    kind: delta.Kind | None,
     allow_gaps: bool,
     purge_before: datetime | None,
     dry_run: bool,
@@ -99,8 +101,10 @@ def archive(
     max_records: int | None,
     strict: bool,
 ) -> None:
-    """Keep dead letters with all their bytes as Parquet in the directory PATH."""
-    session = cluster.session("archive")
+    """Keep dead letters with all their bytes, as Parquet or Delta, in the directory PATH."""
+    if dry_run and purge_before is None:
+        raise ValueError("--dry-run goes with --purge-before; without it letters are archived")
+    session = cluster.session("archive", delta=kind == "delta" or delta.is_here(path))
     if purge_before is not None:
         days = archive_job.purge(session, path, purge_before.date(), dry_run=dry_run)
         print_json({"deleted": [day.isoformat() for day in days], "dry_run": dry_run})
@@ -115,6 +119,7 @@ def archive(
             max_records_per_batch=max_records,
             fail_on_data_loss=not allow_gaps,
             strict=strict,
+            kind=kind,
             watch=watch,
         )
     if as_json:
@@ -139,6 +144,7 @@ def archive(
 @click.option("--limit", type=click.IntRange(min=1), help="Most messages in all, the oldest letters first.")
 @click.option("--pattern", default="", help="Java regular expression of the dead-letter topics. [default: dlq.*]")
 @click.option("--archive", "archive_path", help="Take the letters from this archive instead of the topics.")
+@kept_as
 @click.option("--hook", default="", metavar="MODULE:NAME", help="A function that changes the records to be sent.")
 @click.option("--send", is_flag=True, help="Send them; without it only what would be sent is counted.")
 @cluster
@@ -161,11 +167,13 @@ def redrive(
     limit: int | None,
     pattern: str,
     archive_path: str | None,
+    kind: delta.Kind | None,
     hook: str,
     send: bool,
 ) -> None:
     """Send dead letters back, none twice; AUDIT is the directory that remembers which were sent."""
-    session = cluster.session("redrive")
+    knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))
+    session = cluster.session("redrive", delta=knowing)
     choice = Choice(
         entities=entity,
         reasons=reason,

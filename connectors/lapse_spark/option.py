@@ -39,9 +39,9 @@ class Cluster:
     master: str | None
     config: Mapping[str, str]
 
-    def session(self, name: str) -> SparkSession:
-        """The Spark session for a job of this name."""
-        return session(f"lapse {name}", master=self.master, config=self.config)
+    def session(self, name: str, *, delta: bool = False) -> SparkSession:
+        """The Spark session for a job of this name; with `delta` one that knows Delta Lake."""
+        return session(f"lapse {name}", master=self.master, config=self.config, delta=delta)
 
 
 class Instant(click.ParamType):
@@ -105,6 +105,16 @@ def stream_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*args, **options)
 
     return with_options
+
+
+def kept_as(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that works on an archive the option that says how it is kept; it gets it as `kind`."""
+    return click.option(
+        "--format",
+        "kind",
+        type=click.Choice(["parquet", "delta"]),
+        help="How the archive is kept. [default: as it is; Parquet where nothing is yet]",
+    )(command)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ directory, and nothing is counted twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Any, Final
 
@@ -39,7 +40,10 @@ class Output:
         Raises:
             ValueError: there are batches, but no checkpoint: a new stream would begin again and count them twice.
         """
-        if self._names("", "day=") and not self._names("_checkpoint", "metadata"):
+        self._check("day=")
+
+    def _check(self, sign: str) -> None:
+        if self.names("", sign) and not self.names("_checkpoint", "metadata"):
             raise ValueError(
                 f"{self.path} has batches and no checkpoint ({self.checkpoint}): a new stream would count them again. "
                 "Put the checkpoint back, or give a new directory."
@@ -78,15 +82,16 @@ class Output:
 
     def days(self, table: str) -> list[date]:
         """The days of which a table has batches, oldest first."""
-        return sorted(date.fromisoformat(name.removeprefix("day=")) for name in self._names(table, "day="))
+        return sorted(date.fromisoformat(name.removeprefix("day=")) for name in self.names(table, "day="))
 
-    def delete(self, table: str, day: date) -> None:
-        """Delete a day of a table."""
-        path = self._path(f"{table}/day={day.isoformat()}")
-        path.getFileSystem(self._configuration()).delete(path, True)
+    def delete(self, table: str, days: Sequence[date]) -> None:
+        """Delete days of a table."""
+        for day in days:
+            path = self._path(f"{table}/day={day.isoformat()}")
+            path.getFileSystem(self._configuration()).delete(path, True)
 
-    def compact(self, table: str, day: date) -> int:
-        """Make one batch of a day's many, with fewer files; returns how many became one (0 = nothing to do).
+    def compact(self, table: str) -> int:
+        """Make one batch of each day's many, with fewer files; returns how many were merged (0 = nothing to do).
 
         The newest batch of the output stays as it is: it may be repeated after a crash, and would overwrite what it
         had become part of. A compaction that was interrupted is finished by the next one. Nothing else may read or
@@ -94,9 +99,10 @@ class Output:
 
         Args:
             table: its name.
-            day: one of its days.
         """
-        directory = f"{table}/day={day.isoformat()}"
+        return sum(self._compact(f"{table}/day={day.isoformat()}") for day in self.days(table))
+
+    def _compact(self, directory: str) -> int:
         self._finish(directory)
         newest = max((batch for name in self._tables() for batch in self._all_batches(name)), default=0)
         batches = [batch for batch in self._batches(directory) if batch < newest]
@@ -110,10 +116,10 @@ class Output:
 
     def _finish(self, directory: str) -> None:
         """Put what was merged whole in the place of its parts; forget what was not."""
-        for name in self._names(directory, _MERGED):
+        for name in self.names(directory, _MERGED):
             merged = self._path(f"{directory}/{name}")
             system = merged.getFileSystem(self._configuration())
-            if not self._names(f"{directory}/{name}", "_SUCCESS"):
+            if not self.names(f"{directory}/{name}", "_SUCCESS"):
                 system.delete(merged, True)
                 continue
             number = int(name.removeprefix(_MERGED))
@@ -123,13 +129,26 @@ class Output:
             system.rename(merged, self._path(f"{directory}/batch_id={number}"))
 
     def _batches(self, directory: str) -> list[int]:
-        return sorted(int(name.removeprefix("batch_id=")) for name in self._names(directory, "batch_id="))
+        return sorted(int(name.removeprefix("batch_id=")) for name in self.names(directory, "batch_id="))
 
     def _all_batches(self, table: str) -> list[int]:
         return [batch for day in self.days(table) for batch in self._batches(f"{table}/day={day.isoformat()}")]
 
     def _tables(self) -> list[str]:
         return [name for name in TABLES if self.days(name)]
+
+    def text(self, name: str) -> str:
+        """Read a small file.
+
+        Raises:
+            Py4JJavaError: there is none.
+        """
+        path = self._path(name)
+        stream = path.getFileSystem(self._configuration()).open(path)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
 
     def put_text(self, name: str, text: str) -> None:
         """Write a small file, replacing it whole: a reader sees the old one or the new one."""
@@ -143,7 +162,7 @@ class Output:
         system.delete(whole, False)
         system.rename(part, whole)
 
-    def _names(self, directory: str, prefix: str) -> list[str]:
+    def names(self, directory: str, prefix: str) -> list[str]:
         """Names in a directory that begin so; of the root, in any table of it."""
         jvm_path = self._path(directory)
         system = jvm_path.getFileSystem(self._configuration())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 _SECRETS: Final = "(?i)secret|password|passwd|token|access[.]?key|jaas"
@@ -24,7 +26,20 @@ _LOCAL: Final = {
 """For a session in this process: nothing listens beyond this machine, nothing draws over our own progress."""
 
 
-def session(name: str = "lapse", *, master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
+DELTA_SETTINGS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""What Delta Lake asks for; Spark reads it once, when it starts."""
+
+
+def session(
+    name: str = "lapse",
+    *,
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
+    delta: bool = False,
+) -> SparkSession:
     """Return the Spark session to work with, starting one where there is none.
 
     Under `spark-submit`, or with a master, jars or packages in the Spark configuration, those are taken as they are.
@@ -35,13 +50,16 @@ def session(name: str = "lapse", *, master: str | None = None, config: Mapping[s
         name: of the application, as Spark's own pages show it.
         master: `local[2]`, `spark://…`, `yarn`; None = as configured, else all cores of this machine.
         config: further Spark settings; they win over ours.
+        delta: whether it is to know Delta Lake, for an archive that is kept so. Its jars are fetched on first use;
+            where they come from your own configuration, so must its two settings (`DELTA_SETTINGS`).
 
     Raises:
         lapse.embedded.EmbeddedError: no usable Java, or the jars cannot be fetched.
+        ValueError: Delta Lake is asked for, and a session is running, or configured, that does not know it.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
-        return running
+        return _knowing(running, delta)
     given = dict(config or {})
     settings = {
         "spark.sql.session.timeZone": "UTC",
@@ -60,21 +78,63 @@ def session(name: str = "lapse", *, master: str | None = None, config: Mapping[s
             settings |= _LOCAL
             settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
         if not _asks_for_jars(given):
-            settings["spark.jars"] = ",".join(str(file) for file in _jars())
+            settings["spark.jars"] = ",".join(str(file) for file in _jars(delta))
+            if delta:
+                settings |= _for_delta(chosen)
     elif master:
         settings["spark.master"] = master
     for key, value in (settings | given).items():
         builder = builder.config(key, value)
-    started = builder.getOrCreate()
+    with nullcontext() if submitted or SparkContext._gateway is not None else _java_prints_to_stderr():
+        started = builder.getOrCreate()
     if not submitted:
         started.sparkContext.setLogLevel("ERROR")
-    return started
+    return _knowing(started, delta)
 
 
-def _jars() -> list[Path]:
+@contextmanager
+def _java_prints_to_stderr() -> Iterator[None]:
+    """Give the JVM that is started meanwhile our standard error for its output: Delta prints, and so do we, JSON."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def knows_delta(spark: SparkSession) -> bool:
+    """Whether a session can read and write tables of Delta Lake."""
+    return all(ours in (spark.conf.get(key, "") or "") for key, ours in DELTA_SETTINGS.items())
+
+
+def _knowing(spark: SparkSession, delta: bool) -> SparkSession:
+    if delta and not knows_delta(spark):
+        wanted = ", ".join(f"{key}={value}" for key, value in DELTA_SETTINGS.items())
+        raise ValueError(
+            "this Spark session does not know Delta Lake. Where lapse starts the session, the first call must be "
+            f"session(delta=True); where you configure jars yourself, add Delta's for your Spark, and {wanted}"
+        )
+    return spark
+
+
+def _for_delta(master: str) -> dict[str, str]:
+    extensions = [_default("spark.sql.extensions"), DELTA_SETTINGS["spark.sql.extensions"]]
+    settings = {**DELTA_SETTINGS, "spark.sql.extensions": ",".join(filter(None, extensions))}
+    if master.startswith("local"):
+        # Fifty tasks for each look at a table's log, and ten thousand for its files, are meant for a cluster.
+        tasks = str(2 * (os.cpu_count() or 1))
+        settings["spark.databricks.delta.snapshotPartitions"] = tasks
+        settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = tasks
+    return settings
+
+
+def _jars(delta: bool) -> list[Path]:
     from lapse.embedded import jars  # on demand: under spark-submit neither the cache nor a downloader is needed
 
-    return jars.jar_files(jars.SPARK)
+    return [file for name in (jars.SPARK, *([jars.DELTA] if delta else [])) for file in jars.jar_files(name)]
 
 
 def _find_java() -> None:

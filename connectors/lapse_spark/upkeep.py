@@ -8,9 +8,9 @@ from datetime import timedelta
 import click
 from rich.console import Console
 
-from lapse_spark import alert, anomaly
-from lapse_spark.option import Cluster, cluster, plain_faults, print_json, working
-from lapse_spark.output import TABLES, Output
+from lapse_spark import alert, anomaly, delta
+from lapse_spark.option import Cluster, cluster, kept_as, plain_faults, print_json, working
+from lapse_spark.output import TABLES
 from lapse_spark.report import Report
 from lapse_spark.session import session
 
@@ -68,16 +68,16 @@ def alerts(
 
 @click.command()
 @click.argument("path")
+@kept_as
 @click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def compact(path: str, master: str | None, as_json: bool) -> None:
+def compact(path: str, kind: delta.Kind | None, master: str | None, as_json: bool) -> None:
     """Make few files of many in a directory of the monitor or the archive; not while the job runs."""
-    merged: dict[str, int] = {}
     with plain_faults(), working("Compacting"):
-        output = Output(session("lapse compact", master=master), path)
-        for table in TABLES:
-            merged[table] = sum(output.compact(table, day) for day in output.days(table))
+        knowing = kind == "delta" or delta.is_here(path)
+        output = delta.output(session("lapse compact", master=master, delta=knowing), path, kind)
+        merged = {table: output.compact(table) for table in TABLES}
     if as_json:
         print_json(merged)
     else:
-        click.echo(", ".join(f"{table}: {number} batches merged" for table, number in merged.items()))
+        click.echo(", ".join(f"{table}: {number} merged" for table, number in merged.items()))

@@ -18,26 +18,8 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_spark import Connection, archive, monitor, redrive
 from lapse_spark.cli import spark as commands
 from lapse_spark.output import Output
-from support.wire import Wire
 
 pytestmark = pytest.mark.spark
-
-HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def dead(kafka, unique, create_topic):
-    """A queue with a dead-letter topic of two partitions; `dead(first, last, reason)` writes letters to it."""
-    name, wire = unique("q"), Wire(kafka)
-    create_topic(topic.dead_letters(name), partitions=2)
-
-    def write(first, last, *reasons):
-        for offset in range(first, last):
-            wire.letter(name, Bookmark("orders", 0, offset), *reasons, expired_at_ms=offset * HOUR_MS // 10)
-        wire.flush()
-
-    write.wire, write.name, write.pattern = wire, name, topic.dead_letters(name).replace(".", "[.]")
-    return write
 
 
 def counted(spark, path):

@@ -50,3 +50,21 @@ def test_a_session_starts_on_the_packaged_java() -> None:
     answer = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True, timeout=180, check=False)
     assert answer.returncode == 0, answer.stderr[-2000:]
     assert answer.stdout.startswith("10 21."), answer.stdout
+
+
+PRINTS = """
+from lapse_spark import session
+spark = session(master="local[1]", config={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+spark._jvm.java.lang.System.out.println("told by Java")
+print("told by Python")
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_what_java_prints_is_not_among_the_json() -> None:
+    """Delta's VACUUM, for one, prints how many files it has deleted."""
+    answer = subprocess.run([sys.executable, "-c", PRINTS], capture_output=True, text=True, timeout=280, check=False)
+    assert answer.stdout == "told by Python\n", answer.stderr[-2000:]
+    assert "told by Java" in answer.stderr

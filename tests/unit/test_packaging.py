@@ -52,7 +52,7 @@ def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
         names = set(archive.namelist())
     for package in ("lapse", "lapse_client", "lapse_spark"):
         assert f"{package}/py.typed" in names
-    assert {"lapse/embedded/pins/kafka-4.3.0.sha256", "lapse/embedded/pins/spark-4.0.0.sha256"} <= names
+    assert {f"lapse/embedded/pins/{pins}.sha256" for pins in ("kafka-4.3.0", "spark-4.0.0", "delta-4.0.0")} <= names
     schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
     assert {f"lapse/_schemas/{name}" for name in schemas} <= names
     roots = {name.partition("/")[0] for name in names}

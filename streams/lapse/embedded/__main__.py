@@ -3,14 +3,14 @@
 import sys
 
 from lapse.embedded.errors import EmbeddedError
-from lapse.embedded.jars import KAFKA, SPARK, jar_files
+from lapse.embedded.jars import DELTA, KAFKA, SPARK, jar_files
 from lapse.embedded.java import find_java
 
 
 def main() -> int:
     """Fetch what is missing and return the exit code."""
     try:
-        for name in (KAFKA, SPARK):
+        for name in (KAFKA, SPARK, DELTA):
             files = jar_files(name)
             sys.stdout.write(f"{name}: {len(files)} jars, {sum(file.stat().st_size for file in files) / 1e6:.0f} MB\n")
         java = find_java()

@@ -21,6 +21,9 @@ KAFKA = "kafka-4.3.0"
 SPARK = "spark-4.0.0"
 """Spark's Kafka and Avro connectors, for PySpark 4.0.0."""
 
+DELTA = "delta-4.0.0"
+"""Delta Lake for Spark 4.0.0; what else it needs is among PySpark's own jars."""
+
 _PINS = Path(__file__).parent / "pins"
 
 
@@ -68,7 +71,7 @@ class Jar:
 
 
 def pins(name: str) -> list[Jar]:
-    """Read the pin file `name` (`KAFKA` or `SPARK`).
+    """Read the pin file `name` (`KAFKA`, `SPARK` or `DELTA`).
 
     Raises:
         EmbeddedError: There is no such pin file, or a line of it does not have three fields.

@@ -8,7 +8,7 @@ import pytest
 
 from lapse.embedded import download, jars
 from lapse.embedded.errors import EmbeddedError, JarCorrupt, JarUnavailable
-from lapse.embedded.jars import KAFKA, SPARK, Jar
+from lapse.embedded.jars import DELTA, KAFKA, SPARK, Jar
 
 CONTENT = b"a jar, for all that matters here"
 PATH = "org/example/thing/1.0/thing-1.0.jar"
@@ -59,7 +59,12 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "root"), [(KAFKA, 46, "kafka_2.13-4.3.0.jar"), (SPARK, 5, "kafka-clients-3.9.0.jar")]
+    ("name", "count", "root"),
+    [
+        (KAFKA, 46, "kafka_2.13-4.3.0.jar"),
+        (SPARK, 5, "kafka-clients-3.9.0.jar"),
+        (DELTA, 2, "delta-spark_2.13-4.0.0.jar"),
+    ],
 )
 def test_pin_files_are_complete(name: str, count: int, root: str) -> None:
     pinned = jars.pins(name)

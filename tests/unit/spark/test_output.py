@@ -1,13 +1,8 @@
-from datetime import UTC, date, datetime
-
 import pytest
 
 from lapse_spark.output import Output
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("X7")]
-
-DAY = date(2026, 3, 1)
-AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def test_many_batches_become_one_and_the_newest_stays(spark, tmp_path):
@@ -25,9 +20,9 @@ def test_many_batches_become_one_and_the_newest_stays(spark, tmp_path):
         write(number)
     _, everything = state()
     assert len(everything) == 12
-    assert output.compact("letters", DAY) == 3
+    assert output.compact("letters") == 3
     assert state() == (["batch_id=2", "batch_id=3"], everything)
-    assert output.compact("letters", DAY) == 0
+    assert output.compact("letters") == 0
     # The newest batch may be repeated after a crash, and is what it was.
     write(3)
     assert state() == (["batch_id=2", "batch_id=3"], everything)
@@ -40,8 +35,8 @@ def test_many_batches_become_one_and_the_newest_stays(spark, tmp_path):
     )
     _, everything = state()
     assert len(everything) == 15
-    assert output.compact("letters", DAY) == 0
+    assert output.compact("letters") == 0
     assert state() == (["batch_id=3", "batch_id=4"], everything)
     (directory / "_merged-3").mkdir()
-    assert output.compact("letters", DAY) == 0
+    assert output.compact("letters") == 0
     assert state() == (["batch_id=3", "batch_id=4"], everything)
