@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
+from typing import Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from lapse_spark import delta, quarantine, read
+from lapse_spark import delta, quarantine, read, schema
 from lapse_spark.connection import Connection
 from lapse_spark.entry import start
 from lapse_spark.read import Span
 from lapse_spark.stream import Standing, follow
+
+_KEPT: Final = StructType([column for column in schema.DEAD_LETTER if column.name != "fault"])
 
 
 def run(
@@ -70,10 +74,10 @@ def run(
 
 def letters(spark: SparkSession, path: str) -> DataFrame | None:
     """Read an archive: `schema.DEAD_LETTER` and `day`, one row per letter, copies left out; None before the first."""
-    written = delta.output(spark, path).read("letters")
+    written = delta.output(spark, path).read("letters", columns=_KEPT)
     if written is None:
         return None
-    copies = written.withColumn("fault", F.lit(None).cast("string")).drop("batch_id")
+    copies = written.select(*_KEPT.names, "day").withColumn("fault", F.lit(None).cast("string"))
     place = F.struct("letter_topic", "letter_partition", "letter_offset")
     return copies.groupBy("id").agg(F.min_by(F.struct(*copies.columns), place).alias("_one")).select("_one.*")
 

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import orjson
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lapse_spark.output import Output, utc_day
 from lapse_spark.session import knows_delta
@@ -83,16 +84,20 @@ class DeltaOutput(Output):
             .save(f"{self.path}/{table}")
         )
 
-    def read(self, table: str, first: date | None = None) -> DataFrame | None:
+    def read(self, table: str, first: date | None = None, columns: StructType | None = None) -> DataFrame | None:
         """Read a table of this output; None where nothing has been written.
 
         Args:
             table: its name.
             first: only this day and later ones; None = all.
+            columns: what it has by now; null where no batch has one yet.
         """
         if not self.names(table, _LOG):
             return None
         rows = self._spark.read.format("delta").load(f"{self.path}/{table}")
+        for column in columns or ():
+            if column.name not in rows.columns:
+                rows = rows.withColumn(column.name, F.lit(None).cast(column.dataType))
         return rows if first is None else rows.where(F.col("day") >= F.lit(first))
 
     def days(self, table: str) -> list[date]:

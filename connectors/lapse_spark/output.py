@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 TABLES: Final = ("letters", "counts", "quarantine", "partitions")
 """What the streaming jobs write; other tables of an output are not theirs."""
@@ -66,19 +67,22 @@ class Output:
             .parquet(f"{self.path}/{table}")
         )
 
-    def read(self, table: str, first: date | None = None) -> DataFrame | None:
+    def read(self, table: str, first: date | None = None, columns: StructType | None = None) -> DataFrame | None:
         """Read a table of this output; None where nothing has been written.
 
         Args:
             table: its name.
             first: only this day and later ones; None = all.
+            columns: what it has by now; null in batches of an earlier version that did not have one yet. None = as
+                in the batch that Spark happens to look at.
         """
         days = [name for name in self.days(table) if first is None or name >= first]
         if not days:
             return None
         root = f"{self.path}/{table}"
         paths = [f"{root}/day={day.isoformat()}" for day in days]
-        return self._spark.read.option("basePath", root).parquet(*paths)
+        reader = self._spark.read.option("basePath", root)
+        return (reader if columns is None else reader.schema(columns)).parquet(*paths)
 
     def days(self, table: str) -> list[date]:
         """The days of which a table has batches, oldest first."""

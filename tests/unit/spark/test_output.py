@@ -1,5 +1,7 @@
 import pytest
 
+from lapse_spark import archive, delta, schema
+from lapse_spark.delta import DeltaOutput
 from lapse_spark.output import Output
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("X7")]
@@ -40,3 +42,34 @@ def test_many_batches_become_one_and_the_newest_stays(spark, tmp_path):
     (directory / "_merged-3").mkdir()
     assert output.compact("letters") == 0
     assert state() == (["batch_id=3", "batch_id=4"], everything)
+
+
+@pytest.mark.feature("D2")
+@pytest.mark.parametrize("kind", [Output, DeltaOutput])
+def test_an_archive_of_an_earlier_version_has_nulls_in_new_columns(spark, tmp_path, kind):
+    """`epoch` came later: archives have batches without it."""
+    output = kind(spark, str(tmp_path))
+    names = [name for name in schema.DEAD_LETTER.names if name != "fault"]
+    (tmp_path / "_checkpoint").mkdir()
+    (tmp_path / "_checkpoint" / "metadata").write_text('{"id": "a"}')
+
+    def write(number, columns):
+        facts = {"id": f"'{number}'", "letter_at": "TIMESTAMP '2026-03-01 12:00:00'", "epoch": "9L"}
+        told = [
+            f"CAST({facts.get(name, 'NULL')} AS {schema.DEAD_LETTER[name].dataType.simpleString()}) AS {name}"
+            for name in columns
+        ]
+        rows = spark.range(1).selectExpr(*told)
+        output.write("letters", rows, rows["letter_at"], number)
+
+    def epochs():
+        assert type(delta.output(spark, str(tmp_path))) is kind
+        return {row["id"]: row["epoch"] for row in archive.letters(spark, str(tmp_path)).collect()}
+
+    older = [name for name in names if name != "epoch"]
+    write(0, older)
+    assert epochs() == {"0": None}
+    write(1, names)
+    write(2, older)
+    assert epochs() == {"0": None, "1": 9, "2": None}
+    assert archive.letters(spark, str(tmp_path)).columns == [*names, "day", "fault"]
