@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import Column
@@ -66,17 +66,6 @@ class Family:
         return F.concat_ws("; ", *faults)
 
 
-LAPSE: Final = Family(
-    name="lapse",
-    marker=names.LAPSE_ID,
-    entity=names.DLQ_GROUP,
-    topic=names.DLQ_TOPIC,
-    partition=names.DLQ_PARTITION,
-    offset=names.DLQ_OFFSET,
-    reasons=(names.REASONS,),
-    message=names.DLQ_MESSAGE,
-)
-
 KAFKA: Final = Family(
     name="kafka",
     marker=names.DLQ_TOPIC,
@@ -87,6 +76,9 @@ KAFKA: Final = Family(
     reasons=(names.REASONS,),
     message=names.DLQ_MESSAGE,
 )
+
+LAPSE: Final = replace(KAFKA, name="lapse", marker=names.LAPSE_ID)
+"""The headers of KIP-1191, and more of its own."""
 
 STREAMS: Final = Family(
     name="streams",
