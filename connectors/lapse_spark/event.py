@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
+import fastavro
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
@@ -11,20 +15,29 @@ from lapse.protocol import schema as avro
 from lapse_spark import facts, schema
 
 
-def parse(raw: DataFrame) -> DataFrame:
+def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
     """Decode events.
 
     Args:
         raw: records as Spark's Kafka source gives them (`schema.RAW`), batch or stream.
+        written_with: further schemas that workers of other versions write with, as the text of their `event.avsc`.
+            Avro's rules of evolution hold: fields that this version does not know are left out, and those that the
+            writer does not know have their default.
 
     Returns:
-        `schema.EVENT`, one row per record; what is no event of the known schema has a `fault`.
+        `schema.EVENT`, one row per record; what is no event of a known schema has a `fault`.
+
+    Raises:
+        ValueError: one of the schemas is none, or cannot be read as this version's.
     """
-    known = F.substring("value", 1, codec.HEADER_BYTES) == F.lit(codec.header("event"))
-    # PERMISSIVE: a damaged body becomes null, not the end of the job.
-    told = from_avro(
-        F.when(known, F.expr(f"substring(value, {codec.HEADER_BYTES + 1})")), avro.text("event"), {"mode": "PERMISSIVE"}
-    )
+    begin = F.substring("value", 1, codec.HEADER_BYTES)
+    body = F.expr(f"substring(value, {codec.HEADER_BYTES + 1})")
+    known, told = F.lit(False), F.lit(None)
+    for written in dict.fromkeys((avro.text("event"), *written_with)):
+        same = begin == F.lit(_header(written))
+        # PERMISSIVE: a damaged body becomes null, not the end of the job.
+        options = {"mode": "PERMISSIVE", "avroSchema": avro.text("event")}
+        known, told = known | same, F.coalesce(told, from_avro(F.when(same, body), written, options))
     read = raw.select(
         F.col("topic").alias("event_topic"),
         F.col("partition").alias("event_partition"),
@@ -50,13 +63,20 @@ def ranges(events: DataFrame) -> DataFrame:
     return events.select(*(F.col(name) for name in events.columns if name != "messages"), F.inline("messages"))
 
 
+def _header(written: str) -> bytes:
+    try:
+        return codec.header_of(fastavro.parse_schema(json.loads(written)))
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise ValueError(f"no schema of events, as event.avsc is one: {error}") from error
+
+
 def _fault() -> Column:
     shown = F.hex(F.substring("value", 1, codec.HEADER_BYTES))
     return (
         F.when(F.col("value").isNull(), "no event: the record has no value")
         .when(
             ~F.col("known"),
-            F.concat(F.lit("no event of the known schema: it begins with "), shown, F.lit(f", expected {_expected()}")),
+            F.concat(F.lit("no event of a known schema: it begins with "), shown, F.lit(f", expected {_expected()}")),
         )
         .when(F.col("event").isNull() | F.col("entity").isNull(), "the Avro body is damaged")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -17,6 +18,17 @@ from lapse_spark.report import Report
 from lapse_spark.session import session
 
 
+def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that reads events the option for schemas of other versions; it gets them as `written_with`."""
+    return click.option(
+        "--event-schema",
+        "written_with",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        help="event.avsc of another version of lapse, whose workers have written events, too; may be repeated.",
+    )(command)
+
+
 @click.command()
 @click.option("--queue", required=True, help="The queue.")
 @click.option("--topics", required=True, metavar="NAME,…", help="Its underlying topics, all of them.")
@@ -28,6 +40,7 @@ from lapse_spark.session import session
 @click.option("--strict", is_flag=True, help="Records that cannot be read spoil the balance.")
 @click.option("--limit", default=ledger_job.SHOWN, show_default=True, help="How many differences are listed.")
 @click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
+@event_schemas
 @cluster
 def ledger(
     *,
@@ -43,6 +56,7 @@ def ledger(
     strict: bool,
     limit: int,
     output: str | None,
+    written_with: tuple[Path, ...],
 ) -> None:
     """Reckon what became of every message; exits with 1 where it does not add up."""
     with working(f"Reckoning the ledger of {queue}"):
@@ -59,6 +73,7 @@ def ledger(
             strict=strict,
             shown=limit,
             output=output,
+            written_with=[file.read_text("utf-8") for file in written_with],
         )
     if as_json:
         print_json(found.as_json())
@@ -74,6 +89,7 @@ def ledger(
 @click.option("--output", help="Directory for Parquet with one row per message.")
 @click.option("--lifetimes", is_flag=True, help="What lifetime would have been enough; needs --topics.")
 @click.option("--topics", default="", metavar="NAME,…", help="Its underlying topics: they tell when messages arrived.")
+@event_schemas
 @cluster
 def lives(
     *,
@@ -84,6 +100,7 @@ def lives(
     output: str | None,
     lifetimes: bool,
     topics: str,
+    written_with: tuple[Path, ...],
 ) -> None:
     """Tell the life of one message, write those of all, or say what lifetime would have been enough."""
     if bool(bookmark) + bool(output) + lifetimes != 1:
@@ -91,7 +108,8 @@ def lives(
     if lifetimes and not topics:
         raise ValueError("--lifetimes needs --topics: only they tell when a message arrived")
     session = cluster.session("lives")
-    good, _ = quarantine.split(read.events(session, cluster.connection, [entity]))
+    schemas = [file.read_text("utf-8") for file in written_with]
+    good, _ = quarantine.split(read.events(session, cluster.connection, [entity], written_with=schemas))
     underlying = [name.strip() for name in topics.split(",") if name.strip()]
     messages = None
     if underlying:

@@ -171,12 +171,13 @@ def run(
         expected_depth: messages in all states as the queue's own inquiry says, to be compared.
         strict: records that cannot be read spoil the balance.
         shown: how many differences are listed.
+    written_with: Sequence[str] = (),
         output: directory for Parquet of all differences and of what is in quarantine.
     """
     starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
     span = Span(fail_on_data_loss=False)
     # Events first and messages last, each counted before the next is read: whatever an event names has been published.
-    events = read.events(spark, connection, [queue], span=span)
+    events = read.events(spark, connection, [queue], span=span, written_with=written_with)
     with read.existing([topics.events(queue)]):
         told = events.select(*_TOLD).persist()
     bad, named = _seen(told)
@@ -187,6 +188,7 @@ def run(
     bad += lettered.where(F.col("fault").isNotNull()).count()
     good = lettered.where(F.col("fault").isNull())
     copies = account.since(account.lettered(good, queue, until_ms), starts, last="last")
+        written_with: further schemas of events, as in `event.parse`.
     raw = read.records(spark, connection, names=underlying, span=span)
     with read.existing(underlying):
         messages = account.since(account.published(raw, queue), starts, last="offset")

@@ -127,10 +127,17 @@ def dead_letters(
     return dead_letter.parse(records(spark, connection, names=names, pattern=chosen, span=span))
 
 
-def events(spark: SparkSession, connection: Connection, entities: Sequence[str], *, span: Span = WHOLE) -> DataFrame:
-    """Read the events of entities (`schema.EVENT`)."""
+def events(
+    spark: SparkSession,
+    connection: Connection,
+    entities: Sequence[str],
+    *,
+    span: Span = WHOLE,
+    written_with: Sequence[str] = (),
+) -> DataFrame:
+    """Read the events of entities (`schema.EVENT`); `written_with` as in `event.parse`."""
     names = [topics.events(entity) for entity in entities]
-    return event.parse(records(spark, connection, names=names, span=span))
+    return event.parse(records(spark, connection, names=names, span=span), written_with)
 
 
 def deliveries(

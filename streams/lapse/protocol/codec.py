@@ -25,8 +25,12 @@ class CodecError(ValueError):
 @functools.cache
 def header(name: str) -> bytes:
     """Return marker and CRC-64-AVRO fingerprint (little-endian) of the schema `<name>.avsc`."""
-    rabin = fingerprint(to_parsing_canonical_form(schema.parsed(name)), "CRC-64-AVRO")
-    return MARKER + bytes.fromhex(rabin)
+    return header_of(schema.parsed(name))
+
+
+def header_of(parsed: Any) -> bytes:
+    """Return marker and fingerprint of a schema, as `fastavro.parse_schema` returns it."""
+    return MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(parsed), "CRC-64-AVRO"))
 
 
 def encode(name: str, record: dict[str, Any]) -> bytes:

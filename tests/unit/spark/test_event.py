@@ -1,9 +1,14 @@
+import io
+import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 
+import fastavro
 import pytest
 
 from lapse.protocol import codec
 from lapse.protocol import event as wire
+from lapse.protocol import schema as avro
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event, EventKind
 from lapse_spark import event, lives, quarantine, schema
@@ -30,7 +35,7 @@ TOLD = Event(
 
 @pytest.fixture
 def events(spark):
-    def parse(*values):
+    def parse(*values, written_with=()):
         rows = [
             (
                 "lapse.events.orders",
@@ -43,7 +48,7 @@ def events(spark):
             )
             for offset, value in enumerate(values)
         ]
-        return event.parse(spark.createDataFrame(rows, schema.RAW))
+        return event.parse(spark.createDataFrame(rows, schema.RAW), written_with)
 
     return parse
 
@@ -75,10 +80,41 @@ def test_what_is_no_event_is_put_aside_with_its_reason(events):
     assert good.count() == 1
     faults = [row.fault for row in aside.orderBy("offset").collect()]
     assert faults[0] == "no event: the record has no value"
-    assert all(fault.startswith("no event of the known schema: it begins with") for fault in faults[1:4])
+    assert all(fault.startswith("no event of a known schema: it begins with") for fault in faults[1:4])
     assert "C301000000" in faults[3]
     assert codec.header("event").hex().upper() in faults[3]
     assert faults[4] == "the Avro body is damaged"
+
+
+def other_version(change):
+    """`event.avsc` as another version may have it, and the event of `TOLD` as it writes it."""
+    text = json.loads(avro.text("event"))
+    text["fields"] = change(text["fields"])
+    parsed = fastavro.parse_schema(text)
+    out = io.BytesIO()
+    names = {one["name"] for one in text["fields"]}
+    record = {name: value for name, value in {**asdict(TOLD), "host": "w1"}.items() if name in names}
+    fastavro.schemaless_writer(out, parsed, record)
+    return json.dumps(text), codec.header_of(parsed) + out.getvalue()
+
+
+@pytest.mark.feature("D4", "X7")
+def test_events_of_other_versions_are_read_by_their_schemas(events):
+    """A newer worker tells one thing more, in another place; an older one does not tell epochs and details."""
+    host = {"name": "host", "type": "string"}
+    newer, by_newer = other_version(lambda fields: [host, *fields])
+    older, by_older = other_version(lambda fields: [one for one in fields if one["name"] not in ("epoch", "detail")])
+    values = (by_newer, by_older, wire.encode(TOLD))
+    assert [row.fault is None for row in events(*values).collect()] == [False, False, True]
+    read = events(*values, written_with=[newer, older, newer])
+    rows = read.orderBy("event_offset").collect()
+    assert [row.fault for row in rows] == [None] * 3
+    assert [(row.epoch, row.detail) for row in rows] == [(9, "late"), (0, ""), (9, "late")]
+    same = [name for name in read.columns if name not in ("epoch", "detail", "value", "event_offset")]
+    assert len({str([row[name] for name in same]) for row in rows}) == 1
+    assert rows[0].messages[0].first == 5
+    with pytest.raises(ValueError, match="no schema of events"):
+        events(written_with=['{"type": "record"}'])
 
 
 def happened(kind, at_ms, *ranges, **facts):
