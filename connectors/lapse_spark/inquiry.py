@@ -140,12 +140,20 @@ def lives(
 @click.command()
 @click.argument("path")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="The HTML file to write.")
+@click.option(
+    "--ledger",
+    "ledgers",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="A file with what lapse spark ledger --json has printed, to be shown, too; may be repeated.",
+)
 @click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def report(path: str, output: Path | None, master: str | None, as_json: bool) -> None:
+def report(path: str, output: Path | None, ledgers: tuple[Path, ...], master: str | None, as_json: bool) -> None:
     """Show what the monitor has counted in the directory PATH."""
     with plain_faults(), working("Reading"):
-        page = overview.build(session("lapse report", master=master), path)
+        found = [ledger_job.Ledger.from_json(file.read_bytes()) for file in ledgers]
+        page = overview.build(session("lapse report", master=master), path, found)
     if output is not None:
         page.write(output)
     if as_json:

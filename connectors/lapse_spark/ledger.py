@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -75,6 +76,20 @@ class Ledger:
     def as_json(self) -> dict[str, Any]:
         """All figures, with `balanced`, for `orjson.dumps`."""
         return {"balanced": self.balanced, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Ledger:
+        """Read what `as_json`, printed by `lapse spark ledger --json`, has told.
+
+        Raises:
+            ValueError: it is no ledger.
+        """
+        try:
+            told = orjson.loads(text)
+            told.pop("balanced")
+            return cls(**told)
+        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"no ledger as lapse spark ledger --json prints it: {error}") from error
 
 
 def reckon(
@@ -156,6 +171,7 @@ def run(
     strict: bool = False,
     shown: int = SHOWN,
     output: str | None = None,
+    written_with: Sequence[str] = (),
 ) -> Ledger:
     """Read the topics and reckon the ledger.
 
@@ -171,8 +187,8 @@ def run(
         expected_depth: messages in all states as the queue's own inquiry says, to be compared.
         strict: records that cannot be read spoil the balance.
         shown: how many differences are listed.
-    written_with: Sequence[str] = (),
         output: directory for Parquet of all differences and of what is in quarantine.
+        written_with: further schemas of events, as in `event.parse`.
     """
     starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
     span = Span(fail_on_data_loss=False)
@@ -188,7 +204,6 @@ def run(
     bad += lettered.where(F.col("fault").isNotNull()).count()
     good = lettered.where(F.col("fault").isNull())
     copies = account.since(account.lettered(good, queue, until_ms), starts, last="last")
-        written_with: further schemas of events, as in `event.parse`.
     raw = read.records(spark, connection, names=underlying, span=span)
     with read.existing(underlying):
         messages = account.since(account.published(raw, queue), starts, last="offset")

@@ -1,12 +1,15 @@
-"""The overview: what the monitor has counted, as a report."""
+"""The overview: what the monitor has counted, and what ledgers have found, as a report."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lapse_spark import anomaly, monitor, summary
+from lapse_spark import anomaly, monitor, statement, summary
 from lapse_spark.entry import start
+from lapse_spark.ledger import Ledger
 from lapse_spark.output import Output
 from lapse_spark.report import Report
 
@@ -14,12 +17,13 @@ _PLACES = 96
 """Most windows on the horizontal axis; the newest are shown."""
 
 
-def build(spark: SparkSession, path: str) -> Report:
-    """Make the report of a monitor's output.
+def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Report:
+    """Make the report of a monitor's output, and of ledgers.
 
     Args:
         spark: the session.
         path: of the monitor's output.
+        ledgers: to be shown below it.
 
     Raises:
         ValueError: the monitor has not written anything there.
@@ -47,9 +51,12 @@ def build(spark: SparkSession, path: str) -> Report:
         page.frame(summary.poison(letters).limit(20), title="Keys that die again and again")
     page.section("How late", "How long after its deadline a message was removed. A lease protects a message beyond it.")
     page.frame(summary.lateness(letters), title="Lateness, ms")
+    page.frame(summary.remaining(letters), title="Time to expire of what died before its deadline, ms")
     if aside is not None and bad:
         page.section("Quarantine", "Records on dead-letter topics that are no dead letters.")
         page.frame(aside.groupBy("topic", "fault").count().orderBy(F.desc("count")), title="By topic and fault")
+    for ledger in ledgers:
+        statement.add(page, ledger)
     return page
 
 

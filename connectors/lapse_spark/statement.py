@@ -1,4 +1,4 @@
-"""The ledger as text: the equation, term by term, and what does not add up."""
+"""The ledger as text and on a page: the equation, term by term, and what does not add up."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lapse_spark.ledger import Ledger
+from lapse_spark.report import Report
 
 
 def show(ledger: Ledger, console: Console) -> None:
@@ -25,20 +26,57 @@ def show(ledger: Ledger, console: Console) -> None:
     if ledger.expected_depth is not None:
         table.add_row("the queue says", f"{ledger.expected_depth:,}")
     console.print(table)
-    for name, number in (
-        ("fates of messages that the log has no more", ledger.before_log_start),
-        ("records redriven to another queue, left out", ledger.elsewhere),
-        ("told otherwise by a reign that was over", ledger.superseded),
-        ("records in quarantine", ledger.quarantined),
-    ):
-        if number:
-            console.print(f"{name}: {number:,}", highlight=False)
+    for name, number in _notes(ledger).items():
+        console.print(f"{name}: {number:,}", highlight=False)
     if ledger.difference_counts:
-        listed = Table(title="Differences: " + ", ".join(f"{n:,} {k}" for k, n in ledger.difference_counts.items()))
-        for column in ("bookmark", "difference", "fates", "reasons"):
+        listed = Table(title=f"Differences: {_counted(ledger)}")
+        for column in _COLUMNS:
             listed.add_column(column)
         for row in ledger.differences:
-            listed.add_row(row["bookmark"], row["difference"], row["fates"], row["reasons"])
+            listed.add_row(*(row[column] for column in _COLUMNS))
         console.print(listed)
     verdict = "balanced" if ledger.balanced else "NOT balanced"
     console.print(verdict, style="green" if ledger.balanced else "bold red")
+
+
+def add(page: Report, ledger: Ledger) -> None:
+    """Add a ledger to a page, as a section of its own."""
+    page.section(f"Ledger of {ledger.queue}", "Every published message has exactly one fate, or is still queued.")
+    page.figure("published", ledger.published)
+    page.figure("still queued", ledger.still_queued)
+    verdict = "balanced" if ledger.balanced else "NOT balanced"
+    page.figure("ledger", verdict, state="good" if ledger.balanced else "bad")
+    terms = {**ledger.fates, "contradictory": ledger.contradictory, "still queued": ledger.still_queued}
+    there = {name: number for name, number in terms.items() if number}
+    title = f"What became of the messages of {ledger.queue}"
+    page.bars(list(there), {"messages": list(there.values())}, title=title, unit="messages")
+    rows = [
+        (fate, reasons, number)
+        for fate, by_reason in (("dead_lettered", ledger.dead_lettered), ("expired", ledger.expired))
+        for reasons, number in by_reason.items()
+    ]
+    if rows:
+        page.table(("fate", "reasons", "messages"), rows, title=f"Why messages left {ledger.queue}")
+    if notes := _notes(ledger):
+        page.table(("besides", "number"), list(notes.items()), title=f"Besides, of {ledger.queue}")
+    if ledger.differences:
+        listed = [tuple(row[name] for name in _COLUMNS) for row in ledger.differences]
+        page.table(_COLUMNS, listed, title=f"Differences of {ledger.queue}: {_counted(ledger)}")
+
+
+_COLUMNS = ("bookmark", "difference", "fates", "reasons")
+
+
+def _counted(ledger: Ledger) -> str:
+    return ", ".join(f"{number:,} {kind}" for kind, number in ledger.difference_counts.items())
+
+
+def _notes(ledger: Ledger) -> dict[str, int]:
+    """What the equation leaves out, where there is any."""
+    noted = {
+        "fates of messages that the log has no more": ledger.before_log_start,
+        "records redriven to another queue, left out": ledger.elsewhere,
+        "told otherwise by a reign that was over": ledger.superseded,
+        "records in quarantine": ledger.quarantined,
+    }
+    return {name: number for name, number in noted.items() if number}

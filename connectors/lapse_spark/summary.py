@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lapse_spark.dead_letter import reasons_text
@@ -27,19 +27,32 @@ def by_entity(letters: DataFrame) -> DataFrame:
 
 
 def lateness(letters: DataFrame) -> DataFrame:
-    """How long after its deadline a message was removed, by entity, in ms: median, 99th percentile, most.
+    """How long after its deadline a message was removed, by entity, in ms: percentiles, and the most.
 
     Large values are leases that outlasted the deadline (Q10), or a worker that was down.
     """
     late = F.col("expired_at_ms") - F.col("expires_at_ms")
+    return _percentiles(letters.where(F.array_contains("reasons", "time_limit")), late)
+
+
+def remaining(letters: DataFrame) -> DataFrame:
+    """How long a message had to live still when it died for another reason, by entity, in ms: percentiles, the most.
+
+    Much of it left means that a redrive with the original lifetime comes in time.
+    """
+    left = F.col("expires_at_ms") - F.col("expired_at_ms")
+    return _percentiles(letters.where(~F.array_contains("reasons", "time_limit")), left)
+
+
+def _percentiles(letters: DataFrame, time_ms: Column) -> DataFrame:
+    shares = {"median_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
     return (
-        letters.where(F.array_contains("reasons", "time_limit") & late.isNotNull())
+        letters.where(time_ms.isNotNull())
         .groupBy("entity")
         .agg(
             F.count("*").alias("letters"),
-            F.percentile(late, F.lit(0.5)).cast("bigint").alias("median_ms"),
-            F.percentile(late, F.lit(0.99)).cast("bigint").alias("p99_ms"),
-            F.max(late).alias("most_ms"),
+            *(F.percentile(time_ms, F.lit(share)).cast("bigint").alias(name) for name, share in shares.items()),
+            F.max(time_ms).alias("most_ms"),
         )
         .orderBy("entity")
     )

@@ -2,10 +2,12 @@
 
 import json
 import sys
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from types import SimpleNamespace
 
+import orjson
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
@@ -15,7 +17,7 @@ from pyspark.sql.functions import upper as upper_case
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
-from lapse_spark import Connection, archive, monitor, redrive
+from lapse_spark import Connection, archive, ledger, monitor, redrive
 from lapse_spark.cli import spark as commands
 from lapse_spark.output import Output
 
@@ -64,9 +66,38 @@ def test_counts_survive_a_restart_and_a_crash_without_counting_twice(spark, kafk
     assert Output(spark, path).read("quarantine").count() == 1
     assert json.loads((tmp_path / "out" / "lag.json").read_text())["lag"] == 0
 
-    page = CliRunner().invoke(commands, ["report", path, "--output", str(tmp_path / "report.html")])
+    fates = {"acknowledged": 7, "dead_lettered": 2}
+    sound = ledger.Ledger(
+        queue="orders.work",
+        published=9,
+        fates=fates,
+        dead_lettered={"time_limit": 2},
+        expired={},
+        still_queued=0,
+        quarantined=3,
+    )
+    odd = {"bookmark": "orders:0:5", "difference": "letter_missing", "fates": "dead_lettered", "reasons": ""}
+    torn = replace(sound, queue="orders.risk", difference_counts={"letter_missing": 1}, differences=[odd])
+    words = ["--output", str(tmp_path / "report.html")]
+    for found in (sound, torn):
+        file = tmp_path / f"{found.queue}.json"
+        file.write_bytes(orjson.dumps(found.as_json()))
+        words += ["--ledger", str(file)]
+    page = CliRunner().invoke(commands, ["report", path, *words])
     assert page.exit_code == 0, page.output
-    assert "max_cancels" in (tmp_path / "report.html").read_text()
+    text = (tmp_path / "report.html").read_text()
+    shown = (
+        "max_cancels",
+        "What became of the messages of orders.work",
+        "orders:0:5",
+        "records in quarantine",
+        "✓ balanced",
+    )
+    assert [word for word in (*shown, "✗ NOT balanced") if word not in text] == []
+    data = json.loads(CliRunner().invoke(commands, ["report", path, *words[2:], "--json"]).stdout)
+    assert "Ledger of orders.risk" in [part["title"] for part in data["parts"]]
+    refused = CliRunner().invoke(commands, ["report", path, "--ledger", str(tmp_path / "report.html")])
+    assert (refused.exit_code, "no ledger as lapse spark ledger --json prints it" in refused.output) == (1, True)
 
 
 @pytest.mark.feature("X7")
