@@ -135,10 +135,21 @@ def plain_faults() -> Iterator[None]:
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[Standing], None]]:
-    """Show on a terminal that something is going on; yields what a stream tells where it stands."""
+    """Show that something is going on: live on a terminal, else a line whenever a stream has read something.
+
+    Yields what a stream tells where it stands.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda _standing: None
+        told = 0
+
+        def tell(standing: Standing) -> None:
+            nonlocal told
+            if standing.records > told:
+                told = standing.records
+                click.echo(f"{standing.at} {what}: {told:,} records, {standing.lag:,} behind", err=True)
+
+        yield tell
         return
     with console.status(what) as status:
         yield lambda standing: status.update(
