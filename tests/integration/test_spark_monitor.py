@@ -1,6 +1,9 @@
 """The streaming jobs on real topics: each letter once, whatever happens in between."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -272,3 +275,35 @@ def test_a_redrive_that_dies_half_way_sends_each_letter_once(
     assert [(one["sent"], one["earlier"]) for one in told] == [(3, 3), (3, 3), (0, 6)]
     rows = spark.read.format("kafka").options(**Connection(kafka).reading()).option("subscribe", origin).load()
     assert sorted(bytes(row.value) for row in rows.collect()) == [b"N%d" % offset for offset in range(6)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.feature("D5")
+def test_a_redrive_that_is_killed_sends_the_rest_when_it_is_run_again(
+    spark, kafka, dead, create_topic, unique, tmp_path
+):
+    origin, audit_path = create_topic(unique("orders")), str(tmp_path / "audit")
+    for offset in range(60):
+        dead.wire.letter(dead.name, Bookmark(origin, 0, offset), Reason.MAX_DELIVERIES, value=b"n%d" % offset)
+    dead.wire.flush()
+
+    def arrived():
+        rows = spark.read.format("kafka").options(**Connection(kafka).reading()).option("subscribe", origin).load()
+        return sorted(int(bytes(row.value)[1:]) for row in rows.collect())
+
+    options = ["redrive", audit_path, "--pattern", dead.pattern, "--bootstrap", kafka, "--json", "--send"]
+    job = [sys.executable, "-m", "lapse_spark.redrive", *options[1:], "--rate", "2"]  # ten letters every five seconds
+    log = (tmp_path / "log").open("w+")
+    running = subprocess.Popen(job, stdout=log, stderr=log, start_new_session=True)
+    try:
+        while not (half := arrived()):
+            assert running.poll() is None, (tmp_path / "log").read_text()
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)  # Python and the JVM at once
+        running.wait()
+    half = arrived()
+    assert 0 < len(half) < 60
+    told = [json.loads(CliRunner().invoke(commands, options).stdout) for _ in range(2)]
+    assert [(one["sent"], one["earlier"]) for one in told] == [(60 - len(half), len(half)), (0, 60)]
+    assert arrived() == list(range(60))
