@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import click
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
-from lapse_spark import account, overview, quarantine, read, statement
+from lapse_spark import account, delivery, lifetime, overview, quarantine, read, statement
 from lapse_spark import ledger as ledger_job
 from lapse_spark import lives as lives_job
-from lapse_spark.option import INSTANT, Cluster, cluster, plain_faults, print_json, working
+from lapse_spark.option import DURATION, INSTANT, Cluster, cluster, plain_faults, print_json, working
 from lapse_spark.report import Report
 from lapse_spark.session import session
 
@@ -88,6 +90,7 @@ def ledger(
 @click.option("--bookmark", default="", help="Everything that happened to this message.")
 @click.option("--output", help="Directory for Parquet with one row per message.")
 @click.option("--lifetimes", is_flag=True, help="What lifetime would have been enough; needs --topics.")
+@click.option("--at", type=DURATION, multiple=True, help="With --lifetimes: what if this were it; may be repeated.")
 @click.option("--topics", default="", metavar="NAME,…", help="Its underlying topics: they tell when messages arrived.")
 @event_schemas
 @cluster
@@ -99,42 +102,83 @@ def lives(
     bookmark: str,
     output: str | None,
     lifetimes: bool,
+    at: tuple[int, ...],
     topics: str,
     written_with: tuple[Path, ...],
 ) -> None:
     """Tell the life of one message, write those of all, or say what lifetime would have been enough."""
     if bool(bookmark) + bool(output) + lifetimes != 1:
         raise ValueError("give one of --bookmark for one message, --output for all, and --lifetimes")
-    if lifetimes and not topics:
+    underlying = [name.strip() for name in topics.split(",") if name.strip()]
+    if lifetimes and not underlying:
         raise ValueError("--lifetimes needs --topics: only they tell when a message arrived")
     session = cluster.session("lives")
     schemas = [file.read_text("utf-8") for file in written_with]
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity], written_with=schemas))
-    underlying = [name.strip() for name in topics.split(",") if name.strip()]
-    messages = None
-    if underlying:
-        raw = read.records(session, cluster.connection, names=underlying, span=read.Span(fail_on_data_loss=False))
-        messages = account.published(raw, entity)
-    with read.existing([topic.events(entity), *underlying]):
-        if output:
-            lives_job.lives(good, messages).write.mode("overwrite").parquet(output)
+    with read.existing([topic.events(entity), *underlying]), working("Reading the events"):
+        if bookmark:
+            _tell_one(lives_job.timeline(good, Bookmark.parse(bookmark)), f"{entity}: {bookmark}", as_json)
             return
-        told = lives_job.enough(lives_job.lives(good, messages)) if lifetimes else None
-        found = lives_job.timeline(good, Bookmark.parse(bookmark)) if told is None else told
-        rows = [row.asDict() for row in found.collect()]
+        told = lives_job.lives(
+            good, _arrivals(session, cluster, entity, underlying), _handed_out(session, cluster, entity)
+        )
+        if output:
+            told.write.mode("overwrite").parquet(output)
+            return
+        told = told.persist()
+        try:
+            _tell_lifetimes(told, at, entity, as_json)
+        finally:
+            told.unpersist()
+
+
+def _arrivals(spark: SparkSession, cluster: Cluster, entity: str, underlying: list[str]) -> DataFrame | None:
+    if not underlying:
+        return None
+    raw = read.records(spark, cluster.connection, names=underlying, span=read.Span(fail_on_data_loss=False))
+    return account.published(raw, entity)
+
+
+def _handed_out(spark: SparkSession, cluster: Cluster, entity: str) -> DataFrame:
+    """The deliveries; by pattern, since an entity without any has no topic, and that is no fault."""
+    pattern = re.escape(topic.deliveries(entity))
+    raw = read.records(spark, cluster.connection, pattern=pattern, span=read.Span(fail_on_data_loss=False))
+    return quarantine.split(delivery.parse(raw))[0]
+
+
+def _tell_one(timeline: DataFrame, title: str, as_json: bool) -> None:
+    rows = [row.asDict() for row in timeline.collect()]
     if as_json:
         print_json(rows)
         return
-    if told is not None:
-        page = Report(f"{entity}: how long messages took to be handled")
-        page.table(told.columns, [[row[name] for name in told.columns] for row in rows], title="Lifetimes, ms")
-        page.show(Console())
-        return
-    page = Report(f"{entity}: {bookmark}")
+    page = Report(title)
     shown = ("at_ms", "event", "subscription", "reasons", "delivery_count", "detail")
     cells = [[row[name] for name in shown] for row in rows]
     page.table(shown, [[str(cell[0]), *cell[1:]] for cell in cells], title=f"{len(rows)} events")
     page.show(Console())
+
+
+def _tell_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: bool) -> None:
+    frames = {
+        "enough": ("How long messages took to be handled, ms", lives_job.enough(told)),
+        "spent": ("How messages spent their time, ms", lives_job.spent(told)),
+        "what_if": ("What if", lifetime.what_if(lifetime.needed(told), at)),
+    }
+    rows = {name: [row.asDict() for row in frame.collect()] for name, (_, frame) in frames.items()}
+    sentences = [
+        lifetime.sentence(row["entity"], row["lifetime_ms"], row["instead_of_ms"], row["expired"], row["share"])
+        for row in rows["what_if"]
+    ]
+    if as_json:
+        print_json({**rows, "sentences": sentences})
+        return
+    page = Report(f"Lifetimes of {entity}")
+    for name, (title, frame) in frames.items():
+        if rows[name]:
+            page.table(frame.columns, [list(row.values()) for row in rows[name]], title=title)
+    page.show(Console())
+    for sentence in sentences:
+        click.echo(sentence)
 
 
 @click.command()

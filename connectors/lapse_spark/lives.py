@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lapse.core.reason import Reason
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import TERMINAL, EventKind
-from lapse_spark import event
+from lapse_spark import delivery, event
 from lapse_spark.entry import start
 
 _COUNTED = {
@@ -16,6 +18,10 @@ _COUNTED = {
     "returns": EventKind.LEASE_RETURNED,
     "renewals": EventKind.RENEWED,
 }
+_LEASE_ENDS: Final = [EventKind.CANCELLED.value, EventKind.LEASE_RETURNED.value]
+_HANDED_OUT: Final = (EventKind.ACKNOWLEDGED, EventKind.DELIVERED_AT_MOST_ONCE, EventKind.BARRIER_RELEASED)
+"""Fates of messages that somebody got."""
+_SHARES: Final = {"half_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999, "most_ms": 1.0}
 
 
 def timeline(events: DataFrame, bookmark: Bookmark) -> DataFrame:
@@ -54,17 +60,21 @@ def timeline(events: DataFrame, bookmark: Bookmark) -> DataFrame:
     return found.orderBy("at_ms", "_told").select(*shown)
 
 
-def lives(events: DataFrame, messages: DataFrame | None = None) -> DataFrame:
+def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: DataFrame | None = None) -> DataFrame:
     """One row for every message: its fate, and what happened on the way.
 
     Args:
         events: readable ones, `schema.EVENT`.
         messages: topic, partition, offset and at_ms of what was published (`account.published`), to add the time from
             arrival to the end; None = only what events tell.
+        deliveries: readable ones of the same entities, `schema.DELIVERY`, to add how long messages waited and were
+            leased. They are kept for a day, as a rule: where they are gone, so are these times.
 
     Returns:
         entity, topic, partition, offset, fate (null = not ended), fate_at_ms, reasons, subscription, cancels, returns,
-        renewals, first_at_ms, last_at_ms; with messages also arrived_at_ms and lived_ms.
+        renewals, first_at_ms, last_at_ms, reached_at_ms (first handed out; without deliveries, when it was handled);
+        with messages also arrived_at_ms, lived_ms and waited_ms (until it was handed out); with deliveries also
+        deliveries and leased_ms (the sum of its leases).
     """
     ends = F.col("event").isin([kind.value for kind in TERMINAL])
     # Told twice means: same message, same kind, same instant. A crash does that.
@@ -80,14 +90,69 @@ def lives(events: DataFrame, messages: DataFrame | None = None) -> DataFrame:
         F.max(F.when(ends, F.col("reasons"))).alias("reasons"),
         F.max_by("subscription", "at_ms").alias("subscription"),
         *(F.count(F.when(F.col("event") == kind.value, 1)).alias(name) for name, kind in _COUNTED.items()),
+        F.sum(F.when(F.col("event").isin(_LEASE_ENDS), F.col("at_ms"))).alias("_ended_ms"),
         F.min("at_ms").alias("first_at_ms"),
         F.max("at_ms").alias("last_at_ms"),
     )
+    handled = F.when(F.col("fate").isin([kind.value for kind in _HANDED_OUT]), F.col("fate_at_ms"))
+    place = ["topic", "partition", "offset"]
+    if deliveries is None:
+        each = each.withColumn("reached_at_ms", handled)
+    else:
+        each = each.join(_handed_out(deliveries), place, "left").withColumns(
+            {"reached_at_ms": F.coalesce("_first_ms", handled), "leased_ms": _leased()}
+        )
+    each = each.drop("_first_ms", "_sum_ms", "_ended_ms")
     if messages is None:
         return each
-    arrived = messages.select("topic", "partition", "offset", F.col("at_ms").alias("arrived_at_ms"))
-    return each.join(arrived, ["topic", "partition", "offset"], "left").withColumn(
-        "lived_ms", F.col("fate_at_ms") - F.col("arrived_at_ms")
+    arrived = messages.select(*place, F.col("at_ms").alias("arrived_at_ms"))
+    return each.join(arrived, place, "left").withColumns(
+        {
+            "lived_ms": F.col("fate_at_ms") - F.col("arrived_at_ms"),
+            "waited_ms": F.col("reached_at_ms") - F.col("arrived_at_ms"),
+        }
+    )
+
+
+def _handed_out(deliveries: DataFrame) -> DataFrame:
+    """How often each message was handed out, first when, and the sum of all instants; a copy counts once."""
+    once = (
+        delivery.each(delivery.valid(deliveries))
+        .groupBy("topic", "partition", "offset", "delivery_count")
+        .agg(F.min(F.unix_millis("delivered_at")).alias("at_ms"))
+    )
+    return once.groupBy("topic", "partition", "offset").agg(
+        F.count("*").alias("deliveries"), F.min("at_ms").alias("_first_ms"), F.sum("at_ms").alias("_sum_ms")
+    )
+
+
+def _leased() -> Column:
+    """The sum of a message's leases; null where one goes on, or not all of them are known."""
+    over, ended = F.col("cancels") + F.col("returns"), F.coalesce("_ended_ms", F.lit(0))
+    last = F.when(F.col("deliveries") == over, 0).when(F.col("deliveries") == over + 1, F.col("fate_at_ms"))
+    return ended + last - F.col("_sum_ms")
+
+
+def spent(told: DataFrame) -> DataFrame:
+    """How long messages lived until their fate, waited until they were handed out, and were leased, by entity, in ms.
+
+    Args:
+        told: from `lives`, with the messages; with the deliveries for the leases, too.
+
+    Returns:
+        entity, time (lived, waited, leased), messages, half_ms, p90_ms, p99_ms, p999_ms, most_ms.
+    """
+    known = [name for name in ("lived", "waited", "leased") if f"{name}_ms" in told.columns]
+    times = F.array(*(F.struct(F.lit(name).alias("time"), F.col(f"{name}_ms").alias("ms")) for name in known))
+    return (
+        told.select("entity", F.inline(times))
+        .where(F.col("ms").isNotNull())
+        .groupBy("entity", "time")
+        .agg(
+            F.count("*").alias("messages"), F.percentile_approx("ms", list(_SHARES.values()), 100_000).alias("_shares")
+        )
+        .select("entity", "time", "messages", *_by_share())
+        .orderBy("entity", "time")
     )
 
 
@@ -103,24 +168,27 @@ def enough(told: DataFrame) -> DataFrame:
     """
     handled = F.when(F.col("fate") == EventKind.ACKNOWLEDGED.value, F.col("lived_ms"))
     late = F.when(F.contains(F.col("reasons"), F.lit(Reason.TIME_LIMIT.value)), F.col("lived_ms"))
-    shares = {"half_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999, "most_ms": 1.0}
     return (
         told.groupBy("entity")
         .agg(
             F.count(handled).alias("handled"),
-            F.percentile_approx(handled, list(shares.values()), 100_000).alias("_shares"),
+            F.percentile_approx(handled, list(_SHARES.values()), 100_000).alias("_shares"),
             F.count(late).alias("timed_out"),
             F.max(late).alias("lived_ms"),
         )
         .select(
             "entity",
             "handled",
-            *(F.col("_shares")[place].alias(name) for place, name in enumerate(shares)),
+            *_by_share(),
             "timed_out",
             "lived_ms",
         )
         .orderBy("entity")
     )
+
+
+def _by_share() -> list[Column]:
+    return [F.col("_shares")[place].alias(name) for place, name in enumerate(_SHARES)]
 
 
 if __name__ == "__main__":

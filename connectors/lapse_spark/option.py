@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, Final, ParamSpec
 
 import click
 import orjson
@@ -60,7 +61,25 @@ class Instant(click.ParamType):
         return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+class Duration(click.ParamType):
+    """A duration on the command line, as ms."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read `500ms`, `45s`, `1.5h`; a plain number is ms."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", str(value), re.ASCII)
+        if match is None:
+            self.fail(f"{value!r}: expected 500ms, 45s, 10m, 1.5h or 2d", param, ctx)
+        return round(float(match[1]) * _UNITS_MS[match[2] or "ms"])
+
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
 INSTANT = Instant()
+DURATION = Duration()
 
 
 def cluster(command: Callable[..., None]) -> Callable[..., None]:

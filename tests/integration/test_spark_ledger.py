@@ -83,6 +83,62 @@ def test_the_life_of_a_message(kafka, spark, queue):
     assert [(row["event"], row["subscription"]) for row in json.loads(answer.stdout)] == [("cancelled", "s1")]
 
 
+@pytest.mark.feature("D4", "D6")
+def test_what_another_lifetime_would_have_done(kafka, spark, queue, create_topic):
+    """The topics of the fixture have no deliveries; with some, messages have waited and been leased, too."""
+    name, underlying, wire = queue
+
+    def ask(*words):
+        options = ["lives", "--entity", name, "--topics", underlying, "--lifetimes", "--bootstrap", kafka, *words]
+        answer = CliRunner().invoke(commands, options)
+        assert answer.exit_code == 0, answer.output
+        return json.loads(answer.stdout) if "--json" in words else answer.output
+
+    # All fates are told as of 1 s after 1970, so nothing lived; what counts here is that it is told at all.
+    before = ask("--json")
+    assert {row["time"]: row["messages"] for row in before["spent"]} == {"lived": 960, "waited": 900}
+    assert [(row["expired"], row["served"]) for row in before["what_if"]] == [(50, 0)] * 5
+    create_topic(topic.deliveries(name))
+    for offset in (0, 1):
+        headers = {
+            "lapse-kind": "delivery",
+            "lapse-subscription": "s1",
+            "lapse-bookmark": f"{underlying}:0:{offset}",
+            "lapse-delivery-count": "1",
+            "lapse-epoch": "1",
+        }
+        wire.records(topic.deliveries(name), [b"x"], headers=[(key, value.encode()) for key, value in headers.items()])
+    found = ask("--json", "--at", "45s")
+    assert {row["time"]: row["messages"] for row in found["spent"]} == {"lived": 960, "waited": 900, "leased": 2}
+    assert [row["lifetime_ms"] for row in found["what_if"]] == [45_000]
+    assert len(found["sentences"]) == 1
+    assert f"{name}: at 45 s instead of" in ask("--at", "45s")
+
+
+@pytest.mark.feature("D2", "D4", "S8")
+def test_every_reader_is_a_stream_too(kafka, spark, queue, create_topic, unique, tmp_path):
+    name, _, wire = queue
+    connection, state = Connection(kafka), unique("prices")
+    for own in (topic.deliveries(name), topic.sow(state)):
+        create_topic(own)
+    wire.records(topic.deliveries(name), [b"x"], headers=[("lapse-kind", b"epoch"), ("lapse-epoch", b"1")])
+    wire.records(topic.sow(state), [b"1", b"2", None])
+    span = Span(streaming=True)
+    readers = {
+        "letters": (read.dead_letters(spark, connection, names=[topic.dead_letters(name)], span=span), 100),
+        "events": (read.events(spark, connection, [name], span=span), 18),
+        "deliveries": (read.deliveries(spark, connection, [name], span=span), 1),
+        "sow": (read.sow_updates(spark, connection, state, span=span), 3),
+    }
+    for table, (rows, number) in readers.items():
+        writer = rows.writeStream.format("memory").queryName(table).option("checkpointLocation", str(tmp_path / table))
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+        found = spark.table(table)
+        assert (found.count(), found.where("fault IS NOT NULL").count()) == (number, 0)
+        spark.catalog.dropTempView(table)
+    assert read.sow_state(spark, connection, state).collect() == []  # the last record is a tombstone
+
+
 @pytest.mark.feature("D2")
 def test_letters_of_a_span_of_time(kafka, spark, queue):
     name, _, _ = queue

@@ -1,0 +1,115 @@
+"""What if: how many of the expired would have been handed out in time, had their lifetime been another one.
+
+It is an estimate. A message that expired is given the place that it would have had if nothing had expired: its turn
+comes behind all that stood before it, at the pace at which its partition handed out messages that waited, and not
+while nobody took any. So a time without consumers counts, and so does the work that the expired would have been for
+them. It assumes that the partition hands out in the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from lapse.core.reason import Reason
+
+TIMES: Final = (1.5, 2.0, 3.0, 5.0, 10.0)
+"""Other lifetimes are these times the one that messages had, unless they are given."""
+
+_PLACE: Final = ("entity", "topic", "partition")
+
+
+def needed(told: DataFrame) -> DataFrame:
+    """What lifetime each expired message would have needed.
+
+    Args:
+        told: from `lives.lives`, with the messages; with the deliveries it is more exact, for without them a message
+            counts as handed out when it was handled.
+
+    Returns:
+        entity, topic, partition, offset, lived_ms, needed_ms (null: its partition handed out nothing any more).
+    """
+    expired = F.contains(F.col("reasons"), F.lit(Reason.TIME_LIMIT.value)) & F.col("reached_at_ms").isNull()
+    each = (
+        told.where(F.col("arrived_at_ms").isNotNull())
+        .withColumn("_expired", F.coalesce(expired, F.lit(False)))
+        .where(F.col("_expired") | F.col("reached_at_ms").isNotNull())
+        .withColumn("_at", F.coalesce("reached_at_ms", "fate_at_ms"))
+    )
+    by_time = Window.partitionBy(*_PLACE).orderBy("_at").rangeBetween(Window.unboundedPreceding, 0)
+    back_in_time = Window.partitionBy(*_PLACE).orderBy(F.desc("_at")).rangeBetween(Window.unboundedPreceding, 0)
+    paced = each.join(F.broadcast(_pace(each)), list(_PLACE), "left").withColumns(
+        {"_before": F.max("reached_at_ms").over(by_time), "_next": F.min("reached_at_ms").over(back_in_time)}
+    )
+    # Somebody who had just taken a message would have taken this one, too; else it waits for the next who comes.
+    at_work = F.col("_at") - F.col("_before") <= 2 * F.col("_most")
+    could = F.when(F.col("_expired") & at_work, F.col("_at")).otherwise(F.col("_next"))
+    order = Window.partitionBy(*_PLACE).orderBy("offset")
+    ahead = F.row_number().over(order) * F.coalesce("_gap", F.lit(0.0))
+    turn = F.col("_ahead") + F.max(F.col("_could") - F.col("_ahead")).over(order)
+    late = F.greatest(F.ceil(turn - F.col("arrived_at_ms")), F.col("lived_ms") + 1)
+    return (
+        paced.withColumns({"_could": could, "_ahead": ahead})
+        .withColumn("needed_ms", F.when(F.col("_could").isNotNull(), late))
+        .where("_expired")
+        .select(*_PLACE, "offset", "lived_ms", "needed_ms")
+    )
+
+
+def what_if(missing: DataFrame, lifetimes_ms: Sequence[int] = ()) -> DataFrame:
+    """How many of the expired would have been handed out in time at other lifetimes.
+
+    Args:
+        missing: from `needed`.
+        lifetimes_ms: the other lifetimes; none = `TIMES` the one that they had.
+
+    Returns:
+        entity, lifetime_ms, instead_of_ms (the median of how long they lived), expired, served, share (0 to 1).
+    """
+    had = missing.groupBy("entity").agg(F.percentile_approx("lived_ms", 0.5).alias("instead_of_ms"))
+    given = F.array(*(F.lit(one) for one in lifetimes_ms)) if lifetimes_ms else None
+    made = F.array(*((F.col("instead_of_ms") * F.lit(times)).cast("bigint") for times in TIMES))
+    asked = had.withColumn("lifetime_ms", F.explode(made if given is None else given))
+    served = F.count(F.when(F.col("needed_ms") <= F.col("lifetime_ms"), 1))
+    return (
+        missing.join(F.broadcast(asked), "entity")
+        .groupBy("entity", F.col("lifetime_ms").cast("bigint").alias("lifetime_ms"), "instead_of_ms")
+        .agg(F.count("*").alias("expired"), served.alias("served"))
+        .withColumn("share", F.col("served") / F.col("expired"))
+        .orderBy("entity", "lifetime_ms")
+    )
+
+
+def sentence(entity: str, lifetime_ms: int, instead_of_ms: int, expired: int, share: float) -> str:
+    """A row of `what_if` in words."""
+    return (
+        f"{entity}: at {shown(lifetime_ms)} instead of {shown(instead_of_ms)}, {share:.0%} of the {expired:,} expired "
+        "would have been served"
+    )
+
+
+def shown(duration_ms: int) -> str:
+    """A duration for people: `45 s`, `1.5 h`."""
+    for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if duration_ms >= (2 if unit == "min" else 1) * length_ms:
+            return f"{duration_ms / length_ms:.3g} {unit}"
+    return f"{duration_ms} ms"
+
+
+def _pace(each: DataFrame) -> DataFrame:
+    """How long a partition takes for each message that waits: `_gap`, the mean, and `_most`, long for a gap.
+
+    A gap begins when a message could have been handed out: at its arrival, or after the one before. The longest tenth
+    of the gaps count as the shortest of them, since a time without consumers says nothing about the pace.
+    """
+    reached = each.where(F.col("reached_at_ms").isNotNull())
+    before = F.lag("reached_at_ms").over(Window.partitionBy(*_PLACE).orderBy("reached_at_ms", "offset"))
+    gap = F.greatest(F.col("reached_at_ms") - F.greatest(before, F.col("arrived_at_ms")), F.lit(0))
+    gaps = reached.select(*_PLACE, F.when(before.isNotNull(), gap).alias("_one"))
+    above = F.when(F.col("_one") > 0, F.col("_one"))
+    most = gaps.groupBy(*_PLACE).agg(F.percentile_approx(above, 0.9).alias("_most"))
+    joined = gaps.join(F.broadcast(most), list(_PLACE)).withColumn("_one", F.least("_one", "_most"))
+    return joined.groupBy(*_PLACE).agg(F.avg("_one").alias("_gap"), F.first("_most").alias("_most"))
