@@ -30,7 +30,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, help="how often each contestant runs, in alternation (3; quick: 1)")
     parser.add_argument("--only", nargs="+", choices=known, default=known, metavar="ROW", help=", ".join(known))
     parser.add_argument("--quick", action="store_true", help="small loads, once each: shows that everything runs")
-    parser.add_argument("--deep", action="store_true", help="recovery with ten million queued messages")
+    parser.add_argument(
+        "--deep", action="store_true", help="recovery, and state on disk, with ten million queued messages"
+    )
     parser.add_argument("--report", type=Path, metavar="PATH", help="write PATH.json and PATH.html")
     given = parser.parse_args()
     load = QUICK if given.quick else Load()

@@ -53,6 +53,7 @@ def rows(load: Load) -> list[Row]:
         _memory(load),
         _depth(load),
         _disk(load),
+        _disk_queue(load),
         _sow(load),
         _sow_query(load),
         _sow_turns(load),
@@ -167,6 +168,39 @@ def _disk(load: Load) -> Row:
             Goal("on disk / in memory, arrival to acknowledgment", ratio(disk, memory, "cost_us"), 1.2, False),
         ],
         most_repeats=1,
+    )
+
+
+def _disk_queue(load: Load) -> Row:
+    depth = load.recovered
+    room = 6 + depth * 64 // 10_000_000
+    memory, disk = f"in memory, {depth:,}", f"{room} MiB, the rest on disk, {depth:,}"
+    arguments = {"messages": depth, "taken": min(100_000, depth // 10)}
+    return Row(
+        "disk-queue",
+        'state = "disk" through a broker and a worker: a deep queue, messages from its head, and a kill -9',
+        [
+            Contestant(memory, "disk_queue", {**arguments, "state": "memory"}),
+            Contestant(disk, "disk_queue", {**arguments, "room_mib": room}),
+        ],
+        [
+            Column("idle_mib", "worker before, MiB", 0),
+            Column("most_mib", "at most, MiB", 0),
+            Column("filled_s", "filled in, s"),
+            Column("rate", "delivered, messages/s", 0),
+            Column("in_memory", "segments in memory", 0),
+            Column("on_disk", "on disk", 0),
+            Column("needed", "segments with deliveries", 0),
+            Column("read", "segments read back", 0),
+            Column("recovered_s", "kill to next delivery, s"),
+            Column("most_after_mib", "then at most, MiB", 0),
+        ],
+        [
+            Goal("segments read / with messages delivered", _read_for_needed(disk), 1.1, False),
+            Goal("to the first delivery after the kill", figure(disk, "recovered_s"), 15, False, "s"),
+        ],
+        most_repeats=1,
+        timeout_s=2_400.0,
     )
 
 
