@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
@@ -260,3 +262,69 @@ def test_a_delay_comes_back_with_its_message() -> None:
     assert states(world) == ["transferring"]
     world.hand_back("t")
     assert states(world) == ["available"]
+
+
+KINDS = ("plain", "ours", "ours, due", "ours, later", "theirs", "scheduled")
+
+
+def written(world: World, kinds: list[tuple[str, int]]) -> None:
+    """Records of several kinds, with gaps between their offsets, read."""
+    due_ms, later_ms = world.now_ms + 50, world.now_ms + 500
+    said = {
+        "plain": {},
+        "ours": {"transferred": ("there", "t")},
+        "ours, due": {"transferred": ("there", "t"), "expires_at_ms": due_ms},
+        "ours, later": {"transferred": ("there", "t"), "enqueue_at_ms": later_ms},
+        "theirs": {"transferred": ("there", "u")},
+        "scheduled": {"enqueue_at_ms": later_ms},
+    }
+    for kind, gap in kinds:
+        world.publish("orders", gap=gap, **said[kind])
+    world.read("orders")
+
+
+@pytest.mark.feature("Q17", "C2")
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 2)), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 16), st.integers(0, 8)), min_size=1, max_size=3),
+    st.sampled_from([0, 49, 50, 51]),
+)
+def test_each_offset_that_is_to_be_accepted_is_answered_once(kinds, ranges, later_ms) -> None:
+    """Whatever stands there, and the deadline's own millisecond is too late; what is accepted twice is told so."""
+    world = there()
+    written(world, kinds)
+    world.now_ms += later_ms
+    for first, more in ranges:
+        world.accept("t", Claim("orders", 0, first, first + more))
+    world.commit()
+    world.crash()
+    world.accept("t", Claim("orders", 0, 0, 20))
+    world.discard("t")
+
+
+@pytest.mark.feature("Q17", "C16")
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from(["plain", "scheduled"]), st.integers(0, 2)), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 8)), min_size=1, max_size=3),
+    st.integers(0, 6),
+    st.integers(1, 5),
+)
+def test_no_more_is_held_than_is_asked_for_whatever_it_is_and_all_of_it_survives(kinds, ranges, leased, most) -> None:
+    world = here()
+    written(world, kinds)
+    world.subscribe("inky", leased)
+    world.deliver()
+    for name in ("t", "u", "t"):
+        for first, more in ranges:
+            world.hold(name, Claim("orders", 0, first, first + more), most=most)
+            assert len(list(world.shard.held(name))) <= most
+    held = {name: [one.offset for one in world.shard.held(name)] for name in ("t", "u")}
+    for _ in range(3):  # what the first reign journals is written anew by the second
+        world.commit()
+        world.crash()
+        assert {name: [one.offset for one in world.shard.held(name)] for name in ("t", "u")} == held
+    for name, offsets in held.items():
+        assert world.hand_back(name) == len(offsets)
+    assert not list(world.shard.state.transfers)
