@@ -102,8 +102,9 @@ class Decisions:
 
     def messages_at(self, places: Sequence[int]) -> list[Messages]:
         """What is known of messages in the order of the places that are named, by runs of one source."""
-        found = list(self.messages(self.slots(joined(sorted(places)))))
-        if not found or places[-1] - places[0] == len(places) - 1:
+        ranges = joined(sorted(places))
+        found = list(self.messages(self.slots(ranges)))
+        if ranges == joined(places):
             return found
         # Each message's number in `found`, in the order that is wanted.
         order = np.argsort(np.argsort(np.array(places)))

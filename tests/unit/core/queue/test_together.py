@@ -41,8 +41,10 @@ CLAIMS = st.lists(
 )
 
 
-def shard_of(prices: list[int | None], ttls_ms: list[int], **settings: object) -> QueueShard:
-    """A shard with messages, gaps between their offsets, and two subscriptions that hold some of them."""
+def shard_of(
+    prices: list[int | None], ttls_ms: list[int], subscribers: tuple[str, ...] = ("inky", "blinky"), **settings: object
+) -> QueueShard:
+    """A shard with messages, gaps between their offsets, and subscriptions that hold some of them."""
     traits = TraitReader(priority=compile_value("/p")) if settings.get("target_depth") is None else TraitReader()
     shard = QueueShard(
         QueueSettings(name="orders", lease_ms=100, expiration=Expiration(enabled=True), traits=traits, **settings)
@@ -58,7 +60,7 @@ def shard_of(prices: list[int | None], ttls_ms: list[int], **settings: object) -
         for offset, (price, ttl_ms) in enumerate(zip(prices, ttls_ms, strict=True))
     ]
     shard.arrive("orders", 0, records[: shard.room()], Step())
-    for name in ("inky", "blinky"):
+    for name in subscribers:
         shard.subscribe(name, name, 7, 60_000, "", NOW_MS, Step())
     while shard.deliver(NOW_MS, Step()):
         pass
@@ -123,6 +125,20 @@ def test_the_first_by_priority_are_those_of_the_general_way(prices, ttls_ms, gon
 
         dealt = [places for _, places in chooser().deal([clyde], most)]
         assert chooser().first(most) == (dealt[0] if dealt else [])
+
+
+@pytest.mark.feature("Q11", "Q14")
+@given(PRICES, st.integers(1, COUNT), st.integers(2, COUNT))
+def test_deliveries_are_in_the_order_of_priorities_whatever_is_handed_out_together(prices, backlog, at_once) -> None:
+    with small(size=9, at_once=at_once):
+        shard = shard_of(prices, [0] * COUNT, subscribers=())
+        shard.subscribe("inky", "inky", backlog, 60_000, "", NOW_MS, Step())
+        step = Step()
+        while shard.deliver(NOW_MS, step):
+            pass
+        offsets = [offset for delivery in step.deliveries for offset in delivery.messages.offsets.tolist()]
+        wanted = sorted(range(COUNT), key=lambda at: (prices[at] is None, -(prices[at] or 0), at))
+        assert offsets == [at + at // 9 for at in wanted[:backlog]]
 
 
 @pytest.mark.feature("Q11")
