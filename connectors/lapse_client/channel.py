@@ -90,8 +90,8 @@ class Channel(Generic[T]):
         for entity, count in entities:
             for partition in range(count):
                 self.shards.append(Shard(len(self.shards), entity, partition))
-        self._by_partition = {(topic.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
         self._connection = connection
+        self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
         self._listener = listener
         self._waiting: dict[bytes, Future[Answer]] = {}
         self._inquiries: dict[str, tuple[Shard, Command]] = {}
@@ -121,7 +121,7 @@ class Channel(Generic[T]):
         for partition in range(len(ends)):
             shard = Shard(len(self.shards), entity, partition)
             self.shards.append(shard)
-            self._by_partition[topic.deliveries(entity), partition] = shard
+            self._by_partition[self._connection.deliveries(entity), partition] = shard
         self._consumer.incremental_assign(list(ends))
 
     def leave(self, entity: str) -> None:
@@ -130,7 +130,7 @@ class Channel(Generic[T]):
         for shard in self.shards:
             if shard.entity == entity and not shard.gone:
                 shard.gone = True
-                places.append(TopicPartition(topic.deliveries(entity), shard.partition))
+                places.append(TopicPartition(self._connection.deliveries(entity), shard.partition))
         self._consumer.incremental_unassign(places)
 
     def close(self) -> None:
@@ -208,16 +208,15 @@ class Channel(Generic[T]):
             update={
                 "id": command.id or uuid4().hex,
                 "client": command.client or self._connection.client,
-                "user": self._connection.user,
-                "secret": self._connection.secret,
             }
         )
 
     def _produce(self, shard: Shard, value: bytes, reported: Callable[[KafkaError | None, Message], None]) -> None:
         name = topic.commands(shard.entity)
+        headers = self._connection.signed(name, shard.partition, int(self.clock.now_ms()), value)
         while True:
             try:
-                self._producer.produce(name, value, partition=shard.partition, on_delivery=reported)
+                self._producer.produce(name, value, partition=shard.partition, headers=headers, on_delivery=reported)
             except BufferError:
                 self._producer.poll(0.1)
             else:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from lapse.protocol import topic
+from lapse.protocol import signature, topic
 from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
 
 DEFAULT_SERVERS: Final = "localhost:9092"
@@ -57,7 +57,7 @@ class Connection:
         options: further librdkafka options for every producer and consumer, such as `security.protocol`.
         client: a name for people, as peeks and refusals show it; host and process id by default.
         user: lapse's own user, where users are configured (X4).
-        secret: proof of it.
+        secret: the key with which he signs commands; of several lines the first.
     """
 
     bootstrap_servers: str = field(default_factory=_servers)
@@ -68,24 +68,50 @@ class Connection:
 
     @classmethod
     def from_environment(cls, bootstrap_servers: str | None = None) -> Connection:
-        """Read KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG (a file of `option=value` lines), LAPSE_USER, LAPSE_SECRET.
+        """Read KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG, LAPSE_USER and LAPSE_SECRET.
+
+        LAPSE_KAFKA_CONFIG names a file of `option=value` lines; LAPSE_SECRET_FILE one with the secret in it.
 
         Args:
             bootstrap_servers: instead of the environment's.
 
         Raises:
-            LapseError: the file cannot be read, or one of its lines is no `option=value`.
+            LapseError: a file cannot be read, or a line of options is no `option=value`.
         """
         path = os.environ.get("LAPSE_KAFKA_CONFIG")
         options = _read_options(Path(path)) if path else {}
         listed = options.pop("bootstrap.servers", "")
         given = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-        return cls(
-            bootstrap_servers=given or listed or DEFAULT_SERVERS,
-            options=options,
-            user=os.environ.get("LAPSE_USER", ""),
-            secret=os.environ.get("LAPSE_SECRET", ""),
-        )
+        user, secret = identity()
+        return cls(given or listed or DEFAULT_SERVERS, options, user=user, secret=secret)
+
+    def __post_init__(self) -> None:
+        if not self.user:
+            return
+        if not topic.USER_NAME.match(self.user):
+            raise LapseError(f"{self.user!r} cannot be a user: letters, digits, '_' and '-' only, at most 64")
+        try:
+            signature.keys_in(self.secret)
+        except ValueError as error:
+            raise LapseError(f"secret of user {self.user} {error}. Set LAPSE_SECRET or LAPSE_SECRET_FILE") from error
+
+    def deliveries(self, entity: str) -> str:
+        """The topic on which an entity speaks to this user."""
+        return topic.deliveries(entity, self.user)
+
+    def signed(self, name: str, partition: int, at_ms: int, value: bytes) -> list[tuple[str, str | bytes | None]]:
+        """The headers with which a command says who it is from (X4); none without a user.
+
+        Args:
+            name: the commands topic.
+            partition: its partition.
+            at_ms: now, by the broker's clock, ms since the epoch.
+            value: the command.
+        """
+        if not self.user:
+            return []
+        key = signature.keys_in(self.secret)[0]
+        return [*signature.headers(key, self.user, name, partition, at_ms, value)]
 
     def producer(self, **options: Any) -> Producer:
         """Open an idempotent producer with `acks=all` that partitions as Kafka's Java clients do."""
@@ -133,6 +159,15 @@ class Connection:
                 return topics
             time.sleep(_RETRY_S)
 
+    def queues(self) -> list[str]:
+        """Names of all queues; of those only on which this user may do something.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        topics = self.partitions()
+        return [name for name in entities(topics, sow=False) if not self.user or self.deliveries(name) in topics]
+
     def shards(self, what: str, name: str) -> int:
         """Return the number of shards of an entity.
 
@@ -144,11 +179,17 @@ class Connection:
             UnknownEntity: no entity has this name.
             ConnectionFailed: no broker answered.
         """
-        topics = self.partitions(topic.commands(name))
-        if topic.deliveries(name) not in topics:
-            topics = self.partitions(topic.deliveries(name))
-        found = topics.get(topic.deliveries(name))
-        if found is None or topic.commands(name) not in topics:
+        commands, deliveries = topic.commands(name), self.deliveries(name)
+        topics = self.partitions(commands)
+        if deliveries not in topics:
+            topics = self.partitions(deliveries)
+        found = topics.get(deliveries)
+        if found is None or commands not in topics:
+            if self.user and commands in topics:
+                raise LapseError(
+                    f"{what} {name}: there is no topic {deliveries}, or it may not be seen. User {self.user} has no "
+                    "entitlement there (users in lapse.toml), or `lapse apply` was not run since"
+                )
             raise UnknownEntity(what, name, entities(topics, sow=what != "queue"))
         return found
 
@@ -197,6 +238,22 @@ def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
         if name.startswith(topic.PREFIX) and name.endswith(COMMANDS) and len(name) > len(topic.PREFIX) + len(COMMANDS)
     ]
     return sorted(name for name in names if (topic.sow(name) in topics) is sow)
+
+
+def identity(prefix: str = "LAPSE") -> tuple[str, str]:
+    """Read a user and his key from the environment: `<prefix>_USER`, and `<prefix>_SECRET` or `<prefix>_SECRET_FILE`.
+
+    Raises:
+        LapseError: the file cannot be read.
+    """
+    user, path = os.environ.get(f"{prefix}_USER", ""), os.environ.get(f"{prefix}_SECRET_FILE")
+    if not path:
+        return user, os.environ.get(f"{prefix}_SECRET", "")
+    try:
+        return user, Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise LapseError(f"{prefix}_SECRET_FILE = {path}: cannot be read: {reason}") from error
 
 
 def _read_options(path: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ def wait_until_gone(connection: Connection, entity: str, timeout_s: float) -> No
         LapseError: they are still there after so many seconds; the text says what that means.
         ConnectionFailed: no broker answered.
     """
-    own = {topic.commands(entity), topic.deliveries(entity), topic.sow(entity)}
+    own = {topic.commands(entity), topic.deliveries(entity), connection.deliveries(entity), topic.sow(entity)}
     give_up = time.monotonic() + timeout_s
     while left := own & connection.partitions().keys():
         if time.monotonic() >= give_up:

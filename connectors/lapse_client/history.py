@@ -156,7 +156,11 @@ class _Search:
 
     def deliveries(self) -> Iterator[Moment]:
         """Where the message was handed out."""
-        of = {topic.deliveries(entity): entity for entity in self._entities}
+        of = {
+            name: entity
+            for entity in self._entities
+            for name in (topic.deliveries(entity), *topic.private_deliveries(entity, self._topics))
+        }
         for message in self._span("deliveries", of, self._since_ms, of):
             facts = self._delivered(message)
             if facts is not None:

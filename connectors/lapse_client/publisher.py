@@ -233,9 +233,9 @@ class Publisher:
         self._targets_until = time.monotonic() + _FORGET_TOPICS_S
         if to in existing:
             self._targets[to] = to
-        elif topics.commands(to) in existing and topics.deliveries(to) in existing:
-            with Conversation(self._connection, to, existing[topics.deliveries(to)]) as conversation:
-                answer = conversation.ask([0], Command(command="depth"), self._timeout_s)[0]
+        elif topics.commands(to) in existing:
+            with Conversation(self._connection, to, self._connection.shards("queue", to)) as conversation:
+                answer = conversation.ask([0], Command(command="depth", top_n=0), self._timeout_s)[0]
             if not answer.publish_target:
                 raise InvalidPublication(
                     f"{to} has no default_publish_target: publish to one of its topics, or set it in lapse.toml"

@@ -189,7 +189,7 @@ class Queue:
 
     def _settle_bookmarks(self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None) -> list[Answer]:
         conversation = self._live()
-        home = conversation.ask([0], Command(command="depth"), self._timeout_s)[0].counts.get("home")
+        home = conversation.ask([0], Command(command="depth", top_n=0), self._timeout_s)[0].counts.get("home")
         asked: list[tuple[int, Command]] = []
         for partition, texts in by_partition.items():
             shard = partition if home is None else home

@@ -11,8 +11,7 @@ from typing import Final, Literal
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from lapse.protocol import topic
-from lapse_client.connection import Connection, entities, log_end
+from lapse_client.connection import Connection, log_end
 from lapse_client.delivery import Delivery, Settling
 from lapse_client.error import Closed, LapseError, UnknownEntity
 from lapse_client.settlement import SettlementResult, results
@@ -267,7 +266,7 @@ class QueueSubscriber:
     def _queues(self) -> list[tuple[str, int]]:
         if isinstance(self.queue, str):
             return [(self.queue, self._connection.shards("queue", self.queue))]
-        known = entities(self._connection.partitions(), sow=False)
+        known = self._connection.queues()
         matching = [name for name in known if self.queue.fullmatch(name)]
         if not matching:
             raise UnknownEntity("queue that matches", self.queue.pattern, known)
@@ -277,7 +276,7 @@ class QueueSubscriber:
         """Join queues that come later and match (Q3)."""
         while not self._stopping.wait(LOOK_EVERY_S):
             try:
-                for name in entities(self._connection.partitions(), sow=False):
+                for name in self._connection.queues():
                     if pattern.fullmatch(name) and self.subscription.may_join(name):
                         self.subscription.join(name, self._ends(name))
             except (LapseError, KafkaException) as error:
@@ -288,7 +287,7 @@ class QueueSubscriber:
         consumer = self._connection.consumer()
         try:
             shards = self._connection.shards("queue", queue)
-            return [log_end(consumer, topic.deliveries(queue), partition) for partition in range(shards)]
+            return [log_end(consumer, self._connection.deliveries(queue), partition) for partition in range(shards)]
         finally:
             consumer.close()
 

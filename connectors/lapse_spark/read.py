@@ -141,10 +141,23 @@ def events(
 
 
 def deliveries(
-    spark: SparkSession, connection: Connection, entities: Sequence[str], *, span: Span = WHOLE
+    spark: SparkSession,
+    connection: Connection,
+    entities: Sequence[str],
+    *,
+    users: Sequence[str] = (),
+    span: Span = WHOLE,
 ) -> DataFrame:
-    """Read the deliveries, answers and epochs of entities (`schema.DELIVERY`)."""
-    names = [topics.deliveries(entity) for entity in entities]
+    """Read the deliveries, answers and epochs of entities (`schema.DELIVERY`).
+
+    Args:
+        spark: the session.
+        connection: the cluster.
+        entities: names of queues or SOW topics.
+        users: where users are configured, also what went to these; each has to have an entitlement on all entities.
+        span: which part of the topics.
+    """
+    names = [topics.deliveries(entity, user) for entity in entities for user in ("", *users)]
     return delivery.parse(records(spark, connection, names=names, span=span))
 
 

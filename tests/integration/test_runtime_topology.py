@@ -69,7 +69,7 @@ def test_apply_creates_what_is_missing_and_doing_it_again_changes_nothing(deploy
     assert set(json.loads(done.stdout)["created"]) == set(expected)
     again = here.lapse("apply", "--json")
     assert again.returncode == 0
-    assert json.loads(again.stdout) == {"created": [], "changed": [], "differences": []}
+    assert json.loads(again.stdout) == {"created": [], "changed": [], "granted": [], "differences": []}
     assert "Nothing to do" in here.lapse("apply").stdout
     assert json.loads(here.lapse("check", "--json").stdout)["fits"] is True
     assert "fits" in here.lapse("check").stdout

@@ -2,7 +2,7 @@
 
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,16 @@ class SecureKafka:
         file.chmod(0o600)
         return file
 
+    def options_of(self, user: str, password: str) -> dict[str, str]:
+        """The options of another user."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": password,
+            "ssl.ca.location": str(self.ca_file),
+        }
+
     def client_options(self, password: str = PASSWORD) -> dict[str, str]:
         """The options of lapse's client and of every other one on librdkafka."""
         return {
@@ -58,8 +68,11 @@ class SecureKafka:
 
 
 @contextmanager
-def secure_kafka(directory: Path) -> Iterator[SecureKafka]:
-    """Start one, with a user `USER`; key and certificate are written to the directory."""
+def secure_kafka(directory: Path, others: Mapping[str, str] = {}) -> Iterator[SecureKafka]:
+    """Start one, with a user `USER`; key and certificate are written to the directory.
+
+    With others, by their names and passwords, it has an authorizer: these may do what they are given a right to.
+    """
     store, ca_file = _certificate(directory)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -76,9 +89,15 @@ def secure_kafka(directory: Path) -> Iterator[SecureKafka]:
             "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         ),
         f"{_LISTENER}.plain.sasl.jaas.config": (
-            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}"'
+            f"{''.join(f' user_{name}={chr(34)}{password}{chr(34)}' for name, password in others.items())};"
         ),
     }
+    if others:
+        properties |= {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{USER}",
+        }
     with EmbeddedKafka(properties=properties) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)

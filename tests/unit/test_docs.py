@@ -14,11 +14,14 @@ from lapse.cli import COMMANDS
 from lapse.config import loads
 from lapse.config.entity import EntityConfig, QueueConfig, SowConfig
 from lapse.config.root import SecurityConfig, WorkerConfig
+from lapse.config.user import EntitlementConfig, UserConfig
+from lapse.core.entitlement import QUEUE_RIGHTS, SOW_RIGHTS, Right
 from lapse.core.queue.settlement import Result
 from lapse.core.reason import Reason
 from lapse.protocol import command, header, schema
 from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
 from lapse.protocol.event import EventKind
+from lapse.runtime.doorkeeper import CAUSES
 
 ROOT = Path(__file__).parents[2]
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in [*sorted((ROOT / "docs").glob("*.md"))]}
@@ -83,6 +86,33 @@ def test_every_key_is_documented_with_its_default(
         for part in table.split("."):
             read = read[part] if isinstance(read, dict) else getattr(read, part)
         assert getattr(read, key) == model.model_fields[key].get_default(), key
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [("## `[users.<name>]`", UserConfig), ("### `[users.<name>.entitlements.<entity>]`", EntitlementConfig)],
+)
+def test_every_key_of_users_is_documented(heading: str, model: type[BaseModel]) -> None:
+    text = DOCS["configuration.md"].split(f"\n{heading}\n")[1].split("\n#")[0]
+    shown = {None: "–", False: "`false`"}
+    defaults = {name: field.get_default() for name, field in model.model_fields.items()}
+    expected = {name: "`{}`" if default == {} else shown[default] for name, default in defaults.items()}
+    assert {name: cells[0] for name, cells in rows(text).items()} == expected
+
+
+def test_every_command_is_under_the_right_that_it_takes() -> None:
+    kinds = (QUEUE_RIGHTS, SOW_RIGHTS)
+    documented = rows(section("security.md", "## Rights"))
+    for right in Right:
+        for cell, needed in zip(documented[right.value], kinds, strict=True):
+            assert set(re.findall(r"`([a-z_]+)`", cell)) >= {
+                name for name, any_of in needed.items() if any_of == {right}
+            } - {name for name in needed if name.startswith("transfer")}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_of_a_denial_is_documented(cause: str) -> None:
+    assert f"`{cause}`" in rows(section("operations.md", "### Figures for Prometheus"))["lapse_denied_commands"][0]
 
 
 @pytest.mark.parametrize("block", blocks("toml"))

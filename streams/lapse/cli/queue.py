@@ -57,8 +57,12 @@ def subscribe(
     as_json: bool,
 ) -> None:
     """Print messages as they are delivered; Ctrl-C ends it and gives the rest back."""
-    connection = Connection.from_environment(bootstrap_servers)
-    with _told(), QueueSubscriber(name, max_backlog, connection=connection, filter=expression) as subscriber:
+    with (
+        _told(),
+        QueueSubscriber(
+            name, max_backlog, connection=Connection.from_environment(bootstrap_servers), filter=expression
+        ) as subscriber,
+    ):
         try:
             for number, delivery in enumerate(subscriber.messages(timeout), 1):
                 _print_delivery(delivery, as_json)

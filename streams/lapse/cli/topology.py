@@ -41,11 +41,13 @@ def _as_dict(one: Difference) -> dict[str, object]:
         "what": one.what,
         "create": None if created is None else {"partitions": created.partitions, "config": created.config},
         "alter": dict(one.alter),
+        "grant": [{"principal": grant.principal, "operation": grant.operation} for grant in one.grants],
     }
 
 
-def _told(created: list[str], changed: list[str], differences: list[Difference]) -> bytes:
-    return orjson.dumps({"created": created, "changed": changed, "differences": [_as_dict(one) for one in differences]})
+def _told(created: list[str], changed: list[str], granted: list[str], differences: list[Difference]) -> bytes:
+    facts = {"created": created, "changed": changed, "granted": granted}
+    return orjson.dumps({**facts, "differences": [_as_dict(one) for one in differences]})
 
 
 @click.command()
@@ -55,13 +57,14 @@ def _told(created: list[str], changed: list[str], differences: list[Difference])
 def apply(config: Path, yes: bool, as_json: bool) -> None:
     """Create the topics that lapse.toml needs.
 
-    Raises max.message.bytes of those that are too low for what is written to them. Shows the difference first, and
-    asks. Doing it again changes nothing.
+    Raises max.message.bytes of those that are too low for what is written to them, and gives users the rights on topics
+    that they need. Shows the difference first, and asks. Doing it again changes nothing.
     """
     _, cluster, topology = _look(config)
     differences = topology.differences()
     missing = [one.create for one in differences if one.create is not None]
     low = [one for one in differences if one.alter]
+    shut = [one for one in differences if one.grants]
     stuck = [one for one in differences if not one.mended]
     if not as_json:
         if not differences:
@@ -70,21 +73,25 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
             _show(differences)
     if stuck:
         if as_json:
-            click.echo(_told([], [], differences))
+            click.echo(_told([], [], [], differences))
         raise click.ClickException(f"{len(stuck)} of these cannot be mended by lapse; nothing was changed")
-    if (missing or low) and not yes and not as_json:
-        click.confirm(f"Create {len(missing)} topics, change {len(low)}?", abort=True)
+    what = f"{len(missing)} topics, change {len(low)}{f', give rights to {len(shut)}' if shut else ''}"
+    if differences and not yes and not as_json:
+        click.confirm(f"Create {what}?", abort=True)
     try:
         cluster.create(missing)
         cluster.alter(low)
+        cluster.grant(shut)
     except TopologyError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         created = [topic.name for topic in missing]
         changed = [one.topic for one in low]
-        click.echo(_told(created, changed, differences))
-    elif missing or low:
-        click.echo(f"Created {len(missing)} topics, changed {len(low)}.")
+        click.echo(_told(created, changed, [one.topic for one in shut], differences))
+    elif differences:
+        click.echo(
+            f"Created {len(missing)} topics, changed {len(low)}{f', gave rights to {len(shut)}' if shut else ''}."
+        )
 
 
 @click.command()

@@ -112,12 +112,13 @@ def _run(path: Path, data_dir: Path | None, log_level: str) -> None:
 
 def serve(config: Config, log_level: str) -> None:
     """Run a worker in this process, until it is stopped."""
+    from lapse.config import ConfigError
     from lapse.runtime.application import make_app
     from lapse.runtime.topology import TopologyError
 
     try:
         app = make_app(config)
-    except TopologyError as error:
+    except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
     import uvloop
     from faust import Worker

@@ -144,10 +144,12 @@ def _suggestion(path: list[str]) -> str:
 
 def _keys_beside(path: list[str]) -> set[str]:
     from lapse.config.entity import QueueConfig, SowConfig
+    from lapse.config.user import EntitlementConfig, UserConfig
 
     if len(path) == 1:
         return set(Config.model_fields)
-    entities: dict[str, type[BaseModel]] = {"queue": QueueConfig, "sow": SowConfig}
+    user = EntitlementConfig if path[2:3] == ["entitlements"] and len(path) > 4 else UserConfig
+    entities: dict[str, type[BaseModel]] = {"queue": QueueConfig, "sow": SowConfig, "users": user}
     model = entities.get(path[0])
     if model is None:
         section = Config.model_fields[path[0]].annotation

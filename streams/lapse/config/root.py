@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, Self
+from pathlib import Path
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from lapse.config.circle import Way, circles
 from lapse.config.duration import DurationMs, PeriodMs
 from lapse.config.entity import QueueConfig, SowConfig
 from lapse.config.fault import fault
+from lapse.config.user import UserConfig, read_keys
+from lapse.core.entitlement import Entitlement, entitlement_to
 from lapse.protocol import topic as topic_names
+
+WORKER_KEY: Final = "LAPSE_WORKER_KEY"
 
 
 class WorkerConfig(BaseModel):
@@ -78,6 +83,9 @@ class SecurityConfig(BaseModel):
         ca_file: certificates to trust, PEM.
         certificate_file: the client's own certificate, PEM.
         key_file: its key, PEM.
+        principal: what Kafka calls the workers; `lapse apply` keeps their rights where it gives some to users (X4).
+        worker_key_file: file of the key with which shards sign what they say to each other, where there are users;
+            `LAPSE_WORKER_KEY` instead if left out (X4).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -89,6 +97,21 @@ class SecurityConfig(BaseModel):
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
+    principal: str | None = Field(default=None, pattern=r"^\S+:.+$")
+    worker_key_file: str | None = None
+
+    @field_validator("worker_key_file")
+    @classmethod
+    def _beside(cls, file: str | None, info: ValidationInfo) -> str | None:
+        return None if file is None else str(Path((info.context or {}).get("beside", "."), file).absolute())
+
+    def worker_keys(self) -> tuple[bytes, ...]:
+        """Read the workers' own keys.
+
+        Raises:
+            ValueError: there are none, or they are too short; the text says where, and never shows one.
+        """
+        return read_keys(self.worker_key_file, WORKER_KEY)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -108,6 +131,7 @@ class Config(BaseModel):
         security: how to speak to Kafka.
         queue: the queues, by name.
         sow: the SOW topics, by name.
+        users: who may do what, by name; none = everybody may do everything (X4).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -116,6 +140,23 @@ class Config(BaseModel):
     security: SecurityConfig = SecurityConfig()
     queue: dict[str, QueueConfig] = {}
     sow: dict[str, SowConfig] = {}
+    users: dict[str, UserConfig] = {}
+
+    @field_validator("users")
+    @classmethod
+    def _user_names(cls, users: dict[str, UserConfig]) -> dict[str, UserConfig]:
+        for name in users:
+            if not topic_names.USER_NAME.match(name):
+                raise ValueError(
+                    f"{name!r} cannot name a user: letters, digits, '_' and '-' only, at most 64, and neither "
+                    "'commands' nor 'deliveries'"
+                )
+        return users
+
+    def entitled(self, entity: str) -> dict[str, Entitlement]:
+        """The users who may do anything with an entity, and what (X4)."""
+        found = {name: entitlement_to(entity, user.granted()) for name, user in self.users.items()}
+        return {name: one for name, one in found.items() if one.rights}
 
     @model_validator(mode="after")
     def _names(self) -> Self:

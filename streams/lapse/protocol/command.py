@@ -52,6 +52,7 @@ class CommandError(ValueError):
         command: its name as far as it could be read.
         subscription: whose it is as far as it could be read.
         encoding: how the answer is to be written.
+        silent: whether no answer is wanted.
     """
 
     def __init__(self, message: str, encoding: Encoding, record: object = None) -> None:
@@ -61,6 +62,7 @@ class CommandError(ValueError):
         self.command = _text(fields.get("command"))
         self.subscription = _text(fields.get("subscription"))
         self.encoding: Encoding = encoding
+        self.silent = False
 
 
 class Command(BaseModel):
@@ -89,8 +91,6 @@ class Command(BaseModel):
     force: bool = False
     transfer: Name = ""
     to: Name = ""
-    user: str = ""
-    secret: str = Field(default="", repr=False)
 
     @field_validator("filter")
     @classmethod
@@ -184,11 +184,10 @@ def _fault(fault: ErrorDetails) -> str:
     if fault["type"] == "missing":
         return f"field {where}: required"
     if fault["type"] != "extra_forbidden":
-        # Not the value of a secret: this text is sent, and logged.
-        given = "" if where == "secret" else f", not {str(fault['input'])[:_SHOWN_CHARACTERS]!r}"
         if fault["type"] == "value_error":
             return f"field {where}: {fault['msg'].removeprefix('Value error, ')}"
-        return f"field {where}: {_EXPECTED.get(fault['type'], fault['msg'])}{given}"
+        given = str(fault["input"])[:_SHOWN_CHARACTERS]
+        return f"field {where}: {_EXPECTED.get(fault['type'], fault['msg'])}, not {given!r}"
     meant = get_close_matches(where, Command.model_fields, 1)
     return f"field {where}: unknown" + (f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them")
 

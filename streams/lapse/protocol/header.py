@@ -31,6 +31,11 @@ ORIGINAL_NAMES: Final = {
 }
 """What a lifetime header is called on a dead letter, so that nothing expires again (D2)."""
 
+# On a command, where users are configured (X4).
+USER: Final = "lapse-user"
+SIGNED_AT_MS: Final = "lapse-signed-at-ms"
+SIGNATURE: Final = "lapse-signature"
+
 # On every record of `lapse.<name>.deliveries` (D4).
 KIND: Final = "lapse-kind"
 """`delivery`, `reference`, `barrier`, `answer`, `epoch`.

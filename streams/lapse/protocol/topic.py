@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 PREFIX: Final = "lapse."
@@ -10,15 +11,24 @@ DEAD_LETTER_PREFIX: Final = "dlq."
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 """What an entity may be called: a Kafka topic name, short enough for the longest name made of it."""
 
+USER_NAME: Final = re.compile(r"(?!(?:commands|deliveries)\Z)[A-Za-z0-9_-]{1,64}\Z")
+"""What a user may be called: the last part of a topic's name, which cannot be taken for another topic's."""
+
 
 def commands(entity: str) -> str:
     """Topic on which clients send commands to an entity."""
     return f"{PREFIX}{entity}.commands"
 
 
-def deliveries(entity: str) -> str:
-    """Topic on which an entity sends deliveries and answers."""
-    return f"{PREFIX}{entity}.deliveries"
+def deliveries(entity: str, user: str = "") -> str:
+    """Topic on which an entity sends deliveries and answers; of a user, those that are for him alone (X4)."""
+    return f"{PREFIX}{entity}.deliveries.{user}" if user else f"{PREFIX}{entity}.deliveries"
+
+
+def private_deliveries(entity: str, existing: Iterable[str]) -> list[str]:
+    """Of the topics that exist those on which an entity sends deliveries to users (X4)."""
+    prefix = f"{deliveries(entity)}."
+    return sorted(name for name in existing if name.startswith(prefix) and USER_NAME.match(name[len(prefix) :]))
 
 
 def events(entity: str) -> str:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lapse.core.queue.settings import Semantics
 from lapse.protocol import prefetch
+from lapse.runtime.access import Authorizer
 from lapse.runtime.topology import Topology
+
+_UNFENCED: Final = {
+    Authorizer.OFF: (
+        "the cluster has no authorizer: commands are signed, but whoever reaches it can read the deliveries of all "
+        "users, and write to every topic (docs/security.md)"
+    ),
+    Authorizer.UNKNOWN: (
+        "the cluster does not let lapse see its ACLs, so it cannot tell whether the deliveries of users are kept from "
+        "others. Give its user Describe and DescribeConfigs on the cluster to have this checked"
+    ),
+}
 
 
 def warnings(topology: Topology) -> list[str]:
@@ -23,4 +37,18 @@ def warnings(topology: Topology) -> list[str]:
             retention = topology.retentions.get(topic)
             told = retention.warning(topic, name, queue) if retention is not None else ""
             found += [told] if told else []
-    return found
+    return [*found, *_of_users(topology)]
+
+
+def _of_users(topology: Topology) -> list[str]:
+    """What is not kept from others although there are users (X4)."""
+    users, access = topology.config.users, topology.access
+    if not users or access is None:
+        return []
+    if access.authorizer in _UNFENCED:
+        return [_UNFENCED[access.authorizer]]
+    nameless = sorted(name for name, user in users.items() if user.principal is None and user.entitlements)
+    if not nameless:
+        return []
+    told = "have no principal: `lapse apply` gives them no rights on the cluster, so see to it that they alone can read"
+    return [f"users {', '.join(nameless)} {told} their deliveries"]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
 import faust
 from faust.transport.utils import DefaultSchedulingStrategy
 
-from lapse.config import Config
+from lapse.config import Config, ConfigError
 from lapse.protocol import confluent
 from lapse.runtime import security
 from lapse.runtime.advice import warnings
 from lapse.runtime.dismantling import Dismantling
+from lapse.runtime.doorkeeper import Guard
 from lapse.runtime.entity import Entity, Services
 from lapse.runtime.log_watch import LogWatch
 from lapse.runtime.metrics import MetricsServer
@@ -46,6 +47,7 @@ class LapseApp(faust.App):
         metrics_address: host and port of it; port 0 = it does not.
         dismantling: takes out what was deleted.
         not_served: entities of the configuration that were deleted before.
+        users: what the log says of users at start (X4).
     """
 
     entities: dict[str, Entity]
@@ -56,10 +58,12 @@ class LapseApp(faust.App):
     metrics_address: tuple[str, int]
     dismantling: Dismantling
     not_served: list[str]
+    users: str
     _beside: set[asyncio.Task[None]]
 
     async def on_start(self) -> None:
         """Connect what the entities share, before Faust assigns them shards."""
+        logger.info("%s", self.users)
         for told in self.warnings:
             logger.warning("%s", told)
         if self.not_served:
@@ -123,6 +127,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
 
     Raises:
         TopologyError: the cluster does not answer, or does not fit.
+        ConfigError: a user's key cannot be read.
     """
     if topology is None:
         topology = Cluster(config).topology()
@@ -186,6 +191,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app.log_watch = LogWatch(app._runners, app.services.topic_ids, app.services.log_reader)
     app.metrics = MetricsServer(app.entities, app.services.clock)
     app.metrics_address = worker.metrics_host, worker.metrics_port
+    _guard(app, config)
     for entity in app.entities.values():
         entity.declare(app, f"lapse-{worker.store}://")
         entity.on_end = lambda one: app.beside(app.dismantling.dismantle(one))
@@ -194,6 +200,38 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app.on_before_shutdown.connect(app.release_shards, weak=False)
     logging.getLogger("faust.transport.drivers.aiokafka").addFilter(_not_about_declaring)
     return app
+
+
+def _guard(app: LapseApp, config: Config) -> None:
+    """Have every entity guarded where users are configured; off only where there are none (X4).
+
+    Raises:
+        ConfigError: a key cannot be read.
+    """
+    if not config.users:
+        app.users = (
+            "No users are configured: whoever can write to a commands topic may do everything, and whoever can read a "
+            "deliveries topic sees all of it (docs/security.md)"
+        )
+        return
+    faults: list[str] = []
+
+    def read(place: str, keys: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...]:
+        try:
+            return keys()
+        except ValueError as error:
+            faults.append(f"{place}: {error}")
+            return ()
+
+    keys = {name: read(f"users.{name}", user.keys) for name, user in config.users.items()}
+    worker_keys = read("security.worker_key_file, which users need", config.security.worker_keys)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    for name, entity in app.entities.items():
+        kind = "queue" if name in config.queue else "SOW topic"
+        clock = app.services.clock
+        entity.guard = Guard(name, kind, keys, config.entitled(name), worker_keys, clock.now_ms)
+    app.users = f"Users are configured ({', '.join(sorted(keys))}): commands have to be signed (docs/security.md)"
 
 
 def _was_deleted(entities: list[str]) -> str:

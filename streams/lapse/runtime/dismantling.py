@@ -78,6 +78,7 @@ class Dismantling:
         app = self._app
         await self._balanced()
         own = {name for entity in entities for name in names.own(app.conf.id, entity.name)}
+        own |= {name for entity in entities for name in entity.deliveries}
         for entity in entities:
             logger.warning(
                 "%s was deleted and is not served any more. Take it out of lapse.toml; or `lapse apply` creates it "
@@ -131,8 +132,8 @@ class Dismantling:
         return False
 
     async def _remove(self, admin: AIOKafkaAdminClient, entity: Entity) -> None:
-        own = names.own(self._app.conf.id, entity.name)
         there = await entity.services.topics()
+        own = (*names.private_deliveries(entity.name, there), *names.own(self._app.conf.id, entity.name))
         for some in (own[:-1], own[-1:]):
             answer = await admin.delete_topics([one for one in some if one in there])
             refused = ", ".join(

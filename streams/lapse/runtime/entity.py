@@ -16,10 +16,12 @@ from faust.types import TP
 
 from lapse.config import QueueConfig, SowConfig
 from lapse.config.recovery_point import RecoveryPoint
+from lapse.core.used_signature import REMEMBERED_MS
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.changelog import Changelog, ChangelogReader
 from lapse.runtime.clock import BrokerClock
+from lapse.runtime.doorkeeper import Doorkeeper, Guard
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.feeder import Feeder
 from lapse.runtime.letter_writer import LetterWriter
@@ -124,6 +126,8 @@ class Entity(ABC):
         self.on_end: Callable[[Entity], None] = lambda _: None
         """Told when all shards of the entity are laid down; by the worker of the first one."""
         self.laid_down: set[int] = set()
+        self.guard: Guard | None = None
+        """Who may do what; None = everybody everything (X4)."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def declare(self, app: faust.App, store: str) -> None:
@@ -190,11 +194,18 @@ class Entity(ABC):
 
     async def last_epoch(self, partition: int) -> int:
         """The epoch of the last delivery; 0 if there is none."""
-        deliveries, reader = names.deliveries(self.name), self.services.aside_reader
-        end = (await reader.ends([TP(deliveries, partition)]))[TP(deliveries, partition)]
-        records = await reader.read(deliveries, partition, end - 1, end - 1) if end else []
-        await reader.release(deliveries, partition)
-        return max((int(dict(record.headers).get(header.EPOCH, b"0")) for record in records), default=0)
+        reader, epochs = self.services.aside_reader, [0]
+        for deliveries in self.deliveries:
+            end = (await reader.ends([TP(deliveries, partition)]))[TP(deliveries, partition)]
+            records = await reader.read(deliveries, partition, end - 1, end - 1) if end else []
+            await reader.release(deliveries, partition)
+            epochs += [int(dict(record.headers).get(header.EPOCH, b"0")) for record in records]
+        return max(epochs)
+
+    @property
+    def deliveries(self) -> list[str]:
+        """Every topic on which the shards speak to clients."""
+        return [names.deliveries(self.name), *(() if self.guard is None else self.guard.deliveries)]
 
     async def exists(self) -> bool:
         """Whether the entity's topics are there: it may have been deleted, and this worker not know yet."""
@@ -204,8 +215,8 @@ class Entity(ABC):
     async def prepare(self, partition: int, epoch: int) -> None:
         """Tell readers of deliveries that a new reign begins, before it can write anything else."""
         headers = [(header.KIND, b"epoch"), (header.EPOCH, str(epoch).encode())]
-        output = Output(names.deliveries(self.name), partition, None, b"", headers)
-        for future in await self.services.output_producer.send([output]):
+        outputs = [Output(deliveries, partition, None, b"", headers) for deliveries in self.deliveries]
+        for future in await self.services.output_producer.send([*outputs]):
             await future
 
     async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
@@ -220,13 +231,15 @@ class Entity(ABC):
         await self._begin_new_sources(positions)
         await self._warn_of_gaps(positions)
         ends = await self.services.log_reader.ends(positions)
+        known_positions = {tp: offset for tp, offset in positions.items() if offset}
+        machine = self.machine(partition, epoch, changelog, known_positions)
+        if self.guard is not None:
+            machine.guarded(await self._doorkeeper(self.guard, commands, positions[commands] or 0))
         runner = Runner(
             entity=self.name,
             partition=partition,
             epoch=epoch,
-            machine=self.machine(
-                partition, epoch, changelog, {tp: offset for tp, offset in positions.items() if offset}
-            ),
+            machine=machine,
             store=self._store(),
             producer=self.services.output_producer,
             letters=self.services.letters,
@@ -299,6 +312,20 @@ class Entity(ABC):
         """Build the state machine of a shard from its changelog."""
 
     # Inside
+
+    async def _doorkeeper(self, guard: Guard, commands: TP, position: int) -> Doorkeeper:
+        """A shard's doorkeeper, who knows the commands that counted shortly before those still to be read (X4)."""
+        doorkeeper, reader = Doorkeeper(guard, commands.partition), self.services.aside_reader
+        if position:
+            end = (await reader.ends([commands]))[commands]
+            unread = await reader.read(*commands, position, position) if position < end else []
+            since_ms = (unread[0].timestamp if unread else self.services.clock.now_ms()) - REMEMBERED_MS
+            offset = (await reader.ends([commands], since_ms))[commands]
+            while offset < position and (records := await reader.read(*commands, offset, position - 1)):
+                doorkeeper.remember(record for record in records if record.offset < position)
+                offset = records[-1].offset + 1
+            await reader.release(*commands)
+        return doorkeeper
 
     def rule(self, epoch: int, changelog: Changelog) -> ExpiryRule | None:
         """The expiry rule of a shard, if the entity has one (L15)."""

@@ -62,6 +62,7 @@ class ShardFigures:
         removals: messages by reason; one that left for two reasons counts under both.
         dead_letters: letters written.
         refused_commands: commands answered with an error.
+        denied: commands whose sender may not do that, or is not who he says, by cause (X4).
         journal_bytes: keys and values written to the journal.
         letters_waiting: letters on their way to the broker just now.
         lateness: from deadline to decision, of messages that nothing but time removed, seconds.
@@ -72,6 +73,7 @@ class ShardFigures:
     __slots__ = (
         "counts",
         "dead_letters",
+        "denied",
         "journal_bytes",
         "lateness",
         "letters_waiting",
@@ -86,6 +88,7 @@ class ShardFigures:
         self.removals: Counter[str] = Counter()
         self.dead_letters = 0
         self.refused_commands = 0
+        self.denied: Counter[str] = Counter()
         self.journal_bytes = 0
         self.letters_waiting = 0
         self.lateness = Distribution(LATENESS_BOUNDS_S)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from faust.types import TP
 
+from lapse.runtime.doorkeeper import Doorkeeper
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.letter_retry import LetterRetry, Write
@@ -52,6 +53,9 @@ class Machine(Protocol):
     most_at_once: int
     step_turns: int
     retry: LetterRetry[Any]
+
+    def guarded(self, doorkeeper: Doorkeeper) -> None:
+        """Let users in by a doorkeeper only; before the first command (X4)."""
 
     @property
     def waits_for_ends(self) -> bool:

@@ -138,6 +138,9 @@ def _done(rows: list[_Row]) -> Iterator[Metric]:
     )
     letters = CounterMetricFamily("lapse_dead_letters", "Dead letters written.", labels=_SHARD)
     refused = CounterMetricFamily("lapse_refused_commands", "Commands answered with an error.", labels=_SHARD)
+    denied = CounterMetricFamily(
+        "lapse_denied_commands", "Commands that their sender may not give, by cause (X4).", labels=[*_SHARD, "cause"]
+    )
     journal = CounterMetricFamily("lapse_journal_bytes", "Bytes written to the journal.", labels=_SHARD)
     for shard, machine, _ in rows:
         figures = machine.figures
@@ -145,8 +148,10 @@ def _done(rows: list[_Row]) -> Iterator[Metric]:
             removed.add_metric([*shard, reason.value], figures.removals[reason])
         letters.add_metric(shard, figures.dead_letters)
         refused.add_metric(shard, figures.refused_commands)
+        for cause, count in figures.denied.items():
+            denied.add_metric([*shard, cause], count)
         journal.add_metric(shard, figures.journal_bytes)
-    yield from (removed, letters, refused, journal)
+    yield from (removed, letters, refused, denied, journal)
 
 
 _SHOWN: Final = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lapse.core.expression import ExpressionError
+from lapse.core.entitlement import narrowed
+from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Outcome, Result, Verb
 from lapse.core.queue.shard import QueueShard
@@ -13,6 +14,7 @@ from lapse.core.queue.step import Queued, Step
 from lapse.protocol.answer import Answer, QueuedMessage, Settlement
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
+from lapse.runtime.doorkeeper import Admitted
 from lapse.runtime.queue_transfer import TransferCommands
 
 
@@ -31,6 +33,7 @@ class QueueCommands:
     def __init__(self, shard: QueueShard, publish_target: str) -> None:
         self._shard = shard
         self._publish_target = publish_target
+        self._restriction: str | None = None
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
         self._transfers = TransferCommands(shard, _settlements, _shown, Refused)
@@ -52,7 +55,7 @@ class QueueCommands:
 
     def selects(self, command: Command) -> bool:
         """Whether a command needs to know which messages match its filter before it can be carried out."""
-        return bool(command.filter) and command.command in _SELECTING
+        return bool(command.filter) and command.command in _SELECTING and not _counts_nothing(command)
 
     def looks_ahead(self, command: Command) -> list[tuple[str, int]]:
         """Sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
@@ -64,16 +67,53 @@ class QueueCommands:
         except ValueError:
             return []
 
-    def looks_up(self, command: Command) -> bool:
-        """Whether a command asks for something that has to be looked up before it can be carried out."""
-        return command.command == "depth" or bool(self.looks_ahead(command))
+    def needs_a_look(self, admitted: Admitted) -> bool:
+        """Whether something has to be looked up, or messages judged, before a command can be carried out."""
+        command = admitted.command
+        if self.selects(command) or self.looks_ahead(command):
+            return True
+        if command.command == "depth":
+            return not _counts_nothing(command)
+        return admitted.restriction is not None and any(self._unheld(command))
 
-    def carry_out(self, command: Command, at_ms: int, step: Step) -> Answer | None:
+    def selection(self, admitted: Admitted) -> str:
+        """The filter under which messages have to be judged before a command is carried out; empty = under none."""
+        command = admitted.command
+        if self.selects(command):
+            return command.filter or ""
+        return admitted.restriction if admitted.restriction is not None and any(self._unheld(command)) else ""
+
+    def to_judge(self, admitted: Admitted, text: str) -> Iterator[Sequence[int]]:
+        """Places of the messages to be judged under a selection, some at a time; each lot before the next is asked."""
+        if not admitted.command.filter:
+            yield from self._unheld(admitted.command)
+            return
+        while places := self._shard.to_judge(text):
+            yield places
+
+    def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
+        """Places of messages that a settlement names and that its subscription does not hold (X4)."""
+        if command.command not in _SETTLING or command.filter:
+            return
+        try:
+            claims = self._claims(command)
+        except ValueError:
+            return
+        yield from self._shard.unheld(command.subscription, claims)
+
+    def carry_out(self, command: Command, at_ms: int, step: Step, restriction: str | None = None) -> Answer | None:
         """Do what a command asks at its instant; None = no answer is wanted.
 
-        The filter of a command that `selects` has to be under selection and judged on every message.
+        The command's `selection` has to be under selection and judged on every message that it is about.
+
+        Args:
+            command: the command.
+            at_ms: its instant, ms since the epoch.
+            step: filled with what it causes.
+            restriction: what its user may see and touch at most, an expression; None = all (X4).
         """
         shard = self._shard
+        self._restriction = restriction
         if command.subscription:
             shard.heard(command.subscription, at_ms)
         common: dict[str, Any] = {
@@ -114,6 +154,7 @@ class QueueCommands:
                 at_ms,
                 step,
                 command.payload == "reference",
+                self._restriction or "",
             )
         except ExpressionError as error:
             raise Refused(f"subscribe: filter: {error}") from error
@@ -162,6 +203,7 @@ class QueueCommands:
             at_ms,
             step,
             command.delay_ms or 0,
+            "" if command.filter else self._restriction or "",
         )
         if not command.filter:
             return _bounded(_settlements(outcomes, command), {})
@@ -194,6 +236,10 @@ class QueueCommands:
         return {"counts": {"removed": removed, "skipped": skipped}}
 
     def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if _counts_nothing(command):
+            return {"publish_target": self._publish_target}
+        if command.filter:
+            return {"counts": self._shard.depth(command.filter), "publish_target": self._publish_target}
         counts = self._shard.depth()
         counts["subscriptions"] = len(self._shard.state.subscriptions)
         counts["oldest_age_ms"] = 0 if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
@@ -204,11 +250,34 @@ class QueueCommands:
             raise Refused("sow of a queue takes a filter, neither keys nor bookmarks")
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
         messages = [_shown(one) for one in self._shard.peek(skip, limit, command.filter or "")]
-        return {"messages": tuple(messages), "counts": self._shard.depth()}
+        counted = (command.filter or "") if self._restriction is not None else ""
+        return {"messages": tuple(messages), "counts": self._shard.depth(counted)}
 
 
-_SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "transfer"})
+_SETTLING = frozenset({"acknowledge", "cancel", "expire"})
+_SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
+_ABOUT_ALL = frozenset({"subscribe", "sow", "depth"})
+"""Commands that are about all messages, unless they name a filter."""
+
 _LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})
+
+
+def _counts_nothing(command: Command) -> bool:
+    """Whether a depth command is about the queue only, not about what is in it."""
+    return command.command == "depth" and command.top_n == 0
+
+
+def restricted(admitted: Admitted) -> Admitted:
+    """A command with what its user may see at most in its filter, where it has one or is about all messages (X4).
+
+    Raises:
+        ExpressionError: its own filter is none.
+    """
+    command, _, restriction = admitted
+    if restriction is None or not (command.filter or command.command in _ABOUT_ALL):
+        return admitted
+    text = narrowed(command.filter, restriction, compile_filter)
+    return admitted._replace(command=command.model_copy(update={"filter": text}))
 
 
 def _shown(one: Queued) -> QueuedMessage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,11 +20,10 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Messages, Removal, Step
 from lapse.core.reason import Reason
 from lapse.core.retirement import Phase
-from lapse.protocol import answer as answers
-from lapse.protocol import command as commands
 from lapse.protocol.answer import Answer
-from lapse.protocol.command import Command, Encoding
+from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
+from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.forwarding import FORWARDER, Forwarding
@@ -32,7 +31,7 @@ from lapse.runtime.letter_retry import LetterRetry, Write
 from lapse.runtime.machine import Effects
 from lapse.runtime.payload import PayloadWindow
 from lapse.runtime.producer import Output
-from lapse.runtime.queue_command import QueueCommands
+from lapse.runtime.queue_command import QueueCommands, restricted
 from lapse.runtime.queue_output import QueueOutput
 from lapse.runtime.store import Items
 from lapse.runtime.word import WORD_KEY
@@ -97,13 +96,21 @@ class QueueMachine:
             f"{settings.name}, partition {settings.partition}", self._dying_letter, restored.state.dying
         )
         self._answers: list[Output] = []
-        self._waiting: deque[tuple[Command, Encoding, int]] = deque()
+        self._waiting: deque[tuple[Admitted, int]] = deque()
+        self._doorkeeper: Doorkeeper | None = None
+        self._admit: Callable[[Any], Admitted] = admit_all
         self._released = restored.released
         self._now_ms = 0
         self._weighed = (0, 0)
         self._expected_bytes = 0
         self._arrived = False
         self._oldest: tuple[tuple[str, int, int], int | None] | None = None
+
+    def guarded(self, doorkeeper: Doorkeeper) -> None:
+        """Let users in by a doorkeeper only, and tell each what is his alone (X4)."""
+        self._doorkeeper, self._admit = doorkeeper, doorkeeper.read
+        self.figures.denied = doorkeeper.denied
+        self._output.users = doorkeeper.users
 
     @property
     def waits_for_ends(self) -> bool:
@@ -141,33 +148,46 @@ class QueueMachine:
             self._advance_to(at_ms)
         name = self.shard.settings.name
         if record.key == WORD_KEY:
-            heard = word.read(name, record)
+            heard = word.read(name, record, self._doorkeeper)
             if heard is not None:
                 self.shard.agreement.hear(heard, at_ms, self._step)
             return
         try:
-            command, encoding = commands.decode(record.value)
-        except commands.CommandError as error:
-            logger.warning("%s, offset %d: command refused: %s", name, record.offset, error)
-            refusal = Answer(
-                id=error.id,
-                command=error.command,
-                status="error",
-                error=str(error),
-                partition=self.shard.settings.partition,
-                at_ms=at_ms,
-            )
-            self.figures.refused_commands += 1
-            body = answers.encode(refusal, error.encoding)
-            self._answers.append(self._output.answer(error.id, error.subscription, body))
+            admitted = self._admit(record)
+        except CommandError as error:
+            self._refuse_unread(error, record)
             return
+        command = admitted.command
         self.shard.use(at_ms, self._step)
-        if self._waiting or self._commands.selects(command) or self._commands.looks_up(command):
+        if admitted.restriction is not None:
+            try:
+                admitted = restricted(admitted)
+            except ExpressionError as error:
+                self._refuse(command, admitted.encoding, at_ms, f"{command.command}: filter: {error}")
+                return
+        if self._waiting or self._commands.needs_a_look(admitted):
             # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
-            self._waiting.append((command, encoding, at_ms))
+            self._waiting.append((admitted, at_ms))
             self._expected_bytes += _CHANGE_BYTES * len(command.bookmarks)
         else:
-            self._carry_out(command, encoding, at_ms)
+            self._carry_out(admitted, at_ms)
+
+    def _refuse_unread(self, error: CommandError, record: Any) -> None:
+        """Answer a record that is no command, or one of somebody who may not give it."""
+        settings = self.shard.settings
+        logger.warning("%s, offset %d: command refused: %s", settings.name, record.offset, error)
+        if error.silent:
+            self.figures.refused_commands += 1
+            return
+        refusal = Answer(
+            id=error.id,
+            command=error.command,
+            status="error",
+            error=str(error),
+            partition=settings.partition,
+            at_ms=record.timestamp,
+        )
+        self._answer(refusal, error.subscription, error.encoding)
 
     def _advance_to(self, at_ms: int) -> None:
         while self.shard.next_due_ms() <= at_ms:
@@ -184,7 +204,8 @@ class QueueMachine:
         self._weighed = (len(changes), size)
         return size + self._expected_bytes
 
-    def _carry_out(self, command: Command, encoding: Encoding, at_ms: int) -> None:
+    def _carry_out(self, admitted: Admitted, at_ms: int) -> None:
+        command, encoding, restriction = admitted
         retirement = self.shard.state.ending.retirement
         if retirement is not None and retirement.phase is Phase.RETIRED:
             self._refuse(command, encoding, at_ms, word.deleted(self.shard.settings.name, retirement))
@@ -195,37 +216,38 @@ class QueueMachine:
             if why_not:
                 self._refuse(command, encoding, at_ms, f"delete: {why_not}")
             return
-        answer = self._commands.carry_out(command, at_ms, self._step)
+        answer = self._commands.carry_out(command, at_ms, self._step, restriction)
         if answer is not None:
             self._answer(answer, command.subscription, encoding)
 
     def _answer(self, answer: Answer, subscription: str, encoding: Encoding) -> None:
         self.figures.refused_commands += answer.status == "error"
-        body = answers.encode(answer, encoding)
-        self._answers.append(self._output.answer(answer.id, subscription, body))
+        self._answers.append(self._output.answer(answer, subscription, encoding))
 
     async def _carry_out_waiting(self) -> None:
         """Carry out commands with filters: judge every message first, as far as its payload is needed."""
         while self._waiting:
-            command, encoding, at_ms = self._waiting.popleft()
+            admitted, at_ms = self._waiting.popleft()
+            command = admitted.command
             self._advance_to(at_ms)
-            text = command.filter or ""
             for topic, partition in self._commands.looks_ahead(command):
                 tp = TP(topic, partition)
                 self.shard.note_end(topic, partition, (await self._payloads.ends([tp]))[tp])
-            if command.command == "depth":
+            if command.command == "depth" and not admitted.restriction:
                 self._commands.oldest_ms = await self.oldest_ms()
-            if not self._commands.selects(command):
-                self._carry_out(command, encoding, at_ms)
-                continue
             try:
-                self.shard.matching.begin_selection(text)
+                text = self._commands.selection(admitted)
+                if text:
+                    self.shard.matching.begin_selection(text)
             except ExpressionError as error:
-                self._refuse(command, encoding, at_ms, f"{command.command}: filter: {error}")
+                self._refuse(command, admitted.encoding, at_ms, f"{command.command}: filter: {error}")
                 continue
-            while places := self.shard.to_judge(text):
+            if not text:
+                self._carry_out(admitted, at_ms)
+                continue
+            for places in self._commands.to_judge(admitted, text):
                 await self._judge(places)
-            self._carry_out(command, encoding, at_ms)
+            self._carry_out(admitted, at_ms)
             self.shard.matching.end_selection(text)
 
     def _refuse(self, command: Command, encoding: Encoding, at_ms: int, why: str) -> None:
@@ -308,6 +330,8 @@ class QueueMachine:
         """Begin a reign; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
         items = self._journal.begin()
         self.shard.take_over(now_ms, self._step)
+        if self._doorkeeper is not None:
+            self._end_of_others(self._doorkeeper, now_ms)
         if self._forwarding is not None:
             self._forwarding.begin(self.shard, now_ms, self._step)
         elif FORWARDER in self.shard.state.subscriptions:
@@ -315,6 +339,13 @@ class QueueMachine:
         for change in self._released:
             self.shard.repeat(change, self._step)
         return items
+
+    def _end_of_others(self, doorkeeper: Doorkeeper, now_ms: int) -> None:
+        """End subscriptions whose users may not read any more, or not the same (X4)."""
+        for one in list(self.shard.state.subscriptions.values()):
+            why = "" if one.id == FORWARDER else doorkeeper.ended(one.id, one.restriction)
+            if why:
+                self.shard.unsubscribe(one.id, now_ms, self._step, why)
 
     def maintain(self) -> Items:
         """Segments that are due to be written whole; `finish` adds the expiry rule's calls."""
@@ -359,7 +390,7 @@ class QueueMachine:
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
         self._judged(step)
-        effects.after += [*self._answers, *word.written(self.shard.settings.name, step.words)]
+        effects.after += [*self._answers, *word.written(self.shard.settings.name, step.words, self._doorkeeper)]
         effects.must_arrive |= word.must_arrive(step.words)
         self._answers = []
         self.figures.queue_step(step)

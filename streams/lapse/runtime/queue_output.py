@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,9 +10,13 @@ import numpy as np
 
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.core.queue.step import Delivery, Happening, Messages, Removal
+from lapse.protocol import answer as answers
 from lapse.protocol import dead_letter, event, header, reference, topic
+from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.command import Encoding
 from lapse.protocol.event import Event, EventKind
+from lapse.runtime.doorkeeper import parted
 from lapse.runtime.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
 from lapse.runtime.producer import Output, Packed
 
@@ -63,6 +67,8 @@ class QueueOutput:
         self._letter_partitions = max(1, dead_letter_partitions)
         self._events = topic.events(queue)
         self._deliveries = topic.deliveries(queue)
+        self.users: Collection[str] | None = None
+        """Users who have topics of their own; names begin with theirs then. None = there are none (X4)."""
 
     def events(self, happenings: Sequence[Happening], removals: Sequence[Removal]) -> list[Output]:
         """One event for all messages that share a fate (D4)."""
@@ -130,9 +136,10 @@ class QueueOutput:
     def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
         """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""
         messages = delivery.messages
+        to, subscription = self._address(delivery.subscription)
         shared = [
             (header.KIND, b"barrier" if delivery.barrier else b"delivery"),
-            (header.SUBSCRIPTION, delivery.subscription.encode()),
+            (header.SUBSCRIPTION, subscription.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]
         if delivery.until_ms:
@@ -171,11 +178,12 @@ class QueueOutput:
                     )
                 )
             )  # fmt: skip
-        return Packed(self._deliveries, self._partition, rows)
+        return Packed(to, self._partition, rows)
 
     def reference(self, delivery: Delivery) -> Output:
         """One record that hands many messages to a subscription, by their bookmarks only."""
         messages = delivery.messages
+        to, subscription = self._address(delivery.subscription)
         offsets, counts = messages.offsets, messages.deliveries
         breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(counts.astype(np.int32)) != 0))
         firsts = [0, *(breaks + 1).tolist()]
@@ -188,7 +196,7 @@ class QueueOutput:
         none_expires = deadlines_ms is None or bool((deadlines_ms == NEVER).all())
         headers = [
             (header.KIND, b"reference"),
-            (header.SUBSCRIPTION, delivery.subscription.encode()),
+            (header.SUBSCRIPTION, subscription.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]
         if delivery.until_ms:
@@ -199,17 +207,28 @@ class QueueOutput:
             ranges,
             [] if none_expires or deadlines_ms is None else deadlines_ms.tolist(),
         )
-        return Output(self._deliveries, self._partition, None, body, headers)
+        return Output(to, self._partition, None, body, headers)
 
-    def answer(self, command_id: str, subscription: str, body: bytes) -> Output:
-        """An answer to a command."""
+    def answer(self, answer: Answer, subscription: str, encoding: Encoding) -> Output:
+        """An answer to a command, encoded as the command was (X2)."""
+        to, command_id = self._address(answer.id)
+        if self.users is not None:
+            answer = answer.model_copy(update={"id": command_id})
+            subscription = self._address(subscription)[1]
         headers = [
             (header.KIND, b"answer"),
             (header.SUBSCRIPTION, subscription.encode()),
             (header.COMMAND_ID, command_id.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]
-        return Output(self._deliveries, self._partition, None, body, headers)
+        return Output(to, self._partition, None, answers.encode(answer, encoding), headers)
+
+    def _address(self, name: str) -> tuple[str, str]:
+        """The topic on which a name is spoken to, and what it is called there."""
+        if self.users is None:
+            return self._deliveries, name
+        user, own = parted(name)
+        return topic.deliveries(self._queue, user if user in self.users else ""), own
 
 
 def _deadline(messages: Messages, at: int) -> int | None:

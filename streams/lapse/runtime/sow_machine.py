@@ -17,9 +17,9 @@ from lapse.core.sow.output import Letter, Reply, Step, encode_changes
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.shard import SowShard
-from lapse.protocol import command as commands
-from lapse.protocol.command import Command, Encoding
+from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
+from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.letter_retry import LetterRetry, Write
@@ -80,6 +80,14 @@ class SowMachine:
         self.unfinished: int | None = None
         self._answers: list[Output] = []
         self._took_over_ms = -1
+        self._doorkeeper: Doorkeeper | None = None
+        self._admit: Callable[[Any], Admitted] = admit_all
+
+    def guarded(self, doorkeeper: Doorkeeper) -> None:
+        """Let users in by a doorkeeper only, and tell each what is his alone (X4)."""
+        self._doorkeeper, self._admit = doorkeeper, doorkeeper.read
+        self.figures.denied = doorkeeper.denied
+        self._output.users = doorkeeper.users
 
     @property
     def waits_for_ends(self) -> bool:
@@ -113,16 +121,17 @@ class SowMachine:
         """Carry out a command at its own instant (C1)."""
         name = self.shard.settings.name
         if record.key == WORD_KEY:
-            heard = word.read(name, record)
+            heard = word.read(name, record, self._doorkeeper)
             if heard is not None:
                 self.shard.agreement.hear(heard, record.timestamp, self._step)
             return
         try:
-            command, encoding = commands.decode(record.value)
-        except commands.CommandError as error:
+            command, encoding, restriction = self._admit(record)
+        except CommandError as error:
             logger.warning("%s, offset %d: command refused: %s", name, record.offset, error)
-            refusal = Reply(error.id, error.command, error.subscription, record.timestamp, str(error))
-            self._answers.append(self._output.answer(refusal, error.encoding))
+            if not error.silent:
+                refusal = Reply(error.id, error.command, error.subscription, record.timestamp, str(error))
+                self._answers.append(self._output.answer(refusal, error.encoding))
             self.figures.refused_commands += 1
             return
         why_not = self._ends(command, encoding, record.timestamp)
@@ -131,7 +140,7 @@ class SowMachine:
                 Reply(command.id, command.command, command.subscription, record.timestamp, why_not)
             )
         elif why_not is None:
-            self.shard.command(command, record.timestamp, self._step)
+            self.shard.command(command, record.timestamp, self._step, restriction)
         for deletion, answered in self._step.deletions:
             self._deletion = deletion, answered, encoding
             self.unfinished = record.offset
@@ -211,9 +220,18 @@ class SowMachine:
     def take_over(self, now_ms: int) -> Items:
         """Begin a reign."""
         self._took_over_ms = now_ms
+        if self._doorkeeper is not None:
+            self._end_of_others(self._doorkeeper, now_ms)
         self.shard.take_over(now_ms, self._step)
         self._collect("avro")
         return []
+
+    def _end_of_others(self, doorkeeper: Doorkeeper, now_ms: int) -> None:
+        """End subscriptions whose users may not read any more, or not the same (X4)."""
+        for one in self.shard.subscriptions():
+            why = doorkeeper.ended(one.id, one.restriction)
+            if why:
+                self.shard.unsubscribe(one.id, now_ms, self._step, why)
 
     def maintain(self) -> Items:
         """What goes ahead of the step's last RecordBatch: empty now, filled by `finish`."""
@@ -244,7 +262,7 @@ class SowMachine:
         if step.changes:
             effects.before.append(self._output.state(self.shard.state_records(step), self.shard.state.sources))
         if step.messages:
-            effects.before.append(self._output.messages(step.messages, self.shard.state.sources))
+            effects.before += self._output.messages(step.messages, self.shard.state.sources)
         effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)
         if self.rule is not None:
             self._ahead += self.rule.copied(step.copies)
@@ -252,7 +270,7 @@ class SowMachine:
             if not verdict.asker.silent:
                 reply = _reply(verdict, self.shard.state.now_ms)
                 self._answers.append(self._output.answer(reply, word.encoding(verdict)))
-        effects.after += [*self._answers, *word.written(self.shard.settings.name, step.words)]
+        effects.after += [*self._answers, *word.written(self.shard.settings.name, step.words, self._doorkeeper)]
         effects.must_arrive = word.must_arrive(step.words)
         self._answers = []
         self.figures.sow_step(step)

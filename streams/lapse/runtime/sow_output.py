@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
@@ -29,6 +29,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
 from lapse.protocol.command import Encoding
 from lapse.protocol.event import Event
+from lapse.runtime.doorkeeper import parted
 from lapse.runtime.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
 from lapse.runtime.producer import Output, Packed
 
@@ -75,6 +76,8 @@ class SowOutput:
         self._state = topic.sow(name)
         self._events = topic.events(name)
         self._deliveries = topic.deliveries(name)
+        self.users: Collection[str] | None = None
+        """Users who have topics of their own; names begin with theirs then. None = there are none (X4)."""
         self._blocks: dict[bytes, tuple[int, bytes, bytes]] = {}
 
     def state(
@@ -137,8 +140,33 @@ class SowOutput:
                 self._blocks[block] = said
         return said
 
-    def messages(self, messages: Iterable[Message | Expelled], sources: Sequence[tuple[str, int]]) -> Packed:
-        """Records for subscribers and askers, in their order (S5 to S7)."""
+    def messages(self, messages: Iterable[Message | Expelled], sources: Sequence[tuple[str, int]]) -> list[Packed]:
+        """Records for subscribers and askers (S5 to S7), in their order on each topic on which they are told."""
+        if self.users is None:
+            return [Packed(self._deliveries, self._partition, self._messages(messages, sources))]
+        told: dict[str, list[Message | Expelled]] = {}
+        for message in messages:
+            to, own = self._addressed(message)
+            told.setdefault(to, []).append(own)
+        return [Packed(to, self._partition, self._messages(some, sources)) for to, some in told.items()]
+
+    def _addressed(self, message: Message | Expelled) -> tuple[str, Message | Expelled]:
+        """The topic on which a message is told, and the message with names as they are known there."""
+        to, subscription = self._address(message.subscription)
+        if isinstance(message, Expelled):
+            return to, message._replace(subscription=subscription)
+        asked, command_id = self._address(message.command_id) if message.command_id else (to, "")
+        own = message._replace(subscription=subscription, command_id=command_id)
+        return (to if message.subscription else asked), own
+
+    def _address(self, name: str) -> tuple[str, str]:
+        """The topic on which a name is spoken to, and what it is called there."""
+        if self.users is None:
+            return self._deliveries, name
+        user, own = parted(name)
+        return topic.deliveries(self._name, user if user in self.users else ""), own
+
+    def _messages(self, messages: Iterable[Message | Expelled], sources: Sequence[tuple[str, int]]) -> list[bytes]:
         rows: list[bytes] = []
         heads: dict[tuple[object, ...], tuple[int, bytes]] = {}
         put, join, varint = rows.append, b"".join, VARINT
@@ -170,7 +198,7 @@ class SowOutput:
                 count += len(headers)
                 passed_on = packed_headers(headers)
             put(packed(message.key, message.payload or b"", count, head + facts + passed_on))
-        return Packed(self._deliveries, self._partition, rows)
+        return rows
 
     def _head(self, message: Message) -> tuple[int, bytes]:
         """The headers that messages of one kind for one subscription share: how many, and those."""
@@ -279,8 +307,10 @@ class SowOutput:
 
     def answer(self, reply: Reply, encoding: Encoding) -> Output:
         """The answer to a command, encoded as the command was (X2)."""
+        to, command_id = self._address(reply.id)
+        subscription = self._address(reply.subscription)[1]
         told = Answer(
-            id=reply.id,
+            id=command_id,
             command=reply.command,
             status="error" if reply.error else "ok",
             error=reply.error,
@@ -290,11 +320,11 @@ class SowOutput:
         )
         headers: _Headers = [
             (header.KIND, b"answer"),
-            (header.SUBSCRIPTION, reply.subscription.encode()),
-            (header.COMMAND_ID, reply.id.encode()),
+            (header.SUBSCRIPTION, subscription.encode()),
+            (header.COMMAND_ID, command_id.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]
-        return Output(self._deliveries, self._partition, None, answers.encode(told, encoding), headers)
+        return Output(to, self._partition, None, answers.encode(told, encoding), headers)
 
     def _event(self, one: Departure, messages: tuple[BookmarkRange, ...], *, named: bool) -> Output:
         lettered = one.happening is Happening.DEAD_LETTERED and bool(self._letters)

@@ -19,9 +19,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 from lapse.config import Config, QueueConfig, SowConfig
+from lapse.core.entitlement import Right
 from lapse.core.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
-from lapse.runtime import security
+from lapse.runtime import access, security
+from lapse.runtime.access import Access, Grant
 from lapse.runtime.record_batch import MAX_BATCH_BYTES
 from lapse.runtime.retention import Retention
 
@@ -36,6 +38,10 @@ _KAFKAS_MOST_BYTES: Final = 1_048_588
 
 _ADDED_BYTES: Final = 64 << 10
 """So much more than a message its dead letter, or its delivery, may take: for the headers."""
+
+
+_OWN: Final = ("READ", "WRITE", "DELETE")
+"""What the workers need to do with a topic of lapse's own."""
 
 
 class TopologyError(RuntimeError):
@@ -94,17 +100,19 @@ class Difference:
         what: what is wrong, for people.
         create: the topic to be created, if that mends it; None = it does not.
         alter: settings to be changed, if that mends it; empty = it does not. A worker can do without.
+        grants: rights to be given, if that mends it; empty = it does not. A worker can do without (X4).
     """
 
     topic: str
     what: str
     create: Wanted | None = None
     alter: Mapping[str, str] = field(default_factory=dict)
+    grants: tuple[Grant, ...] = ()
 
     @property
     def mended(self) -> str:
         """What `lapse apply` does about it; empty = a person has to decide."""
-        return "creating it" if self.create else "raising it" if self.alter else ""
+        return "creating it" if self.create else "raising it" if self.alter else "granting it" if self.grants else ""
 
 
 class Topology:
@@ -115,6 +123,7 @@ class Topology:
         existing: partitions of every topic on the cluster.
         limits: the largest record that a topic takes, bytes, as far as that could be learned.
         retentions: how long Kafka keeps the records of a topic, as far as that could be learned.
+        access: what the cluster says of rights on topics; None = it was not asked, for there are no users.
     """
 
     def __init__(
@@ -123,9 +132,11 @@ class Topology:
         existing: dict[str, int],
         limits: Mapping[str, int] | None = None,
         retentions: Mapping[str, Retention] | None = None,
+        access: Access | None = None,
     ) -> None:
         self.config = config
         self.existing = existing
+        self.access = access
         self.limits = {} if limits is None else dict(limits)
         self.retentions = {} if retentions is None else dict(retentions)
 
@@ -171,8 +182,12 @@ class Topology:
 
     def record_bytes(self, name: str) -> int:
         """What a record of a SOW topic may take, so that each topic to which it is written takes it."""
-        topics = (names.sow(name), names.deliveries(name), names.changelog(self.config.lapse.app_id, name))
+        topics = (names.sow(name), *self._deliveries(name), names.changelog(self.config.lapse.app_id, name))
         return min(self.limits.get(topic, 2 * MAX_BATCH_BYTES) for topic in topics) - _ADDED_BYTES
+
+    def _deliveries(self, name: str) -> list[str]:
+        """The topics on which an entity speaks to clients: to all, and to each of its users alone (X4)."""
+        return [names.deliveries(name, user) for user in ("", *self.config.entitled(name))]
 
     def wanted(self) -> list[Wanted]:
         """Every topic that the configuration needs."""
@@ -189,9 +204,10 @@ class Topology:
                 for topic in self._named(name)
             ]
             topics.append(Wanted(names.commands(name), Role.COMMANDS, name, count, {**stamped, **_LARGE, **retained}))
-            topics.append(
-                Wanted(names.deliveries(name), Role.DELIVERIES, name, count, {**stamped, **large, **retained})
-            )
+            topics += [
+                Wanted(deliveries, Role.DELIVERIES, name, count, {**stamped, **large, **retained})
+                for deliveries in self._deliveries(name)
+            ]
             topics.append(
                 Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
             )
@@ -231,7 +247,38 @@ class Topology:
                         "topics. Give all of them the same number, or take a new name for the entity",
                     )
                 )
-        return [*found, *self._too_small()]
+        return [*found, *self._too_small(), *self._not_granted()]
+
+    def grants(self) -> list[Grant]:
+        """The rights on topics that users need, and with them the workers: who names one, shuts others out (X4)."""
+        security, users = self.config.security, self.config.users
+        workers = security.principal
+        if workers is None and security.protocol.startswith("SASL") and security.username:
+            workers = f"User:{security.username}"
+        found: list[Grant] = []
+        for name in self.entities():
+            for user, entitlement in self.config.entitled(name).items():
+                principal = users[user].principal
+                if principal is None:
+                    continue
+                commands, deliveries = names.commands(name), names.deliveries(name, user)
+                found += [Grant(commands, principal, "WRITE"), Grant(deliveries, principal, "READ")]
+                if workers is not None:
+                    found += [Grant(one, workers, operation) for one in (commands, deliveries) for operation in _OWN]
+                for topic in self.sources(name) if Right.PUBLISH in entitlement.rights else ():
+                    found.append(Grant(topic, principal, "WRITE"))
+                    found += [] if workers is None else [Grant(topic, workers, "READ")]
+        return list(dict.fromkeys(found))
+
+    def _not_granted(self) -> list[Difference]:
+        """Rights that are missing, topic by topic."""
+        missing: dict[str, list[Grant]] = {}
+        for grant in [] if self.access is None else self.access.lacks(self.grants()):
+            missing.setdefault(grant.topic, []).append(grant)
+        return [
+            Difference(topic, f"no right to {', '.join(map(str, some))}", grants=tuple(some))
+            for topic, some in missing.items()
+        ]
 
     def _too_small(self) -> list[Difference]:
         """Topics that exist and might refuse what an entity has to write to them."""
@@ -291,7 +338,7 @@ class Topology:
         queue = {name: one for name, one in config.queue.items() if name not in gone}
         sow = {name: one for name, one in config.sow.items() if name not in gone}
         remaining = config.model_copy(update={"queue": queue, "sow": sow})
-        return Topology(remaining, self.existing, self.limits, self.retentions)
+        return Topology(remaining, self.existing, self.limits, self.retentions, self.access)
 
     def require(self) -> None:
         """Refuse a cluster that does not fit.
@@ -302,7 +349,7 @@ class Topology:
         faults = self.faults()
         if faults:
             raise TopologyError("\n".join(faults))
-        found = [one for one in self.differences() if not one.alter]
+        found = [one for one in self.differences() if not one.alter and not one.grants]
         if found:
             listed = "\n".join(f"  {one.topic}: {one.what}" for one in found)
             raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
@@ -340,7 +387,9 @@ class Cluster:
             if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
         ]
         for name in cut_short:
-            self._remove([one for one in names.own(self._config.lapse.app_id, name) if one in found.existing])
+            own = names.own(self._config.lapse.app_id, name)
+            private = names.private_deliveries(name, found.existing)
+            self._remove([*private, *(one for one in own if one in found.existing)])
         return self._look() if cut_short else found
 
     def _note(self, error: KafkaError) -> None:
@@ -364,7 +413,16 @@ class Cluster:
         settings = self._settings_of(names & existing.keys())
         limits = {topic: int(one[_MOST].value) for topic, one in settings.items()}
         retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
-        return Topology(self._config, existing, limits, retentions)
+        return Topology(self._config, existing, limits, retentions, self._access())
+
+    def _access(self) -> Access | None:
+        """What the cluster says of rights on topics, where that matters."""
+        if not self._config.users:
+            return None
+        try:
+            return access.look(self._admin)
+        except KafkaException as error:
+            raise TopologyError(f"the cluster does not tell its ACLs: {error.args[0].str()}") from error
 
     def _settings_of(self, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The settings of topics; without the right to ask, none are known."""
@@ -399,6 +457,17 @@ class Cluster:
                 future.result(_PATIENCE_S)
             except KafkaException as error:
                 raise TopologyError(f"{resource.name}: could not be changed: {error.args[0].str()}") from error
+
+    def grant(self, differences: Iterable[Difference]) -> None:
+        """Give users and workers the rights that they lack (X4).
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        try:
+            access.give(self._admin, [grant for one in differences for grant in one.grants])
+        except KafkaException as error:
+            raise TopologyError(f"a right could not be given: {error.args[0].str()}") from error
 
     def _is_retired(self, name: str, found: Topology) -> bool:
         """Whether the changelog, which goes last, says that an entity is deleted."""

@@ -10,6 +10,7 @@ from lapse.core.retirement import Asker, Cause, Retirement, Saying, Verdict, Wor
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, Encoding
+from lapse.runtime.doorkeeper import Doorkeeper
 from lapse.runtime.producer import Output
 
 logger = logging.getLogger(__name__)
@@ -18,14 +19,22 @@ WORD_KEY: Final = b"\x00word"
 """Key of a record that one shard writes for another; clients' commands have any other key, or none."""
 
 
-def written(entity: str, words: Iterable[Word]) -> list[Output]:
-    """The records that carry words."""
+def written(entity: str, words: Iterable[Word], doorkeeper: Doorkeeper | None = None) -> list[Output]:
+    """The records that carry words; sealed, where users could write some (X4)."""
     commands = topic.commands(entity)
-    return [Output(commands, word.to, WORD_KEY, word.encode(), []) for word in words]
+    outputs: list[Output] = []
+    for word in words:
+        value = word.encode()
+        seal = [] if doorkeeper is None else doorkeeper.seal(word.to, value)
+        outputs.append(Output(commands, word.to, WORD_KEY, value, seal))
+    return outputs
 
 
-def read(entity: str, record: Any) -> Word | None:
-    """The word in a record; None if there is none that can be read, which the log tells."""
+def read(entity: str, record: Any, doorkeeper: Doorkeeper | None = None) -> Word | None:
+    """The word in a record; None if there is none that can be read or trusted, which the log tells."""
+    if doorkeeper is not None and not doorkeeper.is_sealed(record):
+        logger.warning("%s, offset %d: a word that no shard has sealed, or not lately", entity, record.offset)
+        return None
     try:
         return Word.decode(record.value)
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -11,7 +12,7 @@ from lapse.config.document import ConfigError
 from lapse.config.root import SecurityConfig
 from lapse.protocol import topic as names
 from lapse.runtime import security
-from lapse_client.connection import Connection
+from lapse_client.connection import Connection, identity
 
 
 class Link(BaseModel):
@@ -43,15 +44,25 @@ class Link(BaseModel):
         return name
 
     def here(self) -> Connection:
-        """The deployment that hands over; without settings of its own, from the environment."""
+        """The deployment that hands over; without settings of its own, from the environment.
+
+        Raises:
+            LapseError: the environment names a file that cannot be read, or a user without a key.
+        """
         if self.from_security is None:
             return Connection.from_environment(self.source)
-        options = security.for_librdkafka(self.from_security)
-        return Connection(self.source, options) if self.source else Connection(options=options)
+        options, (user, secret) = security.for_librdkafka(self.from_security), identity()
+        found = Connection(options=options, user=user, secret=secret)
+        return replace(found, bootstrap_servers=self.source) if self.source else found
 
     def there(self) -> Connection:
-        """The deployment that takes over."""
-        return Connection(self.target, security.for_librdkafka(self.to_security))
+        """The deployment that takes over, as the user LAPSE_TO_USER with LAPSE_TO_SECRET, if it has users (X4).
+
+        Raises:
+            LapseError: LAPSE_TO_SECRET_FILE cannot be read, or holds no key.
+        """
+        user, secret = identity("LAPSE_TO")
+        return Connection(self.target, security.for_librdkafka(self.to_security), user=user, secret=secret)
 
 
 def load(path: Path | None, stated: dict[str, str]) -> Link:

@@ -71,9 +71,33 @@ def test_the_client_needs_neither_faust_nor_spark() -> None:
 
 @pytest.mark.feature("X5")
 def test_no_secret_is_in_a_repr() -> None:
-    shown = repr(Connection("broker:9092", {"sasl.password": "geheim"}, user="me", secret="geheim"))
+    shown = repr(Connection("broker:9092", {"sasl.password": "geheim"}, user="me", secret="geheim" * 3))
     assert "geheim" not in shown
     assert "broker:9092" in shown
+
+
+@pytest.mark.feature("X4", "X5", "X7")
+def test_a_user_needs_a_secret_from_the_environment_or_a_file(tmp_path, monkeypatch) -> None:
+    for name in ("LAPSE_USER", "LAPSE_SECRET", "LAPSE_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert Connection().signed("lapse.q.commands", 0, 1, b"{}") == []
+    monkeypatch.setenv("LAPSE_USER", "alice")
+    with pytest.raises(lapse_client.LapseError, match="secret of user alice holds no key"):
+        Connection.from_environment()
+    monkeypatch.setenv("LAPSE_SECRET", "tooshort")
+    with pytest.raises(lapse_client.LapseError, match="less than 16 bytes") as caught:
+        Connection.from_environment()
+    assert "tooshort" not in str(caught.value)
+    file = tmp_path / "alice.key"
+    monkeypatch.setenv("LAPSE_SECRET_FILE", str(file))
+    with pytest.raises(lapse_client.LapseError, match="alice.key: cannot be read"):
+        Connection.from_environment()
+    file.write_text("k" * 32 + "\n")
+    found = Connection.from_environment()
+    assert found.deliveries("q") == "lapse.q.deliveries.alice"
+    assert dict(found.signed("lapse.q.commands", 0, 1, b"{}"))["lapse-user"] == b"alice"
+    with pytest.raises(lapse_client.LapseError, match="cannot be a user"):
+        Connection(user="a/b", secret="k" * 32)
 
 
 @pytest.mark.feature("X5", "X7")

@@ -45,6 +45,15 @@ class Inquiry:
             "depth": sum(counts.values()),
         }
 
+    def matching_depth(self, text: str) -> dict[str, int]:
+        """The same of the messages that match a filter under selection; of those without a place nothing is known."""
+        counts = dict.fromkeys(LIVE, 0)
+        for index in self._state.segments:
+            segment = self._state.segments.look(index)
+            for state in LIVE:
+                counts[state] += len(self._decisions.slots_in(segment, (state,), text))
+        return {state.name.lower(): count for state, count in counts.items()} | {"depth": sum(counts.values())}
+
     def peek(self, skip: int, limit: int, text: str) -> Iterator[Queued]:
         """See `QueueShard.peek`."""
         left = limit

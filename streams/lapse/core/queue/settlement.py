@@ -108,6 +108,7 @@ _ALREADY_SETTLED: Final = _CODE[Result.ALREADY_SETTLED]
 _NOT_HOLDER: Final = _CODE[Result.NOT_HOLDER]
 _NOT_LEASED: Final = _CODE[Result.NOT_LEASED]
 _STALE: Final = _CODE[Result.STALE]
+UNKNOWN: Final = _CODE[Result.UNKNOWN]
 _TIME_LIMIT: Final = _CODE[Result.TIME_LIMIT]
 
 NO_TOKEN: Final = -1

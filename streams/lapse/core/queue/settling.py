@@ -14,6 +14,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.decision import Decisions, Slots, places_of
+from lapse.core.queue.matching import YES
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import LIVE, SENT, SIZE, Segment, State, Where, slots_of, where_of
@@ -45,12 +46,22 @@ class Settling:
         now_ms: int,
         step: Step,
         delay_ms: int = 0,
+        restriction: str = "",
     ) -> list[Outcome]:
         """See `QueueShard.settle`."""
         outcomes: list[Outcome] = []
-        for claim in self._one_by_one(verb, subscription, claims, outcomes, now_ms, step):
+        # With a restriction each is judged by itself: what of it is held, and what may be seen.
+        one_by_one = (
+            settlement.each_once(claims, outcomes)
+            if restriction
+            else self._one_by_one(verb, subscription, claims, outcomes, now_ms, step)
+        )
+        for claim in one_by_one:
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
+                continue
+            if restriction:  # what has no place is not judged, and so is not his to settle
+                self._settle_active(verb, subscription, claim, outcomes, now_ms, step, delay_ms, restriction)
                 continue
             if verb is settlement.Verb.CANCEL and self._withdraw(claim, outcomes, now_ms, step):
                 continue
@@ -132,9 +143,12 @@ class Settling:
         now_ms: int,
         step: Step,
         delay_ms: int,
+        restriction: str = "",
     ) -> None:
         for segment, first, stop, offset, code in self.located(claim, outcomes):
             codes = self._judge(verb, segment, slice(first, stop), subscription, claim.delivery_count, now_ms)
+            if restriction:
+                self._hide(codes, segment, first, self._not_held(segment, first, stop, subscription), restriction)
             outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
             slots = np.flatnonzero(codes == code) + first
             if len(slots):
@@ -161,6 +175,32 @@ class Settling:
                     self._decisions.do(Change(Verb.RENEWED, places_of([(segment, slots)]), until_ms=until_ms), step)
                     self._decisions.tell("renewed", [(segment, slots)], now_ms, step, subscription)
         return outcomes, until_ms
+
+    def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
+        """See `QueueShard.unheld`."""
+        for claim in claims:
+            for segment, first, stop, _, _ in self.located(claim, []):
+                places = self._not_held(segment, first, stop, subscription) + segment.base
+                if len(places):
+                    yield places.tolist()
+
+    def _not_held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.intp]:
+        """Slots of messages that are there, and that a subscription has neither leased nor been sent."""
+        state = segment.state[first:stop]
+        known = self._state.subscriptions.get(subscription)
+        there = np.isin(state, (*LIVE, State.SENT))
+        if known is not None and segment.holder is not None:
+            held = (state == State.LEASED) | (state == State.SENT)
+            there &= ~(held & (segment.holder[first:stop] == known.number))
+        return np.flatnonzero(there) + first
+
+    def _hide(
+        self, codes: NDArray[np.uint8], segment: Segment, first: int, slots: NDArray[np.intp], restriction: str
+    ) -> None:
+        """Make those of some messages unknown that do not match what may be seen at most (X4)."""
+        if len(slots):
+            seen = self._decisions.matching.codes(restriction, segment.index, slots) == YES
+            codes[slots[~seen] - first] = settlement.UNKNOWN
 
     def truncate(self, claim: Claim, now_ms: int, step: Step) -> None:
         """Take out messages whose records Kafka no longer has (C40)."""

@@ -137,8 +137,11 @@ class QueueShard:
         now_ms: int,
         step: Step,
         by_reference: bool = False,
+        restriction: str = "",
     ) -> Subscription:
         """Begin a subscription, or replace its options and keep its leases (Q3, C20).
+
+        A restriction, of what its user may see at most, is part of the filter already (X4).
 
         Raises:
             ExpressionError: the filter cannot be compiled.
@@ -156,6 +159,7 @@ class QueueShard:
             filter=filter_text,
             last_seen_ms=now_ms,
             by_reference=by_reference,
+            restriction=restriction,
         ).facts()
         self._decisions.do(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts), step)
         self._keep_filters()
@@ -204,6 +208,7 @@ class QueueShard:
         now_ms: int,
         step: Step,
         delay_ms: int = 0,
+        restriction: str = "",
     ) -> list[Outcome]:
         """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
 
@@ -214,12 +219,17 @@ class QueueShard:
             now_ms: the command's instant.
             step: filled with what it causes.
             delay_ms: CANCEL: so long the messages stay undeliverable (C19).
+            restriction: what does not match it is unknown to who asks, unless he holds it; judged on `unheld` (X4).
 
         Returns:
             What happened to each message, in the order of the claims.
         """
         self.state.segments.make_room()
-        return self._settling.settle(verb, subscription, claims, now_ms, step, delay_ms)
+        return self._settling.settle(verb, subscription, claims, now_ms, step, delay_ms, restriction)
+
+    def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
+        """Places of messages that are named and that a subscription does not hold, some at a time (X4)."""
+        return self._settling.unheld(subscription, claims)
 
     def renew(
         self, subscription: str, claims: Iterable[Claim], now_ms: int, step: Step, lease_ms: int | None = None
@@ -365,9 +375,12 @@ class QueueShard:
         """Places whose payloads are needed to know whether they match a filter under selection."""
         return self._inquiry.to_judge(text, limit)
 
-    def depth(self) -> dict[str, int]:
-        """How many messages there are, by state; scheduled and dying ones do not count in the depth (Q15, C12)."""
-        return self._inquiry.depth()
+    def depth(self, text: str = "") -> dict[str, int]:
+        """How many messages there are, by state; scheduled and dying ones do not count in the depth (Q15, C12).
+
+        With the text of a filter under selection, only messages that match it, and no scheduled or dying ones.
+        """
+        return self._inquiry.matching_depth(text) if text else self._inquiry.depth()
 
     def peek(self, skip: int, limit: int, text: str = "") -> Iterator[Queued]:
         """Messages in order, scheduled and dying ones behind; takes no lease (Q15).

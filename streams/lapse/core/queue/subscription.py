@@ -21,6 +21,7 @@ class Subscription:
         last_seen_ms: instant of its last command, ms since the epoch.
         outstanding: deliveries that it has not settled.
         by_reference: whether its deliveries name messages without their payloads.
+        restriction: what its user may see at most, which is part of the filter; empty = all (X4).
     """
 
     id: str
@@ -33,6 +34,7 @@ class Subscription:
     last_seen_ms: int = 0
     outstanding: int = 0
     by_reference: bool = False
+    restriction: str = ""
 
     @property
     def space(self) -> int:

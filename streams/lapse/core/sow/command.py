@@ -126,7 +126,7 @@ class Commands:
         """After a take-over: every subscription is granted a timeout, and an unfinished query begins again (C5)."""
         for subscriber in list(self._state.subscribers.values()):
             if subscriber.fault:
-                self._end(subscriber.subscription.id, now_ms, step, subscriber.fault)
+                self.end(subscriber.subscription.id, now_ms, step, subscriber.fault)
                 continue
             subscriber.heard_ms = max(subscriber.heard_ms, now_ms)
             if subscriber.subscription.querying:
@@ -136,7 +136,7 @@ class Commands:
         """End a subscription that was silent for too long."""
         subscriber = self._state.subscribers[subscription_id]
         silence_ms = now_ms - subscriber.heard_ms
-        self._end(subscription_id, now_ms, step, f"silent for {silence_ms} ms")
+        self.end(subscription_id, now_ms, step, f"silent for {silence_ms} ms")
 
     def finished(self, query: Query, step: Step) -> None:
         """Note that a query reached its end; a subscription's is not begun again."""
@@ -161,13 +161,15 @@ class Commands:
                 return None if command.command == "sow_and_subscribe" else {}
             case "unsubscribe":
                 self._subscriber(command, at_ms, step)
-                self._end(command.subscription, at_ms, step, "")
+                self.end(command.subscription, at_ms, step, "")
                 return {}
             case "heartbeat":
                 subscriber = self._subscriber(command, at_ms, step)
                 subscriber.heard_ms = max(subscriber.heard_ms, at_ms)
                 return {}
             case "depth":
+                if restriction:
+                    return {"records": self._visible(at_ms, restriction)}
                 return {
                     "records": self._depth(at_ms),
                     "dying": len(self._state.dying),
@@ -236,7 +238,8 @@ class Commands:
             entry = self._state.entries.get(name)
             if entry is None or self._state.is_due(entry, at_ms):
                 skipped += 1
-                self._delete_unseen(name, entry, at_ms, step)
+                if not compiled:  # with a restriction, what may still come could be another's
+                    self._delete_unseen(name, entry, at_ms, step)
             elif facts_of(entry).timestamp_ms > at_ms or not _select(compiled, self._state, name, entry):
                 skipped += 1
             else:
@@ -287,6 +290,12 @@ class Commands:
         due = state.deadlines.count_due(at_ms) if self._settings.expiration.enabled else 0
         return len(state.entries) - due
 
+    def _visible(self, at_ms: int, restriction: str) -> int:
+        """How many records a user may see: a look at every one (X4)."""
+        state, compiled = self._state, predicates(None, restriction, self._settings.compile_filter)
+        seen = ((name, entry) for name, entry in state.entries.items() if not state.is_due(entry, at_ms))
+        return sum(1 for name, entry in seen if _select(compiled, state, name, entry))
+
     # --- parts -----------------------------------------------------------------------------------------------
 
     def _begin_query(self, subscriber: Subscriber, at_ms: int, step: Step, command: Command | None = None) -> None:
@@ -308,7 +317,8 @@ class Commands:
         name = journal.SUBSCRIPTION + subscription.id.encode("utf-8", "surrogatepass")
         self._state.change(step, name, subscription.pack())
 
-    def _end(self, subscription_id: str, at_ms: int, step: Step, detail: str) -> None:
+    def end(self, subscription_id: str, at_ms: int, step: Step, detail: str) -> None:
+        """End a subscription; the event says why."""
         name = journal.SUBSCRIPTION + subscription_id.encode("utf-8", "surrogatepass")
         query = self._state.subscribers[subscription_id].query
         if query is not None:

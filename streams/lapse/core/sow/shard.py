@@ -31,6 +31,7 @@ from lapse.core.sow.retiring import SowEstate
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
 from lapse.core.sow.statement import Statements
+from lapse.core.sow.subscription import Subscription
 
 _GRAVES_LOOKED_BEYOND: Final = 16
 """So many graves that are not due yet do not hide those behind them."""
@@ -325,6 +326,14 @@ class SowShard:
         self.state.now_ms = max(self.state.now_ms, now_ms)
         self.agreement.take_over(now_ms)
         self._commands.resume(now_ms, step)
+
+    def subscriptions(self) -> list[Subscription]:
+        """What is subscribed to now."""
+        return [subscriber.subscription for subscriber in self.state.subscribers.values()]
+
+    def unsubscribe(self, name: str, now_ms: int, step: Step, detail: str) -> None:
+        """End a subscription that may not stay, because of its user (X4)."""
+        self._commands.end(name, now_ms, step, detail)
 
     # --- out -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,114 @@
+"""Entitlements: what a user may do with an entity, and what of it he may see (X4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Right(StrEnum):
+    """What an entitlement grants."""
+
+    READ = "read"  # to receive and query, and to settle what may be seen
+    PUBLISH = "publish"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlement:
+    """What a user may do with one entity.
+
+    Attributes:
+        rights: what is granted.
+        filter: an expression; what does not match it is not there for the user. Empty = all is.
+    """
+
+    rights: frozenset[Right]
+    filter: str = ""
+
+    @property
+    def restriction(self) -> str | None:
+        """What is seen and touched at most, as an expression; None = all."""
+        return self.filter or None
+
+
+NOTHING: Final = Entitlement(frozenset())
+
+_ANY: Final = frozenset(Right)
+_READ: Final = frozenset({Right.READ})
+_PUBLISH: Final = frozenset({Right.PUBLISH})
+_ADMIN: Final = frozenset({Right.ADMIN})
+
+_OF_BOTH: Final = {
+    "depth": _ANY,
+    "sow": _READ,
+    "subscribe": _READ,
+    "unsubscribe": _READ,
+    "heartbeat": _READ,
+    "delete": _ADMIN,
+}
+QUEUE_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
+    **dict.fromkeys(("acknowledge", "cancel", "expire", "renew"), _READ),
+    **dict.fromkeys(("pause", "resume", "purge"), _ADMIN),
+    **dict.fromkeys(
+        (
+            "transfer",
+            "transfer_confirm",
+            "transfer_finish",
+            "transfer_cancel",
+            "transfer_accept",
+            "transfer_discard",
+        ),
+        _ADMIN,
+    ),
+}
+"""Of each command to a queue the rights of which one is needed."""
+
+SOW_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
+    "sow_and_subscribe": _READ,
+    "delta_subscribe": _READ,
+    "sow_delete": _PUBLISH,
+}
+"""Of each command to a SOW topic the rights of which one is needed."""
+
+
+def missing(command: str, entitlement: Entitlement, needed: Mapping[str, frozenset[Right]]) -> str:
+    """What a user lacks for a command, in words; empty = he may. A command that is not known needs no right."""
+    rights = needed.get(command)
+    if rights is None or rights & entitlement.rights:
+        return ""
+    return " or ".join(sorted(rights))
+
+
+def entitlement_to(entity: str, entitlements: Mapping[str, Entitlement]) -> Entitlement:
+    """Of a user's entitlements the one that counts for an entity.
+
+    The one of the entity's own name, else the first whose name is a regular expression that matches all of it.
+    """
+    own = entitlements.get(entity)
+    if own is not None:
+        return own
+    for pattern, entitlement in entitlements.items():
+        if re.fullmatch(pattern, entity):
+            return entitlement
+    return NOTHING
+
+
+def narrowed(text: str | None, restriction: str, compile_filter: Callable[[str], object]) -> str:
+    """One filter that matches what a user's filter and his restriction both match.
+
+    Args:
+        text: the user's filter; None or empty = all.
+        restriction: what he may see at most.
+        compile_filter: to see that `text` is a filter by itself, and not a way out of the brackets around it.
+
+    Raises:
+        ValueError: it is none; the text shows the place.
+    """
+    if not text:
+        return restriction
+    compile_filter(text)
+    return f"({restriction}) AND ({text})"

@@ -1,0 +1,346 @@
+"""Users and entitlements on a real broker: who may do what, who gets what, and on which topic (X4)."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from confluent_kafka import Message
+from confluent_kafka.admin import AdminClient
+
+from lapse.core.retirement import Saying, Word
+from lapse.protocol import signature, topic
+from lapse.runtime.word import WORD_KEY
+from lapse_client import CommandFailed, LapseError, Publisher, Queue, history
+from lapse_client.connection import Connection
+from support.deployment import Deploy, Deployment
+from support.entitled import Entitled
+from support.log import Tail, header, texts, until, write
+
+pytestmark = pytest.mark.feature("X4")
+
+QUEUES = {
+    "orders": {"ordering": "total", "barrier": "/type = 'EOD'", "partitions": 2},
+    "plain": {"expiration": "enabled", "lease_period": "60s"},
+    "wide": {"partitions": 2},
+    "taken": {},
+    "told": {},
+    "copied": {},
+}
+SOW = {"quotes": {}}
+SHARDS = 1 + 1 + 2 + 1 + 1 + 1 + 1
+USERS = {
+    "alice": {"entitlements": {".*": {"read": True, "publish": True, "filter": "/desk = 'A'"}}},
+    "bob": {"entitlements": {".*": {"read": True, "filter": "/desk = 'B'"}}},
+    "ops": {"entitlements": {".*": {"read": True, "admin": True}}},
+    "guest": {"entitlements": {"elsewhere": {"read": True}}},
+}
+
+
+@pytest.fixture(scope="module")
+def office(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entitled]:
+    """A deployment with three users who may read, one who may administrate, and one who may nothing; one worker."""
+    deployment = Entitled(kafka, tmp_path_factory.mktemp("office"), {})
+    deployment.users = USERS
+    deployment.configure(QUEUES, SOW, session_timeout="3s")
+    deployment.apply().worker().wait_for_shards(SHARDS)
+    yield deployment
+    deployment.close()
+
+
+def trade(desk: str, **more: object) -> bytes:
+    return orjson.dumps({"desk": desk, **more})
+
+
+def values(deliveries: list) -> list[dict]:
+    return [orjson.loads(delivery.value) for delivery in deliveries if delivery is not None]
+
+
+def taken(subscriber, count: int, timeout_s: float = 60) -> list:
+    """So many deliveries."""
+    found: list = []
+    until(lambda: found.append(subscriber.receive(0.2)) or len([x for x in found if x]) >= count, f"{count}", timeout_s)
+    return [one for one in found if one]
+
+
+@pytest.mark.feature("Q5", "Q14")
+def test_two_users_share_a_queue_and_neither_gets_nor_reads_what_is_the_others(office: Entitled) -> None:
+    name = office.name("plain")
+    with (
+        office.subscriber_of("alice", "plain", name="same") as alice,
+        office.subscriber_of("bob", "plain", name="same") as bob,
+    ):
+        with Publisher(office.as_user("alice")) as publisher:
+            for number in range(6):
+                publisher.publish(name, trade("AB"[number % 2], n=number))
+        first, second = taken(alice, 3), taken(bob, 3)
+        assert [one["n"] for one in values(first)] == [0, 2, 4]
+        assert [one["n"] for one in values(second)] == [1, 3, 5]
+        for deliveries in (first, second):
+            for delivery in deliveries:
+                delivery.acknowledge()
+        alice.flush()
+        bob.flush()
+        with office.queue_of("ops", "plain") as ops:
+            until(lambda: ops.depth()["depth"] == 0, "all are done")
+    topics = {user: office.tail(topic.deliveries(name, user)) for user in ("alice", "bob", "")}
+    told = {user: tail.drain() for user, tail in topics.items()}
+    for user, desk in (("alice", "A"), ("bob", "B")):
+        delivered = [one for one in told[user] if header(one, "lapse-kind") == b"delivery"]
+        assert [orjson.loads(one.value() or b"")["desk"] for one in delivered] == [desk] * 3
+        assert {texts(one)["lapse-subscription"] for one in delivered} == {"same"}
+    assert {header(one, "lapse-kind") for one in told[""]} == {b"epoch"}
+
+
+@pytest.mark.feature("Q12", "Q17")
+def test_a_barrier_holds_everybody_back_and_goes_to_those_who_may_see_it(office: Entitled) -> None:
+    orders = office.name("orders")
+    with (
+        office.subscriber_of("alice", "orders", 5) as alice,
+        office.subscriber_of("bob", "orders", 5) as bob,
+    ):
+        for body in (trade("A", n=1), trade("A", type="EOD"), trade("B", n=2)):
+            write(office.servers, orders, [body])
+        (first,) = taken(alice, 1)
+        assert bob.receive(0.5) is None, "what is behind the barrier waits, also for who will never see it"
+        first.acknowledge()
+        (barrier,) = taken(alice, 1)
+        assert barrier.is_barrier
+        assert values(taken(bob, 1)) == [{"desk": "B", "n": 2}]
+        assert alice.receive(0.3) is None
+    (released,) = [one for one in office.events("orders") if one.event == "barrier_released"]
+    assert released.detail == f"alice/{alice.name}"
+
+
+@pytest.mark.feature("Q8", "Q15")
+def test_looking_and_settling_go_as_far_as_the_entitlement(office: Entitled) -> None:
+    written = write(office.servers, office.name("taken"), [trade("AB"[number % 2], n=number) for number in range(6)])
+    marks = [office.bookmark("taken", one) for one in written]
+    with office.queue_of("alice", "taken") as alice, office.queue_of("bob", "taken") as bob:
+        until(lambda: bob.depth()["depth"] == 3, "three are bob's")
+        assert [shown.bookmark for shown in alice.peek()] == marks[0::2]
+        assert [shown.bookmark for shown in alice.peek(filter="/n > 1")] == marks[2::2]
+        assert alice.peek(filter="/desk = 'B'") == []
+        assert [one.result for one in alice.acknowledge([marks[1], marks[3]])] == ["unknown", "unknown"]
+        assert [one.result for one in alice.acknowledge([marks[0]])] == ["settled"]
+        alice.expire(filter="TRUE")
+        assert (alice.depth()["depth"], bob.depth()["depth"]) == (0, 3)
+        assert "oldest_age_ms" not in bob.depth(), "it would tell of others' messages"
+    with office.queue_of("ops", "taken") as ops:
+        assert ops.depth()["depth"] == 3
+        with office.subscriber_of("bob", "taken", 1) as bob_s:
+            (held,) = taken(bob_s, 1)
+            (shown,) = ops.peek(filter="/n = 1")
+            assert shown.subscription == f"bob/{bob_s.name}"
+            held.acknowledge()
+
+
+@pytest.mark.feature("S5", "S6", "S7", "S3")
+def test_a_sow_topic_shows_and_hides_records_by_user(office: Entitled) -> None:
+    quotes = office.name("quotes")
+    for key, desk in (("1", "A"), ("2", "B"), ("3", "A")):
+        write(office.servers, quotes, [trade(desk)], key=key.encode())
+    with office.sow_of("alice", "quotes") as alice, office.sow_of("bob", "quotes") as bob:
+        until(lambda: len(list(alice.query())) == 2, "two are alice's")
+        assert {one.key for one in alice.query()} == {b"1", b"3"}
+        assert list(alice.query("/desk = 'B'")) == []
+        assert [one.key for one in bob.query("TRUE")] == [b"2"]
+        with alice.sow_and_subscribe() as seen, bob.subscribe() as others:
+            found = list(seen.updates(1))
+            assert {one.key for one in found if one.key} == {b"1", b"3"}
+            write(office.servers, quotes, [trade("B", moved=True)], key=b"1")
+            (gone,) = seen.updates(1)
+            assert (gone.kind, gone.operation) == ("oof", "no_longer_matches")
+            assert orjson.loads(gone.value) == {"desk": "A"}, "what she saw last, not what is hidden now"
+            (came,) = others.updates(1)
+            assert orjson.loads(came.value) == {"desk": "B", "moved": True}
+        assert alice.delete(filter="TRUE") == 1
+        with pytest.raises(CommandFailed, match=f"SOW topic {quotes}: sow_delete takes the entitlement publish; bob"):
+            bob.delete(filter="TRUE")
+    with office.sow_of("ops", "quotes") as ops:
+        assert {one.key for one in ops.query()} == {b"1", b"2"}
+
+
+@pytest.mark.feature("X7", "Q21", "C4")
+def test_what_takes_an_administrator_is_refused_to_others(office: Entitled) -> None:
+    name = office.name("wide")
+    for partition in (0, 1):
+        write(office.servers, name, [trade("A")], partition=partition)
+    with office.queue_of("alice", "wide") as alice:
+        for refused in (alice.pause, alice.resume, alice.purge, lambda: alice.delete(force=True)):
+            with pytest.raises(CommandFailed, match=rf"queue {name}: \w+ takes the entitlement admin; alice has"):
+                refused()
+    forged = Word(saying=Saying.DECIDED, id=1 << 50, speaker=0, to=1, force=True)
+    write(office.servers, topic.commands(name), [forged.encode()], key=WORD_KEY, partition=1)
+    with office.queue_of("ops", "wide") as ops:
+        until(lambda: ops.depth()["depth"] == 2, "nothing happened")
+        ops.pause()
+        ops.resume()
+        assert ops.purge() == {"removed": 2, "skipped": 0}
+        assert f"{name}, offset" in office.workers[0].text, "the log tells of the word that nobody sealed"
+        assert topic.deliveries(name, "bob") in AdminClient({"bootstrap.servers": office.servers}).list_topics().topics
+        ops.delete()
+    left = AdminClient({"bootstrap.servers": office.servers}).list_topics().topics
+    assert [one for one in left if one.startswith(f"lapse.{name}.")] == [], "private topics go with the others"
+
+
+@pytest.mark.feature("X7")
+def test_who_is_not_who_he_says_is_told_so_and_does_nothing(office: Entitled) -> None:
+    name = office.name("told")
+    write(office.servers, name, [trade("A")])
+    wrong = Queue(name, connection=office.as_user("alice", "not the secret key of alice"))
+    with wrong, pytest.raises(CommandFailed, match=f"queue {name}: the signature is not alice's"):
+        wrong.depth()
+    with office.queue("told") as nobody, pytest.raises(CommandFailed, match=f"queue {name}: the command bears no user"):
+        nobody.purge()
+    with pytest.raises(LapseError, match=f"no topic {topic.deliveries(name, 'guest')}"):
+        office.queue_of("guest", "told").start()
+    with pytest.raises(CommandFailed, match="the command bears no user"):
+        office.subscriber("told").start()
+
+    tail = office.tail(topic.deliveries(name), from_end=True)
+    body = orjson.dumps({"command": "purge", "id": "eve"})
+    write(office.servers, topic.commands(name), [body], headers=[("lapse-user", b"eve")])
+    answered(tail, "eve", "there is no user 'eve'")
+    with office.queue_of("ops", "told") as ops:
+        assert ops.depth()["depth"] == 1
+
+
+def answered(tail: Tail, ident: str, text: str) -> None:
+    def found() -> list[Message]:
+        return [one for one in tail.records if header(one, "lapse-command-id") == ident.encode()]
+
+    tail.wait_for(lambda _: found(), f"the answer to {ident}")
+    assert text in orjson.loads(found()[-1].value() or b"")["error"]
+
+
+@pytest.mark.feature("C1", "X2")
+def test_a_copied_command_does_nothing_elsewhere_later_or_at_the_next_worker(office: Entitled) -> None:
+    """Signed with openssl and sent by a plain producer, as a shell would; then copied, byte by byte."""
+    name, other = office.name("copied"), office.name("plain")
+    commands = topic.commands(name)
+    body = orjson.dumps({"command": "purge", "id": "once"})
+    now_ms = time.time_ns() // 1_000_000
+    text = f"lapse-1\nops\n{commands}\n0\n{now_ms}\n".encode() + body
+    made = subprocess.run(
+        ["openssl", "dgst", "-sha256", "-hmac", office.secret("ops"), "-r"], input=text, capture_output=True, check=True
+    )
+    digits = made.stdout.split()[0]
+    headers = [("lapse-user", b"ops"), ("lapse-signed-at-ms", b"%d" % now_ms), ("lapse-signature", digits)]
+    tail = office.tail(topic.deliveries(name, "ops"), from_end=True)
+    elsewhere = office.tail(topic.deliveries(other, "ops"), from_end=True)
+
+    def told(some: Tail) -> list[dict]:
+        return [orjson.loads(one.value() or b"") for one in some.poll() if header(one, "lapse-kind") == b"answer"]
+
+    def send(to: str = commands) -> None:
+        write(office.servers, to, [body], headers=headers)
+
+    send()
+    until(lambda: [one["status"] for one in told(tail)] == ["ok"], "the first one counts")
+    write(office.servers, name, [trade("A")])
+    send()
+    until(lambda: len(told(tail)) == 2, "an answer")
+    assert f"queue {name}: this command was sent before" in told(tail)[1]["error"]
+    send(topic.commands(other))
+    until(lambda: told(elsewhere), "an answer elsewhere")
+    assert "the signature is not ops's" in told(elsewhere)[0]["error"]
+    early = signature.headers(office.secret("ops").encode(), "ops", commands, 0, now_ms - 130_000, body)
+    write(office.servers, commands, [body], headers=early)
+    until(lambda: len(told(tail)) == 3, "an answer")
+    assert "was signed 13" in told(tail)[2]["error"]
+
+    office.workers[0].kill()
+    office.workers[0].start().wait_for_shards(SHARDS - 2, 60)
+    said = len(told(tail))
+    send()
+    until(lambda: len(told(tail)) > said, "the next worker's answer")
+    tail.drain()
+    assert "this command was sent before" in told(tail)[-1]["error"]
+    assert [one["status"] for one in told(tail)].count("ok") == 1
+    with office.queue_of("ops", "copied") as ops:
+        assert ops.depth()["depth"] == 1
+
+
+@pytest.mark.feature("D6")
+def test_a_life_is_told_from_private_topics_as_well(office: Entitled) -> None:
+    with office.subscriber_of("bob", "told", 1) as bob:
+        write(office.servers, office.name("told"), [trade("B")])
+        (delivery,) = taken(bob, 1)
+    told = history(delivery.bookmark, connection=Connection(office.servers))
+    (moment,) = [one for one in told.moments if one.what == "delivered"]
+    assert moment.facts["subscription"] == bob.name
+
+
+@pytest.mark.feature("X5")
+def test_the_command_line_signs_with_a_key_from_a_file_that_nobody_sees(office: Entitled) -> None:
+    key = office.directory / "alice.key"
+    environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": office.servers, "LAPSE_USER": "alice"}
+
+    def lapse(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "lapse", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**environment, **more},
+        )
+
+    done = lapse("queue", "depth", office.name("plain"), "--json", LAPSE_SECRET_FILE=str(key))
+    assert done.returncode == 0, done.stderr
+    assert orjson.loads(done.stdout)["depth"] == 0
+    refused = lapse("queue", "pause", office.name("plain"), LAPSE_SECRET_FILE=str(key))
+    assert refused.returncode == 1
+    assert "pause takes the entitlement admin; alice has publish, read" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    missing = lapse("queue", "depth", office.name("plain"))
+    assert (missing.returncode, "secret of user alice holds no key" in missing.stderr) == (1, True), missing.stderr
+    secrets = [office.secret(user).encode() for user in USERS]
+    logs = b"".join(file.read_bytes() for file in Path(office.directory).glob("*.log"))
+    assert b"Users are configured (alice, bob, guest, ops): commands have to be signed" in logs
+    assert [one for one in secrets if one in logs] == []
+
+
+def test_off_without_users_and_the_log_says_so(deploy: Deploy) -> None:
+    deployment: Deployment = deploy({"open": {}}).apply()
+    worker = deployment.worker().wait_for_shards(1)
+    assert worker.text.count("No users are configured: whoever can write to a commands topic may do everything") == 1
+    assert deployment.depth("open")["depth"] == 0
+
+
+@pytest.mark.feature("Q5")
+def test_entitlements_that_are_switched_on_or_changed_end_what_they_no_longer_cover(kafka: str, tmp_path: Path) -> None:
+    deployment = Entitled(kafka, tmp_path, {"orders": {"heartbeat_timeout": "60s"}})
+    try:
+        worker = deployment.apply().worker().wait_for_shards(1)
+        deployment.write("orders", *[trade("A"), trade("B")])
+        before = deployment.subscriber("orders", 5).start()
+        assert len(taken(before, 2)) == 2
+        deployment.users = {"alice": USERS["alice"], "ops": USERS["ops"]}
+        deployment.configure({"orders": {"heartbeat_timeout": "60s"}})
+        worker.stop(60)
+        refused = deployment.worker()
+        assert refused.wait(90) == 1
+        assert "run `lapse apply`" in refused.text
+        (tmp_path / "alice.key").unlink()
+        refused = deployment.apply().worker()
+        assert refused.wait(90) == 1
+        assert "users.alice: " in refused.text
+        assert "alice.key: cannot be read" in refused.text
+        deployment.configure({"orders": {"heartbeat_timeout": "60s"}})
+        worker.start().wait_for_shards(1, 90)
+        with deployment.subscriber_of("alice", "orders", 5) as alice:
+            assert values(taken(alice, 1)) == [{"desk": "A"}], "the lease of nobody's subscription returned at once"
+            deployment.users = {"alice": {"entitlements": {".*": {"read": True, "filter": "/desk = 'B'"}}}}
+            deployment.configure({"orders": {"heartbeat_timeout": "60s"}})
+            worker.stop(60)
+            worker.start().wait_for_shards(1, 90)
+            found = taken(alice, 1)
+            assert values(found) == [{"desk": "B"}], "she subscribes again by herself, and sees what she may see now"
+        before.close()
+    finally:
+        deployment.close()

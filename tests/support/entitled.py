@@ -1,0 +1,59 @@
+"""A deployment with users: a key for each, and what each may do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tomlkit
+
+from lapse_client import Queue, QueueSubscriber, SowClient
+from lapse_client.connection import Connection
+from support.deployment import Deployment, Settings
+
+
+class Entitled(Deployment):
+    """A deployment with `[users]`; set them before `apply`.
+
+    In names of entities under `entitlements`, `{}` stands for the token of this deployment, as in `Deployment`.
+    """
+
+    users: Mapping[str, Settings] = {}
+    security: Mapping[str, str] = {}
+
+    def configure(
+        self, queues: Mapping[str, Settings], sow: Mapping[str, Settings] | None = None, **lapse: Any
+    ) -> None:
+        """Write `lapse.toml` with the users that are set now."""
+        super().configure(queues, sow, **lapse)
+        if not self.users:
+            return
+        (self.directory / "worker.key").write_text("the key of the workers\n")
+        users: dict[str, Any] = {}
+        for name, settings in self.users.items():
+            (self.directory / f"{name}.key").write_text(f"{self.secret(name)}\n")
+            users[name] = {"key_file": f"{name}.key", **self._named(settings)}
+        tables = {"security": {"worker_key_file": "worker.key", **self.security}, "users": users}
+        self.config.write_text(f"{self.config.read_text('utf-8')}\n{tomlkit.dumps(tables)}", "utf-8")
+
+    def secret(self, user: str) -> str:
+        """The key of a user."""
+        return f"the secret key of {user}, {self.token}"
+
+    def as_user(self, user: str, secret: str = "") -> Connection:
+        """The connection of a user."""
+        return Connection(self.servers, self.options(user), user=user, secret=secret or self.secret(user))
+
+    def options(self, user: str) -> dict[str, str]:
+        """How a user reaches Kafka."""
+        return {}
+
+    def queue_of(self, user: str, stem: str) -> Queue:
+        """A user's client of a queue, not started."""
+        return Queue(self.name(stem), connection=self.as_user(user))
+
+    def subscriber_of(self, user: str, stem: str, max_backlog: int = 10, **options: Any) -> QueueSubscriber:
+        """A user's subscriber, not started."""
+        return QueueSubscriber(self.name(stem), max_backlog, connection=self.as_user(user), **options)
+
+    def sow_of(self, user: str, stem: str) -> SowClient:
+        """A user's client of a SOW topic, not started."""
+        return SowClient(self.name(stem), connection=self.as_user(user))
