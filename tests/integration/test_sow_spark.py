@@ -14,7 +14,8 @@ QUERY = """
 SELECT CAST(key AS STRING) AS key, CAST(latest.value AS STRING) AS value, CAST(latest.deadline AS LONG) AS expires_at_ms
 FROM (
     SELECT key, max_by(
-        struct(value, CAST(filter(headers, h -> h.key = 'lapse-expires-at-ms')[0].value AS STRING) AS deadline), offset
+        struct(value, CAST(get(filter(headers, h -> h.key = 'lapse-expires-at-ms'), 0).value AS STRING) AS deadline),
+        offset
     ) AS latest
     FROM state GROUP BY key
 )
