@@ -28,7 +28,12 @@ class Removals:
         """Return leased messages; what may not stay leaves at once (Q5, Q9, Q10)."""
         if not slots:
             return
-        self._decisions.tell("lease_returned", slots, now_ms, step)
+        for segment, some in slots:
+            holders = np.zeros(len(some), np.int64) if segment.holder is None else segment.holder[some]
+            for number in np.unique(holders).tolist():
+                holder = self._state.roll.find(number)
+                whose = "" if holder is None else holder.id
+                self._decisions.tell("lease_returned", [(segment, some[holders == number])], now_ms, step, whose)
         self._decisions.do(Change(Verb.RETURNED, places_of(slots)), step)
         self.remove_what_must_go(slots, now_ms, step)
 

@@ -291,7 +291,7 @@ class Oracle:
             return False
         for message in self.in_state("leased"):
             if message.holder == subscription:
-                self.events.append(Told("lease_returned", message.bookmark))
+                self.events.append(Told("lease_returned", message.bookmark, message.holder))
                 self.give_back(message, now_ms)
         for message in self.in_state("sent"):
             if message.holder == subscription:
@@ -308,7 +308,7 @@ class Oracle:
         for message in self.in_state("leased", "delayed"):
             if message.until_ms <= now_ms:
                 if message.state == "leased":
-                    self.events.append(Told("lease_returned", message.bookmark))
+                    self.events.append(Told("lease_returned", message.bookmark, message.holder))
                     self.give_back(message, now_ms)
                 else:
                     message.state = "available"

@@ -321,6 +321,19 @@ def test_a_returned_message_is_next_at_its_original_place() -> None:
     assert (got(deliveries, "inky"), got(deliveries, "blinky")) == ([0], [2])
 
 
+@pytest.mark.feature("D4", "Q5", "D6")
+def test_a_returned_lease_is_told_with_whose_it_was() -> None:
+    one = with_messages(2)
+    one.subscribe("inky")
+    one.subscribe("blinky")
+    one.deliver()
+    step = one._open()
+    one.shard.advance(one.now_ms + 100, step)
+    returned = [event for event in step.happenings if event.kind == "lease_returned"]
+    told = {event.subscription: list(event.messages.ranges()) for event in returned}
+    assert told == {"inky": [(0, 0)], "blinky": [(1, 1)]}
+
+
 @pytest.mark.feature("Q5")
 def test_unsubscribing_returns_leases_at_once() -> None:
     one = with_messages(3)
