@@ -42,6 +42,10 @@ class Conversation:
         """All shards."""
         return range(len(self._channel.shards))
 
+    def shard_of(self, partition: int) -> int:
+        """Which shard has the messages of an underlying partition: the partition's own, or the only one (Q17)."""
+        return 0 if len(self.partitions) == 1 else partition
+
     def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:
         """Send a command to some shards and wait for all answers, as `Channel.ask` does."""
         return self._channel.ask([(self._channel.shards[number], command) for number in partitions], timeout_s)

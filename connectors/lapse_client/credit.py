@@ -90,19 +90,6 @@ class Credits:
         self._waiting[shard] = True
         self._to_tell.add(shard)
 
-    def concentrate(self, home: int) -> None:
-        """Give the whole backlog to one shard: the home of a queue in total order, where all deliveries come from.
-
-        The other shards deliver nothing, so what they were told does not count.
-        """
-        self._travelling = False
-        self._goals = []
-        for shard in range(self._shards):
-            if shard != home:
-                self._forget(shard)
-        if self._told[home] != self.max_backlog:
-            self._tell(home, self.max_backlog)
-
     def lower(self, max_backlog: int) -> None:
         """Deal out anew, because the queue allows less than was asked for."""
         if max_backlog < self.max_backlog:

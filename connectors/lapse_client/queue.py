@@ -65,7 +65,6 @@ class Queue:
         for answer in self._ask(Command(command="depth")):
             for name, figure in answer.counts.items():
                 total[name] = max(total.get(name, 0), figure) if name in _HIGHEST else total.get(name, 0) + figure
-        total.pop("home", None)
         return total
 
     def peek(
@@ -189,10 +188,9 @@ class Queue:
 
     def _settle_bookmarks(self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None) -> list[Answer]:
         conversation = self._live()
-        home = conversation.ask([0], Command(command="depth", top_n=0), self._timeout_s)[0].counts.get("home")
         asked: list[tuple[int, Command]] = []
         for partition, texts in by_partition.items():
-            shard = partition if home is None else home
+            shard = conversation.shard_of(partition)
             if shard not in conversation.partitions:
                 raise ValueError(f"{texts[0]}: {self.name} has partitions 0 to {conversation.partitions[-1]}")
             asked.extend((shard, Command.of(command=how, bookmarks=some, delay_ms=delay_ms)) for some in chunks(texts))

@@ -405,8 +405,6 @@ class Subscription:
             self._credits.answered(grant.shard, grant.credit, elapsed_ms())
             if (most := answer.counts.get("max_per_subscription_backlog")) is not None:
                 self._credits.lower(most)
-            if (home := answer.counts.get("home")) is not None:
-                self._concentrate(shard.entity, home)
             self._unconfirmed.discard(grant.shard)
         self._beat_as_told(answer)
         self._advise(shard.entity, answer)
@@ -427,12 +425,6 @@ class Subscription:
         if advice is not None and queue not in self._advised:
             self._advised.add(queue)
             log.warning("%s", advice)
-
-    def _concentrate(self, queue: str, home: int) -> None:
-        """In total order one shard delivers everything, so it gets the whole backlog; of several queues none does."""
-        there = [shard for shard in self._shards if not shard.gone]
-        if all(shard.entity == queue for shard in there) and 0 <= home < len(there):
-            self._credits.concentrate(there[home].index)
 
     def _lost(self, shard: Shard) -> None:
         if shard.gone:

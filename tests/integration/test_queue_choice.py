@@ -25,6 +25,7 @@ QUEUES = {
     "inbox": {"forward_to": "work{}", "expiration": "enabled"},
     "work": {"expiration": "enabled"},
     "plain": {},
+    "spread": {"ordering": "total", "partitions": 3},
 }
 
 
@@ -150,6 +151,18 @@ def test_in_total_order_all_partitions_and_topics_are_one_sequence(served: Deplo
         time.sleep(0.003)
     until(lambda: served.depth("all")["depth"] == 12, "all twelve")
     assert taken(served, "all", 12) == list(range(12))
+
+
+@pytest.mark.feature("Q8", "Q17")
+def test_in_total_order_one_shard_settles_messages_of_every_partition(served: Deployment) -> None:
+    """By bookmark, without a subscription, on any partition of a topic."""
+    for partition in range(3):
+        served.write("spread", f"of {partition}", partition=partition)
+    with served.queue("spread") as queue:
+        until(lambda: queue.depth()["available"] == 3, "three messages")
+        bookmarks = [message.bookmark for message in queue.peek()]
+        assert [result.result for result in queue.acknowledge(bookmarks)] == ["settled"] * 3
+        assert queue.depth()["depth"] == 0
 
 
 @pytest.mark.feature("Q2", "C28")

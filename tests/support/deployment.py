@@ -316,6 +316,7 @@ def served(request: pytest.FixtureRequest, deploy: Deploy) -> Deployment:
     """The deployment of a test module: its `QUEUES`, with one worker that all its tests share."""
     deployment = deploy(request.module.QUEUES, **getattr(request.module, "LAPSE", {})).apply()
     deployment.worker()
-    shards = sum(settings.get("partitions", 1) for settings in request.module.QUEUES.values())
+    queues = request.module.QUEUES.values()
+    shards = sum(1 if one.get("ordering") == "total" else one.get("partitions", 1) for one in queues)
     deployment.workers[0].wait_for_shards(shards)
     return deployment

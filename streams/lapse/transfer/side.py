@@ -31,7 +31,6 @@ class Side:
         self.cluster = ""
         self.publish_target = ""
         self._timeout_s = timeout_s
-        self._home: int | None = None
         self._opened = ExitStack()
         self._conversation: Conversation | None = None
 
@@ -40,7 +39,6 @@ class Side:
         self.cluster = str(self.connection.admin().list_topics(timeout=METADATA_TIMEOUT_S).cluster_id)
         self._conversation = self._opened.enter_context(Conversation(self.connection, self.queue, shards))
         (answer,) = self._conversation.ask([0], Command(command="depth"), self._timeout_s)
-        self._home = answer.counts.get("home")
         self.publish_target = answer.publish_target
         return self
 
@@ -53,11 +51,12 @@ class Side:
     def shards(self) -> list[int]:
         """The shards that hold messages: all, or the one of a queue in total order."""
         assert self._conversation is not None
-        return list(self._conversation.partitions) if self._home is None else [self._home]
+        return list(self._conversation.partitions)
 
     def shard_of(self, partition: int) -> int:
         """Which shard has the messages of an underlying partition."""
-        return partition if self._home is None else self._home
+        assert self._conversation is not None
+        return self._conversation.shard_of(partition)
 
     def ask(self, command: Command) -> dict[int, Answer]:
         """Ask every shard the same."""

@@ -59,14 +59,6 @@ def test_a_lost_shard_is_told_again() -> None:
     assert deal.due(1.0) == [(1, 5)]
 
 
-def test_the_home_of_a_total_order_gets_everything() -> None:
-    deal = Credits(4, 10)
-    for grant in deal.due(0.0):
-        deal.answered(grant.shard, grant.credit, 0.0)
-    deal.concentrate(2)
-    assert deal.due(1.0) == [(2, 10)]
-
-
 def test_a_queue_may_allow_less_than_was_asked_for() -> None:
     deal = Credits(2, 100)
     for grant in deal.due(0.0):
