@@ -14,7 +14,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 _OWN_PREFIX: Final = "lapse-"
 _BEHIND_MS: Final = 10_000
-"""An expiry that is read so much later may be all that compaction has left of the update before it."""
+"""An expiry that is read so much later may be all that compaction has left of the update before it.
+
+Well below the `min.compaction.lag.ms` that `lapse apply` gives the compacted topic."""
 
 
 class Upstream(NamedTuple):

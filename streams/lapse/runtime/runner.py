@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from faust.types import TP
@@ -32,6 +32,10 @@ from lapse.runtime.topic_id import KnownTopics
 from lapse.runtime.watch import Watch, end_process
 
 logger = logging.getLogger(__name__)
+
+_BREATH_S: Final = 0.001
+"""Between steps that write nothing, such as those of a query that sorts: they wait for no broker, and the thread that
+reads from Kafka would not come to run."""
 
 
 class Runner:
@@ -106,6 +110,7 @@ class Runner:
         self._more = False
         self._taken_ahead = self._turns_ahead = 0
         self._laid_down = False
+        self._wrote = False
 
     async def start(self) -> None:
         """Make the reign's beginning durable, and run."""
@@ -193,7 +198,7 @@ class Runner:
                 if self.machine.laid_down and not (self._taken_ahead or self._turns_ahead):
                     await self._lay_down()
                     return
-                await asyncio.sleep(0)
+                await asyncio.sleep(_BREATH_S if self._more and not self._wrote else 0)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # crash-only: whatever it is, the process ends
@@ -212,6 +217,7 @@ class Runner:
     async def _step(self) -> None:
         machine, figures = self.machine, self.machine.figures
         began = time.monotonic()
+        self._wrote = False
         ahead = machine.maintain()
         taken, self._taken_ahead = self._taken_ahead, 0
         taken += await self._take_in(machine.step_records - taken)
@@ -252,6 +258,7 @@ class Runner:
 
     async def _effect(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
         figures = self.machine.figures
+        self._wrote = bool(effects.before or effects.journal or effects.after or ahead)
         if effects.before:
             await self._confirm()
             for future in await self._producer.send(effects.before):

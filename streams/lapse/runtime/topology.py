@@ -28,8 +28,9 @@ from lapse.runtime.record_batch import MAX_BATCH_BYTES
 from lapse.runtime.retention import Retention
 
 _PATIENCE_S: Final = 15.0
-_DELETES_KEPT: Final = {"delete.retention.ms": str(7 * 86_400_000)}
-"""How long a replica may be apart and still learn of every delete (S10)."""
+_FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
+"""How long a replica may be apart and still learn of every delete; and how long an update stays although something
+follows it, so that a replica that reads of an expiry within seconds has read of the update before it (S10)."""
 
 _MOST: Final = "max.message.bytes"
 _LARGE: Final = {_MOST: str(2 * MAX_BATCH_BYTES)}
@@ -216,7 +217,7 @@ class Topology:
             changelog = names.changelog(self.config.lapse.app_id, name)
             topics.append(Wanted(changelog, Role.CHANGELOG, name, count, journaled))
             if name in self.config.sow:
-                topics.append(Wanted(names.sow(name), Role.SOW, name, count, {**compacted, **_DELETES_KEPT}))
+                topics.append(Wanted(names.sow(name), Role.SOW, name, count, {**compacted, **_FOR_REPLICAS}))
             letters = entity.dead_letter_topic(name)
             if letters:
                 keep = {**stamped, **large, "retention.ms": "-1"}
