@@ -2,7 +2,7 @@
 #
 #   make test KAFKA=testcontainers     a broker in a container instead of the embedded one
 #   make test ARGS="-k lease -x"       further arguments for pytest (or for the tool of another target)
-#   make test JOBS=1                   one process instead of three, each with a broker of its own
+#   make test JOBS=1                   one process instead of four, each with a broker of its own
 #   make setup PYTHON=/path/to/python  a certain Python
 
 .DEFAULT_GOAL := help
@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 KAFKA ?=
-JOBS ?= 3
+JOBS ?= 4
 PYTHON ?=
 
 .PHONY: help setup demo test check format features bench chaos mutation wheel lock clean

@@ -71,7 +71,7 @@ class TransferCommands:
             return [both for one in selected for both in _common(one, named)] if named else selected
         if named or command.command != "transfer":
             return named
-        return [Claim(one.topic, one.partition, 0, one.next_offset - 1) for one in self._shard.state.sources]
+        return [Claim(one.topic, one.partition, 0, one.next_offset - 1) for one in self._shard.state.sources.current()]
 
     def _named(self, command: Command) -> str:
         if not names.NAME.match(command.transfer):
@@ -101,7 +101,7 @@ class TransferCommands:
             outcomes, more = shard.hold(name, command.to, claims, most, at_ms, step)
         messages = tuple(self._shown(one) for one in shard.held(name))
         counts = {"held": len(messages), "more": int(more)}
-        sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources)
+        sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
         told = {"settlements": self._settlements(outcomes, command), "messages": messages, "counts": counts}
         return {**told, "sources": sources, **self._handed_over(name)}
 

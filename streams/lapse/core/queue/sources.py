@@ -54,6 +54,10 @@ class Sources:
         """Numbers of the sources of a topic, as it is now."""
         return [number for (name, _), number in self._numbers.items() if name == topic]
 
+    def current(self) -> Iterator[Source]:
+        """One for each partition, as its topic is now: none of a topic that was deleted and created again (C42)."""
+        return (self._sources[number] for number in self._numbers.values())
+
     def by_source(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[tuple[int, Messages]]:
         """What is known of the messages at some slots, ascending, by runs of one source, with its number."""
         at = 0
