@@ -12,7 +12,8 @@ from rich.table import Table
 
 from lapse.config import Config, ConfigError, load
 from lapse.runtime.advice import warnings
-from lapse.runtime.topology import Cluster, Difference, Topology, TopologyError
+from lapse.runtime.cluster import Cluster
+from lapse.runtime.topology import Difference, Topology, TopologyError
 
 _CONFIG = click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

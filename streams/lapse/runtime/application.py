@@ -15,6 +15,7 @@ from lapse.config import Config, ConfigError
 from lapse.protocol import confluent
 from lapse.runtime import security
 from lapse.runtime.advice import warnings
+from lapse.runtime.cluster import Cluster
 from lapse.runtime.dismantling import Dismantling
 from lapse.runtime.doorkeeper import Guard
 from lapse.runtime.entity import Entity, Services
@@ -25,7 +26,7 @@ from lapse.runtime.runner import Runner
 from lapse.runtime.sow_entity import SowEntity
 from lapse.runtime.store import remove_copies
 from lapse.runtime.table import SelfRestoredTables
-from lapse.runtime.topology import Cluster, Topology, TopologyError
+from lapse.runtime.topology import Topology, TopologyError
 from lapse.runtime.transport import BatchTransport
 from lapse.runtime.watch import end_process
 

@@ -1,39 +1,27 @@
-"""Topology: the topics that a configuration needs, how the cluster differs, and how to make it fit."""
+"""Topology: the topics that a configuration needs, and how those of a cluster differ."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
-
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from typing import Final
 
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.core.entitlement import Right
-from lapse.core.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
-from lapse.runtime import access, security
 from lapse.runtime.access import Access, Grant
 from lapse.runtime.record_batch import MAX_BATCH_BYTES
 from lapse.runtime.retention import Retention
 
-_PATIENCE_S: Final = 15.0
 _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
 """How long a replica may be apart and still learn of every delete; and how long an update stays although something
 follows it, so that a replica that reads of an expiry within seconds has read of the update before it (S10)."""
 
-_MOST: Final = "max.message.bytes"
-_LARGE: Final = {_MOST: str(2 * MAX_BATCH_BYTES)}
+MOST_BYTES: Final = "max.message.bytes"
+"""The setting of a topic that bounds its RecordBatches."""
+
+_LARGE: Final = {MOST_BYTES: str(2 * MAX_BATCH_BYTES)}
 _KAFKAS_MOST_BYTES: Final = 1_048_588
 """What a topic takes that does not say: Kafka's default."""
 
@@ -197,7 +185,7 @@ class Topology:
             entity = self._entity(name)
             count = self.partitions(name)
             stamped = {"message.timestamp.type": "LogAppendTime"}
-            large = {_MOST: str(max(2 * MAX_BATCH_BYTES, self._most_bytes(name)))}
+            large = {MOST_BYTES: str(max(2 * MAX_BATCH_BYTES, self._most_bytes(name)))}
             retained = {"retention.ms": str(entity.retention)}
             compacted = {**stamped, **large, "cleanup.policy": "compact"}
             topics += [
@@ -225,7 +213,7 @@ class Topology:
         largest: dict[str, Wanted] = {}
         for topic in topics:  # several entities may share a letter topic
             known = largest.get(topic.name)
-            if known is None or int(topic.config.get(_MOST, 0)) >= int(known.config.get(_MOST, 0)):
+            if known is None or int(topic.config.get(MOST_BYTES, 0)) >= int(known.config.get(MOST_BYTES, 0)):
                 largest[topic.name] = topic
         return list(largest.values())
 
@@ -287,8 +275,8 @@ class Topology:
         for topic in self.wanted():
             limit, needed = self.limits.get(topic.name), self._most_bytes(topic.entity)
             if topic.role in _HOLDS_PAYLOADS and limit is not None and limit < needed:
-                what = f"{_MOST} is {limit:,}; with its headers a message of {topic.entity} may take {needed:,}"
-                found[topic.name] = Difference(topic.name, what, alter={_MOST: topic.config[_MOST]})
+                what = f"{MOST_BYTES} is {limit:,}; with its headers a message of {topic.entity} may take {needed:,}"
+                found[topic.name] = Difference(topic.name, what, alter={MOST_BYTES: topic.config[MOST_BYTES]})
         return list(found.values())
 
     def faults(self) -> list[str]:
@@ -354,178 +342,3 @@ class Topology:
         if found:
             listed = "\n".join(f"  {one.topic}: {one.what}" for one in found)
             raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
-
-
-class Cluster:
-    """A Kafka cluster, as far as topics go.
-
-    Args:
-        config: where it is and how to speak to it.
-    """
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._cause = ""
-        settings: dict[str, Any] = {
-            "bootstrap.servers": config.lapse.brokers,
-            "log_level": 0,  # librdkafka would tell of every try; the error below says it once
-            "error_cb": self._note,
-            **security.for_librdkafka(config.security),
-        }
-        self._settings = settings
-        self._admin = AdminClient(settings)
-
-    def topology(self) -> Topology:
-        """Look at the cluster; where a deletion was cut short, bring it to its end first.
-
-        Raises:
-            TopologyError: it does not answer.
-        """
-        found = self._look()
-        cut_short = [
-            name
-            for name in [*self._config.queue, *self._config.sow]
-            if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
-        ]
-        for name in cut_short:
-            own = names.own(self._config.lapse.app_id, name)
-            private = names.private_deliveries(name, found.existing)
-            self._remove([*private, *(one for one in own if one in found.existing)])
-        return self._look() if cut_short else found
-
-    def _note(self, error: KafkaError) -> None:
-        """Keep why a broker could not be spoken to: the last cause, for the tries differ in time only."""
-        if error.name() != "_ALL_BROKERS_DOWN":
-            self._cause = error.str()
-
-    def _look(self) -> Topology:
-        try:
-            metadata = self._admin.list_topics(timeout=_PATIENCE_S)
-        except KafkaException as error:
-            self._admin.poll(0)  # brings what was noted
-            raise TopologyError(
-                f"no answer from Kafka at {self._config.lapse.brokers}: {self._cause or error.args[0].str()}. "
-                "Is it running? `lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another, and "
-                "[security] says how to speak to it"
-            ) from error
-        existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
-        plain = Topology(self._config, existing)
-        names = {topic.name for topic in plain.wanted()}.union(*map(plain.sources, plain.entities()))
-        settings = self._settings_of(names & existing.keys())
-        limits = {topic: int(one[_MOST].value) for topic, one in settings.items()}
-        retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
-        return Topology(self._config, existing, limits, retentions, self._access())
-
-    def _access(self) -> Access | None:
-        """What the cluster says of rights on topics, where that matters."""
-        if not self._config.users:
-            return None
-        try:
-            return access.look(self._admin)
-        except KafkaException as error:
-            raise TopologyError(f"the cluster does not tell its ACLs: {error.args[0].str()}") from error
-
-    def _settings_of(self, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """The settings of topics; without the right to ask, none are known."""
-        found: dict[str, Mapping[str, Any]] = {}
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        for resource, future in (self._admin.describe_configs(resources) if resources else {}).items():
-            try:
-                found[resource.name] = future.result(_PATIENCE_S)
-            except KafkaException:
-                continue
-        return found
-
-    def alter(self, differences: Iterable[Difference]) -> None:
-        """Change settings of topics.
-
-        Raises:
-            TopologyError: the cluster refused one.
-        """
-        resources = [
-            ConfigResource(
-                ResourceType.TOPIC,
-                one.topic,
-                incremental_configs=[
-                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-                    for name, value in one.alter.items()
-                ],
-            )
-            for one in differences
-        ]
-        for resource, future in (self._admin.incremental_alter_configs(resources) if resources else {}).items():
-            try:
-                future.result(_PATIENCE_S)
-            except KafkaException as error:
-                raise TopologyError(f"{resource.name}: could not be changed: {error.args[0].str()}") from error
-
-    def grant(self, differences: Iterable[Difference]) -> None:
-        """Give users and workers the rights that they lack (X4).
-
-        Raises:
-            TopologyError: the cluster refused one.
-        """
-        try:
-            access.give(self._admin, [grant for one in differences for grant in one.grants])
-        except KafkaException as error:
-            raise TopologyError(f"a right could not be given: {error.args[0].str()}") from error
-
-    def _is_retired(self, name: str, found: Topology) -> bool:
-        """Whether the changelog, which goes last, says that an entity is deleted."""
-        changelog = names.changelog(self._config.lapse.app_id, name)
-        if changelog not in found.existing:
-            return False
-        consumer = Consumer({**self._settings, "group.id": changelog, "enable.auto.commit": False})
-        try:
-            place = TopicPartition(changelog, 0, OFFSET_BEGINNING)
-            _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
-            consumer.assign([place])
-            retired, waited_until = False, time.monotonic() + _PATIENCE_S
-            while end and consumer.position([place])[0].offset < end and time.monotonic() < waited_until:
-                for message in consumer.consume(1_000, 0.2):
-                    key, value = message.key(), message.value()
-                    if message.error() is None and isinstance(key, bytes) and key[:1] == RETIREMENT:
-                        retired = value is not None and Retirement.decode(value).phase is Phase.RETIRED
-            return retired
-        except KafkaException as error:
-            raise TopologyError(f"{changelog}: cannot be read: {error.args[0].str()}") from error
-        finally:
-            consumer.close()
-
-    def _remove(self, topics: list[str]) -> None:
-        for name, future in self._admin.delete_topics(topics, operation_timeout=_PATIENCE_S).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                    raise TopologyError(
-                        f"{name}: what is left of a deleted entity could not be removed: {error.args[0].str()}"
-                    ) from error
-
-    def create(self, topics: Iterable[Wanted]) -> None:
-        """Create topics, and wait until they exist.
-
-        Raises:
-            TopologyError: the cluster refused one.
-        """
-        new = [
-            NewTopic(topic.name, topic.partitions, self._config.lapse.replication_factor, config=topic.config)
-            for topic in topics
-        ]
-        if not new:
-            return
-        for name, future in self._admin.create_topics(new, operation_timeout=_PATIENCE_S).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    raise TopologyError(f"{name}: could not be created: {error.args[0].str()}") from error
-
-    def stamped_by_broker(self, topics: Iterable[str]) -> dict[str, bool]:
-        """Which topics have `LogAppendTime`."""
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        answers = self._admin.describe_configs(resources) if resources else {}
-        return {
-            resource.name: future.result()["message.timestamp.type"].value == "LogAppendTime"
-            for resource, future in answers.items()
-        }
