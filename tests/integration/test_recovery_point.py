@@ -16,7 +16,17 @@ def bookmarks(here: Deployment, queue: str) -> list[str]:
 
 
 def holds(here: Deployment, queue: str, expected: list[str]) -> None:
-    until(lambda: bookmarks(here, queue) == expected, f"{queue}: {expected}")
+    seen: list[str] = []
+
+    def as_expected() -> bool:
+        seen[:] = bookmarks(here, queue)
+        return seen == expected
+
+    try:
+        until(as_expected, queue)
+    except AssertionError:
+        assert seen == expected  # noqa: PT017  # it shows what differs
+        raise
 
 
 @pytest.mark.feature("Q16")

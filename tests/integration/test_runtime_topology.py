@@ -126,7 +126,7 @@ def test_apply_sizes_what_holds_payloads_above_its_sources_and_raises_a_letter_t
         resource = ConfigResource(ResourceType.TOPIC, topic)
         return int(admin(here).describe_configs([resource])[resource].result(15)["max.message.bytes"].value)
 
-    assert limit_of(letters) == needed
+    until(lambda: limit_of(letters) == needed, "the broker tells of the change")  # it decides first, and learns then
     assert limit_of(f"lapse.{here.name('q')}.deliveries") == needed
     assert limit_of(f"lapse.{here.name('small')}.deliveries") == 8 << 20
     assert limit_of(f"lapse.sow.{here.name('prices')}") == 8 << 20

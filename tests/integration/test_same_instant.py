@@ -17,7 +17,7 @@ from support.kcat import Kcat
 from support.log import header, texts, until, write
 
 _DUE_IN_MS = 1_500
-_LEASED_WITHIN_MS = 8_000
+_LEASED_WITHIN_MS = 20_000
 
 
 class Scribe:
@@ -64,12 +64,15 @@ def test_what_is_due_at_the_same_millisecond_happens_in_the_contracts_order(depl
     leased = [one.write("tied", f"leased {at}", headers=_ttl(ttl_ms))[0] for at, ttl_ms in enumerate(ttls_ms)]
     assert [written.offset for written in leased] == [0, 1, 2, 3, 4]
     kcat.deliveries(5, "s")
+    due_ms = leased[2].timestamp_ms + _LEASED_WITHIN_MS + _DUE_IN_MS
+    one.write("tied", "expires", "settled before", headers=[("lapse-expires-at-ms", b"%d" % due_ms)])
+    one.write("tied", "comes", "comes and goes", headers=[("lapse-enqueue-at-ms", b"%d" % due_ms)])
+    # Read before the worker dies: which of two topics it reads first when it comes back is not said.
+    until(lambda: len(kcat.ask("sow")["messages"]) == 9, "all are read")
     worker.kill()
 
     before_ms = broker_now_ms()
-    due_ms = max(before_ms, leased[2].timestamp_ms + _LEASED_WITHIN_MS) + _DUE_IN_MS
-    one.write("tied", "expires", "settled before", headers=[("lapse-expires-at-ms", b"%d" % due_ms)])
-    one.write("tied", "comes", "comes and goes", headers=[("lapse-enqueue-at-ms", b"%d" % due_ms)])
+    assert before_ms < due_ms - 2, "the machine is too slow for this test"
     with Scribe(one, "tied") as scribe:
         mine = {"subscription": "s"}
 
@@ -85,7 +88,7 @@ def test_what_is_due_at_the_same_millisecond_happens_in_the_contracts_order(depl
         say(due_ms, "too late", "renew", "1#1")
         say(due_ms, "then", "acknowledge", "2#1", "5", "8")
         say(due_ms, "cancelled", "cancel", "3#1")
-    until(lambda: broker_now_ms() > due_ms, "the instant is over")
+    until(lambda: broker_now_ms() > due_ms, "the instant is over", 60)
     worker.start().wait_for_shards(1)
 
     told = {ident: kcat.answer(ident) for ident in ("renewed", "delayed", "in time", "too late", "then", "cancelled")}

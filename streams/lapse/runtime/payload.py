@@ -250,7 +250,9 @@ class LogReader:
         consumer = await self._consumer(tp)
         if self._next.get(tp) != first:
             begin = (await asyncio.wait_for(consumer.beginning_offsets([tp]), _PATIENCE_S))[tp]
-            consumer.seek(tp, max(first, begin))
+            first = max(first, begin)
+            last = max(last, begin)
+            consumer.seek(tp, first)
         log_end = (await asyncio.wait_for(consumer.end_offsets([tp]), _PATIENCE_S))[tp]
         if first >= log_end:
             # Reading there would begin again at the log's start, over and over.
