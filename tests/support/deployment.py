@@ -181,9 +181,11 @@ class Deployment:
         return worker.start()
 
     def logs(self, length: int = 4000) -> str:
-        """The end of every worker's log."""
+        """The end of every worker's log, and more of it where a worker ended by itself."""
         return "\n".join(
-            f"--- {worker.log.name} (exit code {worker.code})\n{worker.text[-length:]}" for worker in self.workers
+            f"--- {worker.log.name} (exit code {worker.code})\n"
+            f"{worker.text[-(length if worker.running or worker.code == -signal.SIGKILL else 10 * length) :]}"
+            for worker in self.workers
         )
 
     def close(self) -> None:

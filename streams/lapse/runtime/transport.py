@@ -65,6 +65,15 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._fetch_max_wait_ms = FETCH_MAX_WAIT_MS
         return consumer
 
+    async def _commit(self, offsets: Mapping[TP, int]) -> bool:
+        """Commit what is still assigned.
+
+        Faust crashes where nothing of it is: what is read changed (a queue was deleted) while it was about to commit.
+        """
+        assigned = self.assignment()
+        there = {tp: offset for tp, offset in offsets.items() if tp in assigned}
+        return bool(there) and await super()._commit(there)
+
     async def leave(self) -> None:
         """Leave the group."""
         await self.call_thread(self._ensure_consumer().unsubscribe)
