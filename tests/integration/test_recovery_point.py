@@ -25,7 +25,7 @@ def holds(here: Deployment, queue: str, expected: list[str]) -> None:
     try:
         until(as_expected, queue)
     except AssertionError:
-        assert seen == expected  # noqa: PT017  # it shows what differs
+        assert seen == expected  # it shows what differs
         raise
 
 

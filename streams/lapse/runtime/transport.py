@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final
 
 import aiokafka
 from aiokafka.consumer import fetcher
+from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
@@ -218,13 +219,13 @@ class BatchConsumer(driver.Consumer):
         """Go on where the shards are, wherever that is known."""
         try:
             await super().perform_seek()
-        except AssertionError:
-            return  # aiokafka has nothing assigned: the group rebalances once more, and seeks at the end of that
-        assigned = self.assignment()
-        for tp, readers in list(self._readers.items()):
-            if tp in assigned and readers.received:
-                await self.seek(tp, min(readers.received.values()))
-                self._read_offset[tp] = None
+            assigned = self.assignment()
+            for tp, readers in list(self._readers.items()):
+                if tp in assigned and readers.received:
+                    await self.seek(tp, min(readers.received.values()))
+                    self._read_offset[tp] = None
+        except (AssertionError, IllegalStateError):
+            return  # aiokafka has this assigned no more: the group rebalances once more, and seeks at the end of that
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
         """Nothing: gaps are counted by the shards."""
@@ -243,9 +244,16 @@ class BatchConsumer(driver.Consumer):
         return min(readers.finished.values()) if readers is not None and readers.finished else None
 
     async def next_offset(self, tp: TP) -> int:
-        """What the consumer will read next from a partition, markers behind its last record counted as read."""
+        """What the consumer will read next from a partition, markers behind its last record counted as read.
+
+        Returns:
+            -1 while the group rebalances: it has nothing assigned then, and has read nothing to the end.
+        """
         consumer = self._thread._ensure_consumer()
-        return int(await self._thread.call_thread(consumer.position, tp))
+        try:
+            return int(await self._thread.call_thread(consumer.position, tp))
+        except IllegalStateError:
+            return -1
 
 
 class BatchTransport(driver.Transport):
