@@ -96,6 +96,11 @@ class Credits:
             self.max_backlog = max_backlog
             self._deal()
 
+    def open(self, max_backlog: int) -> None:
+        """Deal out for the first time, once it is known what all queues allow; none of it was dealt before."""
+        self.max_backlog = max_backlog
+        self._deal()
+
     def grow(self, count: int) -> None:
         """Take in more shards; they get credit as the others, who are told to do with less, confirm it."""
         for shard in range(self._shards, self._shards + count):

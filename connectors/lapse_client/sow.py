@@ -169,15 +169,17 @@ class SowClient:
         wait_until_gone(self._connection, self.topic, self._timeout_s)
         return answer.counts
 
-    def subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int = 10_000) -> SowSubscription:  # noqa: A002
+    def subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int | None = None) -> SowSubscription:  # noqa: A002
         """Return updates from now on, to be opened with `with`; see `SowSubscription`."""
         return self._subscription("subscribe", filter, heartbeat_timeout_ms)
 
-    def sow_and_subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int = 10_000) -> SowSubscription:  # noqa: A002
+    def sow_and_subscribe(
+        self, filter: str | None = None, *, heartbeat_timeout_ms: int | None = None
+    ) -> SowSubscription:  # noqa: A002
         """Return the current records, then updates, without a gap or a repeat between them."""
         return self._subscription("sow_and_subscribe", filter, heartbeat_timeout_ms)
 
-    def delta_subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int = 10_000) -> SowSubscription:  # noqa: A002
+    def delta_subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int | None = None) -> SowSubscription:  # noqa: A002
         """Return updates from now on, changed fields only."""
         return self._subscription("delta_subscribe", filter, heartbeat_timeout_ms)
 
@@ -216,7 +218,7 @@ class SowClient:
         for query in list(self._queries):
             query.arrivals.end(error)
 
-    def _subscription(self, manner: Manner, text: str | None, heartbeat_timeout_ms: int) -> SowSubscription:
+    def _subscription(self, manner: Manner, text: str | None, heartbeat_timeout_ms: int | None) -> SowSubscription:
         self._live()
         return SowSubscription(
             self._connection,

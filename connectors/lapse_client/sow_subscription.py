@@ -30,6 +30,9 @@ _TICK_S: Final = 0.05
 _MOST_WAITING: Final = 50_000
 """Updates that may wait for the application before reading pauses."""
 
+_UNTIL_TOLD_MS: Final = 3_000
+"""The heartbeat timeout that is gone by until the topic's is told, in ms."""
+
 _BEGIN: Final = "group-begin"
 _END: Final = "group-end"
 
@@ -46,7 +49,7 @@ class SowSubscription:
         shards: how many it has.
         manner: subscribe, sow_and_subscribe or delta_subscribe.
         filter: which records; None = all.
-        heartbeat_timeout_ms: silence after which the subscription ends, in ms.
+        heartbeat_timeout_ms: silence after which the subscription ends, in ms; None = the topic's `heartbeat_timeout`.
         timeout_s: how long to wait for answers, in seconds.
     """
 
@@ -58,14 +61,15 @@ class SowSubscription:
         manner: Manner,
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
-        heartbeat_timeout_ms: int = 10_000,
+        heartbeat_timeout_ms: int | None = None,
         timeout_s: float = 30.0,
     ) -> None:
         self.arrivals: Arrivals[SowRecord] = Arrivals()
         self.name = uuid4().hex
         self._manner = manner
         self._filter = filter
-        self._heartbeat_timeout_ms = heartbeat_timeout_ms
+        self._asked_ms = heartbeat_timeout_ms
+        self._heartbeat_timeout_ms = heartbeat_timeout_ms or _UNTIL_TOLD_MS
         self._timeout_s = timeout_s
         self._channel = Channel(connection, [(entity, shards)], self)
         self._channel.ours.add(self.name.encode())
@@ -187,9 +191,7 @@ class SowSubscription:
         self.arrivals.end(self._error)
 
     def _subscribe(self, shard: Shard) -> None:
-        command = self._command(
-            self._manner, filter=self._filter, heartbeat_timeout_ms=self._heartbeat_timeout_ms, answer="all"
-        )
+        command = self._command(self._manner, filter=self._filter, heartbeat_timeout_ms=self._asked_ms, answer="all")
         future = self._channel.send(shard, command)
         future.add_done_callback(lambda done: self._subscribed(shard, done))
 
@@ -201,8 +203,11 @@ class SowSubscription:
             error = CommandFailed(shard.entity, future.result())
         if error is not None:
             self.failed(error)
-        else:
-            self._confirm(shard.index)
+            return
+        told_ms = future.result().counts.get("heartbeat_timeout_ms")
+        if self._asked_ms is None and told_ms:
+            self._heartbeat_timeout_ms = told_ms
+        self._confirm(shard.index)
 
     def _confirm(self, index: int) -> None:
         self._unconfirmed.discard(index)

@@ -13,7 +13,7 @@ from lapse_client.error import EntityDeleted
 from lapse_client.settlement import SettlementResult
 from lapse_client.subscriber import QueueSubscriber
 from support.deployment import Deploy, Deployment
-from support.log import until
+from support.log import header, until
 
 QUEUES = {
     "p-stays": {"partitions": 2},
@@ -22,6 +22,8 @@ QUEUES = {
     "r-goes": {"partitions": 1},
     "s-first": {"partitions": 1},
     "s-second": {"partitions": 1},
+    "t-narrow": {"partitions": 1, "max_per_subscription_backlog": 3},
+    "t-wide": {"partitions": 2, "max_per_subscription_backlog": 50},
 }
 
 pytestmark = pytest.mark.feature("Q3", "X3", "C4")
@@ -53,6 +55,28 @@ def wait_until_removed(deployment: Deployment, stem: str) -> None:
     """The topics of a deleted queue are gone."""
     commands = topic.commands(deployment.name(stem))
     until(lambda: commands not in deployment.connection.partitions(), f"{commands} is removed", 40)
+
+
+def test_the_smallest_cap_of_its_queues_counts_over_all_of_them_from_the_first_delivery_on(lot: Deployment) -> None:
+    for stem, partitions in (("t-narrow", 1), ("t-wide", 2)):
+        for partition in range(partitions):
+            lot.write(stem, *[f"{stem} {number}" for number in range(10)], partition=partition)
+
+    def leased() -> int:
+        return sum(lot.depth(stem)["leased"] for stem in ("t-narrow", "t-wide"))
+
+    tails = [lot.tail(topic.deliveries(lot.name(stem))) for stem in ("t-narrow", "t-wide")]
+    with QueueSubscriber(pattern(lot, "t"), 40, connection=lot.connection) as subscriber:
+        held = receive(subscriber, 3)
+        assert subscriber.receive(1) is None, "more than the smallest cap"
+        assert leased() == 3
+        told = [record for tail in tails for record in tail.poll(1) if header(record, "lapse-kind") == b"delivery"]
+        assert len(told) == 3, "nor was more handed out at the beginning, before all queues had answered"
+        for delivery in held:
+            delivery.acknowledge()
+        for _ in range(27):
+            receive(subscriber, 1)[0].acknowledge()
+    until(lambda: not any(lot.depth(stem)["depth"] for stem in ("t-narrow", "t-wide")), "all are settled")
 
 
 def test_it_goes_on_with_the_others_with_its_whole_backlog_and_joins_a_queue_of_the_same_name_again(

@@ -67,6 +67,19 @@ def test_a_queue_may_allow_less_than_was_asked_for() -> None:
     assert deal.due(1.0) == [(0, 3), (1, 2)]
 
 
+@pytest.mark.feature("Q3")
+@pytest.mark.parametrize(("shards", "allowed"), [(1, 4), (3, 7), (3, 2), (4, 0)])
+def test_nothing_is_dealt_before_it_is_known_what_all_queues_allow(shards: int, allowed: int) -> None:
+    deal = Credits(shards, 0)
+    for grant in deal.due(0.0):
+        assert grant.credit == 0
+        deal.answered(grant.shard, 0, 0.0)
+    deal.open(allowed)
+    grants = deal.due(1.0)
+    assert sum(grant.credit for grant in grants) == deal.total() == allowed
+    assert len(grants) == min(shards, allowed)
+
+
 @given(st.integers(1, 6), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 40))
 def test_shards_that_join_get_their_share_once_the_others_have_given_it_back(
     shards: int, joining: list[int], max_backlog: int

@@ -241,6 +241,7 @@ SOW_COMMANDS = (
     _asked("subscribe"),
     _asked("subscribe", subscription="s", top_n=1),
     _asked("subscribe", subscription="s", keys=["k"]),
+    _asked("heartbeat"),
     _asked("heartbeat", subscription="nobody"),
     _asked("subscribe", subscription="s", heartbeat_timeout_ms=0),
 )

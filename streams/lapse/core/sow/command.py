@@ -157,8 +157,9 @@ class Commands:
             case "sow_delete":
                 return self._sow_delete(command, at_ms, step, restriction)
             case "subscribe" | "sow_and_subscribe" | "delta_subscribe":
-                self._subscribe(command, at_ms, step, restriction)
-                return None if command.command == "sow_and_subscribe" else {}
+                subscription = self._subscribe(command, at_ms, step, restriction)
+                # The answer of sow_and_subscribe comes behind the records, and says the same.
+                return None if subscription.querying else {"heartbeat_timeout_ms": subscription.heartbeat_timeout_ms}
             case "unsubscribe":
                 self._subscriber(command, at_ms, step)
                 self.end(command.subscription, at_ms, step, "")
@@ -247,7 +248,7 @@ class Commands:
                 removed += 1
         return {"removed": removed, "skipped": skipped}
 
-    def _subscribe(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:
+    def _subscribe(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> Subscription:
         if not command.subscription:
             raise CommandRefused("a subscription needs a name: set the field subscription")
         if command.keys or command.bookmarks:
@@ -278,6 +279,7 @@ class Commands:
         )
         if queried:
             self._begin_query(subscriber, at_ms, step, command)
+        return subscription
 
     def _delete_unseen(self, name: bytes, entry: bytes | None, at_ms: int, step: Step) -> None:
         """Delete a key that is not there, or has expired: updates stamped before may not have been read yet (C1)."""
@@ -309,6 +311,7 @@ class Commands:
             predicates=subscriber.predicates,
             batch_size=subscription.batch_size,
             at_ms=at_ms,
+            heartbeat_timeout_ms=subscription.heartbeat_timeout_ms,
             answered=command is None or command.answer == "all",
         )
         subscriber.query = Query.begin(self._state, inquiry, step)
@@ -327,6 +330,8 @@ class Commands:
         step.departures.append(Departure(Happening.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
 
     def _subscriber(self, command: Command, at_ms: int, step: Step) -> Subscriber:
+        if not command.subscription:
+            raise CommandRefused(f"{command.command} needs the name of a subscription: set the field subscription")
         subscriber = self._state.subscribers.get(command.subscription)
         if subscriber is not None and subscriber.lost_at_ms <= at_ms:
             self.lose(command.subscription, at_ms, step)

@@ -36,6 +36,7 @@ class Inquiry:
         batch_size: records in one batch.
         at_ms: the instant of the command, ms since the epoch.
         answered: whether a reply follows the group's end.
+        heartbeat_timeout_ms: of the subscription that follows; the reply says it. 0 = none does.
     """
 
     command_id: str
@@ -50,6 +51,7 @@ class Inquiry:
     batch_size: int = 500
     at_ms: int = 0
     answered: bool = True
+    heartbeat_timeout_ms: int = 0
 
 
 class Query:
@@ -241,7 +243,9 @@ class Query:
         self._let_go()
         step.messages.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
         if inquiry.answered:
-            counts = (("records", self._sent),)
+            counts: tuple[tuple[str, int], ...] = (("records", self._sent),)
+            if inquiry.heartbeat_timeout_ms:
+                counts += (("heartbeat_timeout_ms", inquiry.heartbeat_timeout_ms),)
             step.replies.append(
                 Reply(inquiry.command_id, inquiry.command, inquiry.subscription, inquiry.at_ms, counts=counts)
             )

@@ -51,11 +51,13 @@ class SowEstate:
                 self._departures.expire(name, entry, now_ms, step)
             else:
                 self._departures.purge(name, entry, now_ms, step)
-        for name, _ in list(state.schedule):
+        for name, _ in list(islice(state.schedule, _AT_ONCE)):
             self._life.purge_version(name, now_ms, step)
-        for name in list(state.graves):
+        if state.entries or state.schedule:
+            return False
+        for name in list(islice(state.graves, _AT_ONCE)):
             state.change(step, journal.GRAVE + name[1:], None)
-        return not state.entries
+        return not state.graves
 
     def say(self, word: Word, step: Step) -> None:
         """Send a word."""
