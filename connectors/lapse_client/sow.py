@@ -175,7 +175,7 @@ class SowClient:
 
     def sow_and_subscribe(
         self, filter: str | None = None, *, heartbeat_timeout_ms: int | None = None
-    ) -> SowSubscription:  # noqa: A002
+    ) -> SowSubscription:
         """Return the current records, then updates, without a gap or a repeat between them."""
         return self._subscription("sow_and_subscribe", filter, heartbeat_timeout_ms)
 
