@@ -174,7 +174,10 @@ class SowClient:
         return self._subscription("subscribe", filter, heartbeat_timeout_ms)
 
     def sow_and_subscribe(
-        self, filter: str | None = None, *, heartbeat_timeout_ms: int | None = None
+        self,
+        filter: str | None = None,  # noqa: A002
+        *,
+        heartbeat_timeout_ms: int | None = None,
     ) -> SowSubscription:
         """Return the current records, then updates, without a gap or a repeat between them."""
         return self._subscription("sow_and_subscribe", filter, heartbeat_timeout_ms)
