@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import orjson
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -45,7 +49,9 @@ def follow(
     every: str | None = None,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
-    """Run a stream until it has read what there is, or until it is interrupted.
+    """Run a stream until it has read what there is, or until a SIGINT (Ctrl-C) or SIGTERM ends it.
+
+    A batch that is cut short so is done again by the next run.
 
     Args:
         source: a streaming DataFrame on Kafka.
@@ -73,31 +79,59 @@ def follow(
     standing = Standing()
     seen: set[int] = set()
     records = 0
-    try:
-        while True:
-            ended = query.awaitTermination(_LOOK_EVERY_S)
-            for progress in query.recentProgress:
-                told: Mapping[str, Any] = orjson.loads(progress.json)
-                if told["batchId"] in seen:
-                    continue
-                if told["numInputRows"]:
-                    seen.add(told["batchId"])
-                records += told["numInputRows"]
-                standing = _standing(told, records)
-            if watch is not None:
-                watch(standing)
-            if standing.batch >= 0:
-                output.put_text(LAG_FILE, orjson.dumps(asdict(standing), option=orjson.OPT_INDENT_2).decode())
-            if ended:
+    with _interruption() as interrupted:
+        try:
+            while not interrupted.is_set():
+                ended = query.awaitTermination(_LOOK_EVERY_S)
+                for progress in query.recentProgress:
+                    told: Mapping[str, Any] = orjson.loads(progress.json)
+                    if told["batchId"] in seen:
+                        continue
+                    if told["numInputRows"]:
+                        seen.add(told["batchId"])
+                    records += told["numInputRows"]
+                    standing = _standing(told, records)
+                if watch is not None:
+                    watch(standing)
+                if standing.batch >= 0:
+                    output.put_text(LAG_FILE, orjson.dumps(asdict(standing), option=orjson.OPT_INDENT_2).decode())
+                if ended:
+                    break
+        except (StreamingQueryException, Py4JError) as error:
+            if interrupted.is_set():  # whoever ends us may have ended the JVM as well
                 return standing
-    except KeyboardInterrupt:
-        return standing
-    except StreamingQueryException as error:
-        if faults:
-            raise faults[0] from error
-        raise
+            if faults:
+                raise faults[0] from error
+            raise
+        finally:
+            with suppress(Py4JError):
+                query.stop()
+    return standing
+
+
+@contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """Set an event where a signal asks for the end; a second one ends the process at once.
+
+    An exception from a signal's handler would break into the conversation with the JVM, wherever that is.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, _: object) -> None:
+        asked.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield asked
     finally:
-        query.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _standing(told: Mapping[str, Any], records: int) -> Standing:
