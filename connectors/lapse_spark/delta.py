@@ -22,6 +22,8 @@ from lapse_spark.session import knows_delta
 Kind = Literal["parquet", "delta"]
 
 _LOG: Final = "_delta_log"
+_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_LISTING_DEFAULT: Final = "10000"
 
 
 def is_here(path: str) -> bool:
@@ -128,7 +130,15 @@ class DeltaOutput(Output):
         return int(done[0][0])
 
     def _vacuum(self, table: str) -> None:
-        self._spark.sql(f"VACUUM {self._named(table)}")
+        # Unless it is told otherwise, Spark looks for files with ten thousand tasks: minutes for the files of a day.
+        conf = self._spark.conf
+        said = conf.get(_LISTING)
+        if said == _LISTING_DEFAULT:
+            conf.set(_LISTING, str(2 * self._spark.sparkContext.defaultParallelism))
+        try:
+            self._spark.sql(f"VACUUM {self._named(table)}")
+        finally:
+            conf.set(_LISTING, said or _LISTING_DEFAULT)
 
     def _named(self, table: str) -> str:
         """The table as SQL names it: by its whole address."""

@@ -13,7 +13,7 @@ from typing import Any, Final, ParamSpec
 
 import click
 import orjson
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
