@@ -380,7 +380,6 @@ class QueueState:
             source = self.sources[run.source]
             source.add(run.offset, segment.base + run.slot, run.count)
             source.next_offset = max(source.next_offset, run.offset + run.count)
-        self.next_place = max(self.next_place, segment.base + segment.used)
         self.segments.make_room()
 
     def settle_indexes(self) -> None:
