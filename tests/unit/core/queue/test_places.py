@@ -56,3 +56,20 @@ def test_a_range_of_which_every_other_message_is_settled_takes_a_bit_for_each_in
     assert {name: one.outstanding for name, one in restored.subscriptions.items()} == {"inky": 0, "blinky": count // 2}
     states = [segment.state[: segment.used].tolist() for segment in restored.segments.values()]
     assert states == [segment.state[: segment.used].tolist() for segment in shard.state.segments.values()]
+
+
+@pytest.mark.feature("Q16", "X7")
+@pytest.mark.parametrize(("count", "bits"), [(4_096, True), (4_097, False), (20_000, False)])
+def test_a_long_range_among_many_short_ones_comes_back_whole(count: int, bits: bool) -> None:
+    places = [(2 * number, 1) for number in range(2_000)] + [(8_192, count)]
+    packed, as_bits = pack(places)
+    assert as_bits is bits
+    assert unpack(packed, as_bits) == places
+
+
+@pytest.mark.feature("Q16", "X7")
+def test_places_that_lie_far_apart_take_no_more_as_bits_than_as_ranges() -> None:
+    places = [(10_000 * number, 1) for number in range(200)]
+    packed, as_bits = pack(places)
+    assert len(packed) == size_of(places) == 16 * 200
+    assert unpack(packed, as_bits) == places

@@ -31,6 +31,7 @@ class Temporary:
     def __init__(self, **more) -> None:
         self.settings = settings(**more)
         self.log: dict[bytes, bytes | None] = {}
+        self.written: list[bytes] = []
         self.epoch = 0
         self.now_ms = T0
         self.begin()
@@ -52,7 +53,9 @@ class Temporary:
 
     def commit(self, step: Step) -> Step:
         if step.changes:
-            self.log.update(self.journal.encode(step))
+            items = self.journal.encode(step)
+            self.written += [key for key, _ in items]
+            self.log.update(items)
         return step
 
     def at(self, now_ms: int) -> Step:
@@ -182,8 +185,8 @@ def test_use_that_the_journal_was_not_told_of_counts_after_a_restart() -> None:
     for _ in range(1_000):
         queue.now_ms += 7
         queue.use(lambda step: None)
-    used_ms, written = queue.now_ms, sum(key[:1] == b"u" for key in queue.log)
-    assert written == 1
+    used_ms, written = queue.now_ms, sum(key[:1] == b"u" for key in queue.written)
+    assert written == 2, "at the beginning, and after five seconds of seven"
     queue.begin()
     assert queue.shard.next_due_ms() >= used_ms + IDLE_MS
 
@@ -206,6 +209,24 @@ def test_a_queue_that_is_not_temporary_journals_nothing_and_never_ends() -> None
     queue.at(T0 + 1_000 * IDLE_MS)
     assert not queue.ended
     assert queue.shard.state.ending.used is None
+
+
+@pytest.mark.feature("Q18", "C39")
+@pytest.mark.parametrize("subscribed", [False, True])
+def test_a_shard_that_is_not_idle_says_since_when_and_with_a_subscription_it_is_used_now(subscribed: bool) -> None:
+    shards = [QueueShard(settings(partition=partition, shards=2)) for partition in (0, 1)]
+    for shard in shards:
+        shard.take_over(T0, Step())
+    used_ms, now_ms, step = T0 + MINUTE_MS, T0 + IDLE_MS, Step()
+    shards[1].use(used_ms, Step())
+    if subscribed:
+        shards[1].subscribe("s", "c", 1, 2 * IDLE_MS, "", used_ms, Step())
+    shards[0].advance(now_ms, step)
+    while step.words:
+        word = step.words.pop(0)
+        shards[word.to].agreement.hear(word, now_ms, step)
+    assert not shards[0].agreement.retired
+    assert shards[0].next_due_ms() == (now_ms if subscribed else used_ms) + IDLE_MS
 
 
 @pytest.mark.feature("C4", "Q16")

@@ -5,6 +5,7 @@ import pytest
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.step import Step
 from lapse.core.reason import Reason
 from unit.core.queue.world import World, small
 
@@ -83,6 +84,17 @@ def test_a_subscription_gets_no_more_than_its_backlog_and_the_queues_cap() -> No
     assert one.deliver() == {}
     one.subscribe("inky", 10)
     assert got(one.deliver(), "inky") == [1, 2]
+
+
+@pytest.mark.feature("Q3", "D4")
+def test_a_new_subscription_is_told_and_one_with_new_options_is_not() -> None:
+    one, step = world(max_backlog=5), Step()
+    for client, asked, gets in (("first", 9, 5), ("second", 3, 3)):
+        known = one.shard.subscribe("inky", client, asked, MINUTE_MS, "", one.now_ms, step)
+        assert (known.id, known.client, known.max_backlog) == ("inky", client, gets)
+    assert [(told.kind, told.subscription, told.detail) for told in step.happenings] == [
+        ("subscribed", "inky", "first")
+    ]
 
 
 @pytest.mark.feature("Q7")
@@ -283,6 +295,33 @@ def test_scheduled_messages_take_their_places_in_the_order_of_their_instants() -
         one.advance(1_000)
         one.subscribe("inky", 10)
         assert got(one.deliver(), "inky") == [3, 1, 2, 0]
+
+
+@pytest.mark.feature("C11", "L5")
+def test_each_scheduled_message_comes_at_its_instant_whatever_is_due_later() -> None:
+    one = world()
+    for after_ms in (30, 10, 20, 90):
+        one.publish("orders", enqueue_at_ms=one.now_ms + after_ms)
+    one.read("orders")
+    for count in range(3):
+        one.advance(9)
+        assert one.shard.depth()["available"] == count
+        one.advance(1)
+        assert one.shard.depth()["available"] == count + 1
+
+
+@pytest.mark.feature("Q15", "C11", "C27")
+def test_a_peek_turns_pages_over_what_stands_then_what_is_scheduled_then_what_dies() -> None:
+    one = world(expiration=ON)
+    for said in ({}, {"ttl_ms": 900}, {}, {"enqueue_at_ms": 1_500}, {"enqueue_at_ms": 1_300, "ttl_ms": 70}):
+        one.publish("orders", **said)
+    one.read("orders")
+    one.refusing = 1
+    one.settle("expire", "inky", at(0, 1))
+    assert [bookmark[2] for bookmark in one.peek()] == [2, 4, 3, 0, 1]
+    for skip in range(6):
+        for limit in range(3):
+            one.peek(skip=skip, limit=limit)  # compares each row
 
 
 @pytest.mark.feature("D4", "L5")
@@ -520,6 +559,34 @@ def test_it_counts_too_if_it_is_stale_and_the_second_one_is_not(verb: str) -> No
     assert answers == ["stale", "stale", "settled", "stale", "stale", "settled", "stale"]
 
 
+@pytest.mark.feature("C16", "C13")
+def test_of_several_that_were_stale_each_counts_for_its_own_bookmark() -> None:
+    one = with_messages(2)
+    one.subscribe("inky", 2)
+    one.deliver()
+    claims = at(0, token=9), at(1, token=9), at(1, token=1)
+    assert one.settle("cancel", "inky", *claims) == ["stale"] * 3
+
+
+@pytest.mark.feature("Q8", "D4")
+def test_acknowledgments_that_follow_one_another_are_told_in_one_event() -> None:
+    one, step = with_messages(3), Step()
+    one.subscribe("inky", 3)
+    one.deliver()
+    one.shard.settle(Verb.ACKNOWLEDGE, "inky", [at(0), at(1), at(2)], one.now_ms, step)
+    assert [(told.kind, told.messages.offsets.tolist()) for told in step.happenings] == [("acknowledged", [0, 1, 2])]
+
+
+@pytest.mark.feature("Q8", "Q3")
+def test_under_sublet_a_range_frees_the_places_of_each_holder() -> None:
+    one = with_messages(3, leasing=Leasing.SUBLET, fairness=Fairness.ROUND_ROBIN)
+    one.subscribe("inky", 2)
+    one.subscribe("blinky", 1)
+    assert got(one.deliver(), "inky") == [0, 2]
+    assert one.settle("acknowledge", "clyde", at(0, 2)) == ["settled"] * 3
+    assert [known.outstanding for known in one.shard.state.subscriptions.values()] == [0, 0]
+
+
 @pytest.mark.feature("C16", "Q8")
 def test_one_claim_over_segments_that_it_empties_on_the_way() -> None:
     one = world(dead_letter_topic="")
@@ -688,3 +755,30 @@ def test_under_strict_a_stranger_is_nobody_and_holds_nothing() -> None:
     one.deliver()
     assert one.settle("acknowledge", "stranger", Claim("orders", 0, 0, 3)) == ["not_holder"] * 4
     assert one.settle("renew", "stranger", Claim("orders", 0, 0, 3)) == ["not_holder"] * 4
+
+
+@pytest.mark.feature("C23", "L11")
+def test_a_lowered_limit_takes_out_what_is_beyond_it_and_leaves_what_expired_to_its_timer() -> None:
+    one = world(expiration=ON)
+    one.publish("orders")
+    one.publish("orders", ttl_ms=50)
+    one.read("orders")
+    one.subscribe("inky")
+    one.deliver()
+    one.settle("cancel", "inky", at(0))
+    one.unsubscribe("inky")
+    one.commit()
+    one.now_ms += 50
+    one.crash(QueueSettings(name="orders", lease_ms=100, expiration=ON, max_deliveries=1))
+    assert [(gone.bookmark[2], gone.reasons) for gone in one._last_gone] == [(0, ("max_deliveries",))]
+    assert [(gone.bookmark[2], gone.reasons) for gone in one.advance()] == [(1, ("time_limit",))]
+
+
+@pytest.mark.feature("X6", "L12")
+def test_a_repeat_with_a_lifetime_that_cannot_be_read_is_a_repeat() -> None:
+    one = world(dedup_window_ms=MINUTE_MS)
+    one.publish("orders", message_id=b"7")
+    one.publish("orders", message_id=b"7", broken=True)
+    one.publish("orders", message_id=b"8", broken=True)
+    one.read("orders")
+    assert [(gone.bookmark[2], gone.reasons) for gone in one._last_gone] == [(2, ("invalid_lifetime",))]

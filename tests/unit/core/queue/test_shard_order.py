@@ -68,6 +68,36 @@ def test_what_nobody_takes_stays_and_holds_nobody_up() -> None:
     assert got(one.deliver(), "inky") == [0, 1]
 
 
+@pytest.mark.feature("Q14")
+def test_a_message_for_a_subscription_that_is_full_now_does_not_hold_up_the_others() -> None:
+    one = world({"f": 1}, {"f": 1}, STOP)
+    one.subscribe("inky", 1, text="/f = 1")
+    one.subscribe("blinky", 1, text="/b = 'yes'")
+    assert got(one.deliver(), "blinky") == [2]
+
+
+@pytest.mark.feature("Q14", "Q7")
+def test_with_filters_too_the_least_used_subscription_comes_first_whatever_it_had_before() -> None:
+    one = world({"f": 1}, fairness=Fairness.PROPORTIONAL)
+    one.subscribe("inky", 2, text="/f = 1")
+    one.deliver()
+    one.subscribe("blinky", 4, text="/f = 1")
+    publish(one, *({"f": 1} for _ in range(4)))
+    deliveries = one.deliver()
+    assert (got(deliveries, "inky"), got(deliveries, "blinky")) == ([3], [1, 2, 4])
+
+
+@pytest.mark.feature("Q14", "Q15")
+def test_a_filter_is_forgotten_with_its_last_use() -> None:
+    one = world({"f": 1}, {"f": 0})
+    one.subscribe("inky", 1, text="/f = 1")
+    for text in ("/f > 0", "/f = 1"):
+        assert len(one.peek(text)) == 1
+        assert one.shard.matching.active
+    one.unsubscribe("inky")
+    assert not one.shard.matching.active
+
+
 @pytest.mark.feature("Q14", "Q16")
 def test_after_a_crash_payloads_are_judged_before_anything_is_delivered() -> None:
     with small(size=3):
@@ -329,6 +359,26 @@ def test_tops_do_not_pile_up() -> None:
         assert not one.shard.state.index.tops._stale
 
 
+@pytest.mark.feature("Q11", "Q14")
+def test_a_filter_gets_the_best_of_all_segments_in_order() -> None:
+    with small(size=2):
+        one = world(traits=PRIORITY)
+        one.subscribe("inky", 8, text="/f = 1")
+        publish(one, *({"p": rank, "f": 1} for rank in (9, 1, 5, 2, 3, 3, 0, 0)))
+        assert got(one.deliver(), "inky") == [0, 2, 4, 5, 3, 1, 6, 7]
+
+
+@pytest.mark.feature("Q11", "L9")
+def test_by_priority_too_each_delivery_says_its_own_deadline() -> None:
+    with small(size=2):
+        one = world(traits=PRIORITY, expiration=ON)
+        for rank in range(4):
+            publish(one, {"p": rank}, **({} if rank == 2 else {"ttl_ms": 1_000 + rank}))
+        one.subscribe("inky", 4)
+        sent = one.deliver()["inky"]
+        assert [(m.bookmark[2], m.deadline_ms) for m in sent] == [(3, 2_003), (2, None), (1, 2_001), (0, 2_000)]
+
+
 @pytest.mark.feature("Q11", "Q12", "Q20")
 def test_a_trait_counts_while_the_queue_asks_for_it() -> None:
     body = [{"p": 1, **STOP, "g": "x"}, {"p": 2, "g": "x"}, {"p": 3, "g": "x"}]
@@ -342,6 +392,19 @@ def test_a_trait_counts_while_the_queue_asks_for_it() -> None:
     one.commit()
     one.crash(QueueSettings(name="orders", lease_ms=100, traits=everything))
     assert [(sent.bookmark[2], sent.barrier) for sent in one.deliver()["inky"]] == [(0, True), (2, False)]
+
+
+@pytest.mark.feature("Q12", "L5")
+def test_a_scheduled_message_has_the_traits_that_the_queue_asks_for_when_it_enters() -> None:
+    both = TraitReader(PRIORITY.priority, BARRIER.barrier, None)
+    one = world({"p": 1, **STOP}, said={"enqueue_at_ms": 1_500}, traits=both)
+    one.commit()
+    one.crash(QueueSettings(name="orders", lease_ms=100, traits=PRIORITY))
+    one.advance(500)
+    one.commit()
+    one.crash(QueueSettings(name="orders", lease_ms=100, traits=both))
+    one.subscribe("inky")
+    assert [(sent.bookmark[2], sent.barrier) for sent in one.deliver()["inky"]] == [(0, False)]
 
 
 # Barriers
@@ -561,6 +624,18 @@ def test_a_group_waits_for_its_first_message(how: str) -> None:
         one.advance(100)
     assert got(one.deliver(), "inky") == [0]
     assert one.deliver() == {}
+
+
+@pytest.mark.feature("Q20", "Q16")
+def test_a_group_waits_for_what_was_leased_before_a_crash() -> None:
+    one = world({"g": 1}, {"g": 1}, traits=GROUP)
+    one.subscribe("inky", 2)
+    assert got(one.deliver(), "inky") == [0]
+    one.commit()
+    one.crash()
+    assert one.deliver() == {}
+    one.settle("acknowledge", "inky", at(0))
+    assert got(one.deliver(), "inky") == [1]
 
 
 @pytest.mark.feature("Q20", "Q14")

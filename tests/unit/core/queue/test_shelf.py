@@ -116,6 +116,8 @@ def test_a_settlement_and_a_peek_read_what_they_name() -> None:
     assert shelf.read == [4]
     assert [one.offset for one in shard.peek(9 * SIZE, 2)] == [9 * SIZE + 10, 9 * SIZE + 11]
     assert shelf.read == [4, 9]
+    assert [one.offset for one in shard.peek(2 * SIZE, 2)] == [2 * SIZE, 2 * SIZE + 1]
+    assert shelf.read == [4, 9, 2]
     assert shard.depth()["depth"] == DEEP - 10
 
 

@@ -156,6 +156,29 @@ def test_what_came_back_is_not_confirmed_any_more() -> None:
     assert [one.reasons for one in target._last_gone] == [("withdrawn",)]
 
 
+@pytest.mark.feature("Q17")
+@pytest.mark.parametrize("said", [{}, {"enqueue_at_ms": 5_000}])
+def test_a_transfer_is_known_as_long_as_it_holds_anything(said: dict[str, int]) -> None:
+    world = here()
+    fill(world, 2, **said)
+    world.hold("t", ALL)
+    world.confirm("t", HandOver("orders", 0, 0, 1, "orders", 0, 0))
+    world.finish_transfer("t")
+    assert [one.offset for one in world.shard.held("t")] == [1]
+    assert world.hand_back("t") == 1
+    assert not list(world.shard.state.transfers)
+
+
+@pytest.mark.feature("Q17")
+def test_what_is_not_held_is_not_said_to_be_though_more_is_held_than_is_asked_for() -> None:
+    world = here()
+    fill(world, 6)
+    assert not world.hold("t", Claim("orders", 0, 0, 2))
+    outcomes, more = world.shard.hold("t", "", [ALL], 1, world.now_ms, Step())
+    assert [(one.first, one.last, str(one.result)) for one in outcomes] == [(0, 2, "settled")]
+    assert more
+
+
 @pytest.mark.feature("Q17", "L5")
 def test_a_schedule_goes_along() -> None:
     source, target = here(), there()

@@ -4,6 +4,7 @@ import pytest
 
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim
+from lapse.core.queue.step import Step
 from unit.core.queue.world import World, small
 
 
@@ -29,6 +30,19 @@ def test_what_the_log_no_longer_has_leaves_scheduled_messages_too() -> None:
     one.commit()
     one.crash()
     assert one.shard.depth()["depth"] == 1
+
+
+@pytest.mark.feature("C40", "X7")
+def test_scheduled_messages_leave_a_bounded_number_at_a_time_too() -> None:
+    with small():
+        one = world(0)
+        for _ in range(5):
+            one.publish("orders", enqueue_at_ms=one.now_ms + 500)
+        one.read("orders")
+        left = []
+        while not one.shard.log_begins("orders", 0, 5, one.now_ms, Step()):
+            left.append(one.shard.depth()["scheduled"])
+        assert left == [3, 1]
 
 
 @pytest.mark.feature("C40")

@@ -655,6 +655,7 @@ class World:
         if self.room is not None:
             assert state.segments._loaded.keys() <= state.segments._used.keys() | state.segments._weights.keys()
             assert not state.segments._loaded.keys() & state.segments._seen.keys()
+            assert state.segments._weight == sum(state.segments._weights.values())
             for index, label in state.segments._labels.items():
                 segment = state.segments.look(index)
                 assert Label.of(segment) == label
@@ -768,6 +769,8 @@ def _bookmarks(claim: Claim) -> list[Bookmark]:
 
 
 def _singly(outcomes: Iterable[Outcome]) -> list[tuple[Bookmark, str]]:
+    outcomes = list(outcomes)
+    assert all(one.first <= one.last for one in outcomes), "an answer about nothing"
     return [
         ((one.topic, one.partition, offset), str(one.result))
         for one in outcomes
