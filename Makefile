@@ -26,7 +26,7 @@ demo: setup ## Show queues, lifetimes and dead letters at work, on a broker of i
 	@$(BIN)/lapse demo $(ARGS)
 
 test: setup ## Run unit, integration and acceptance tests, against a real Kafka broker
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
 
 check: setup ## Check format, style, types and the direction of imports
 	@$(BIN)/ruff format --check .

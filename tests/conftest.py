@@ -36,33 +36,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _HERE = Path(__file__).parent
 _RINGS = ("integration", "acceptance")
 
-# Files that take minutes are begun first, the longest before the others: processes share the files (`--dist loadfile`
-# with `--no-loadscope-reorder`), and one that begins such a file last works on alone. Spark and others take turns.
-_BEGUN_FIRST = (
-    "test_spark_monitor",
-    "test_demo",
-    "test_queue_crashes",
-    "test_spark_delta",
-    "test_runtime_recovery",
-    "test_sow_recovery",
-    "test_secured",
-    "test_spark_ledger",
-    "test_replicate",
-    "test_spark_cluster",
-    "test_deletion",
-    "test_access",
-    "test_runtime_topology",
-    "test_dying",
-    "test_standby",
-    "test_sow_worker",
-    "test_topic_identity",
-    "test_sow_crashes",
-    "test_kafka_command",
-    "test_state_on_disk",
-    "test_entitlements",
-    "test_documented_commands",
-)
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -76,8 +49,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if faults := unknown_numbers(items, promises()):
         raise pytest.UsageError("\n".join(faults))
-    turns = {stem: turn for turn, stem in enumerate(_BEGUN_FIRST)}
-    items.sort(key=lambda item: turns.get(item.path.stem, len(turns)))
     for item in items:
         ring = item.path.relative_to(_HERE).parts[0] if item.path.is_relative_to(_HERE) else ""
         if ring in _RINGS:
