@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -146,4 +147,4 @@ class ShardFigures:
 
     def journaled(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Count what was written to the journal."""
-        self.journal_bytes += sum(len(key) + len(value or b"") for key, value in items)
+        self.journal_bytes += sum(map(len, filter(None, chain.from_iterable(items))))

@@ -106,6 +106,8 @@ class Runner:
         self._ticker = Ticker(f"{entity}, partition {partition}", commands, machine, producer, clock)
         self._sent: deque[asyncio.Future[Any]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._writing_before: asyncio.Task[None] | None = None
         self._journaled_at = 0.0
         self._more = False
         self._taken_ahead = self._turns_ahead = 0
@@ -188,11 +190,14 @@ class Runner:
     async def _run(self) -> None:
         try:
             while True:
-                self._idle.set()
-                if not self._more:
-                    await self._news.wait()
-                await self._may_run.wait()
-                self._idle.clear()
+                if not self._may_run.is_set():
+                    await self._written()
+                if self._writing is None:
+                    self._idle.set()
+                    if not self._more:
+                        await self._news.wait()
+                    await self._may_run.wait()
+                    self._idle.clear()
                 self._news.clear()
                 await self._step()
                 if self.machine.laid_down and not (self._taken_ahead or self._turns_ahead):
@@ -246,23 +251,42 @@ class Runner:
         self._ticker.arm()
 
     async def _write(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
-        """Write the effects in their order; a machine that can goes on meanwhile, for the next step."""
+        """Write the effects in their order, after those of the step before.
+
+        A machine that can goes on meanwhile, for the next step. Once that one is full, it is even ended, and what comes
+        before its journal is on its way beside the journal of this one: two steps are being written, never more.
+        """
         if not self.machine.takes_ahead:
             await self._effect(effects, ahead, processed)
             return
-        writing = asyncio.create_task(self._effect(effects, ahead, processed))
+        if self._writing_before is not None:
+            await self._writing_before
+        machine, before = self.machine, self._writing
+        writing = asyncio.create_task(self._effect(effects, ahead, processed, before))
+        self._writing_before, self._writing = before, writing
         await asyncio.sleep(0)
-        self._taken_ahead = await self._take_in(self.machine.step_records, until=writing)
-        self._turns_ahead = await self._let_act(self.machine.step_turns, until=writing)
-        await writing
+        self._taken_ahead = await self._take_in(machine.step_records, until=writing)
+        self._turns_ahead = await self._let_act(machine.step_turns, until=writing)
+        if self._taken_ahead < machine.step_records and self._turns_ahead < machine.step_turns:
+            await self._written()
 
-    async def _effect(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
+    async def _written(self) -> None:
+        """Wait until the effects of all steps are written."""
+        if self._writing is not None:
+            await self._writing
+            self._writing = self._writing_before = None
+
+    async def _effect(
+        self, effects: Effects, ahead: Items, processed: dict[TP, int], after: asyncio.Task[None] | None = None
+    ) -> None:
         figures = self.machine.figures
         self._wrote = bool(effects.before or effects.journal or effects.after or ahead)
         if effects.before:
             await self._confirm()
             for future in await self._producer.send(effects.before):
                 await future
+        if after is not None:
+            await after  # journals are written one after the other
         if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
             self._watch.check()
             sent = time.monotonic()
@@ -287,6 +311,7 @@ class Runner:
             await self._store.confirm(self.partition)
 
     async def _write_letters(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+        await self._written()  # its journal has shown that the shard is still this process's
         await self._confirm()
         return await self._letters.write(letters)
 

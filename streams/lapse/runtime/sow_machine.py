@@ -260,7 +260,7 @@ class SowMachine:
             self.shard.bury(name, step)
         effects.before += self._output.events(step.departures, self.shard.state.sources)
         if step.changes:
-            effects.before.append(self._output.state(self.shard.state_records(step), self.shard.state.sources))
+            effects.before.append(self._output.state(step.changes, step.removals, self.shard.state.sources))
         if step.messages:
             effects.before += self._output.messages(step.messages, self.shard.state.sources)
         effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
+from lapse.core.sow import journal
 from lapse.core.sow.origin import ORIGIN, path_of
 from lapse.core.sow.output import (
     Departure,
@@ -81,51 +82,66 @@ class SowOutput:
         self._blocks: dict[bytes, tuple[int, bytes, bytes]] = {}
 
     def state(
-        self, records: Iterable[tuple[bytes, bytes | None, Removal | None]], sources: Sequence[tuple[str, int]]
+        self,
+        changes: Mapping[bytes, bytes | None],
+        removals: Mapping[bytes, Removal],
+        sources: Sequence[tuple[str, int]],
     ) -> Packed:
         """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10).
 
         Args:
-            records: key, packed record (None = it left) and how it left, as `SowShard.state_records` has them.
+            changes: what a step has changed, by journal key; only records are told.
+            removals: how records left, as far as that is known.
             sources: topic and partition of every source, by its number.
         """
         rows: list[bytes] = []
         put, join, varint = rows.append, b"".join, VARINT
         places = _places(sources)
-        unpack = HEAD.unpack_from
-        known: Removal | None = None
-        said = _tombstone(None)
-        for key, entry, removal in records:
+        unpack, record_prefix = HEAD.unpack_from, journal.RECORD[0]
+        tombstones: dict[Removal | None, bytes] = {}
+        facts: tuple[int, int] | None = None
+        block = head = tail = b""
+        for name, entry in changes.items():
+            if name[0] != record_prefix:
+                continue
+            key = name[1:]
             if entry is None:
-                if removal is not known:  # those that left together often left alike
-                    known, said = removal, _tombstone(removal)
+                removal = removals.get(name)
+                said = tombstones.get(removal)
+                if said is None:  # those that left together often left alike
+                    said = tombstones[removal] = _tombstone(removal)
                 put(varint[len(key)] + key + said)
                 continue
             deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
-            count = 2
+            headers_end = HEAD_BYTES + size
+            if facts != (timestamp_ms, deadline_ms) or block != entry[HEAD_BYTES:headers_end]:
+                # Most of those that came together have these in common.
+                facts, block = (timestamp_ms, deadline_ms), entry[HEAD_BYTES:headers_end]
+                head, tail = self._around_bookmark(timestamp_ms, deadline_ms, block)
             bookmark = b"%b%d" % (places[source], offset)
-            stamp = b"%d" % timestamp_ms
-            expiry = passed_on = b""
-            if deadline_ms != NEVER:
-                count = 3
-                expiry = b"%d" % deadline_ms
-                expiry = _EXPIRES_AT + varint[len(expiry)] + expiry
-            if size:
-                more, passed_on, path = self._said(entry[HEAD_BYTES : HEAD_BYTES + size])
-                count += more
-                if path:
-                    count += 1
-                    passed_on += packed_header(ORIGIN, path)
             put(
                 join(
                     (
-                        varint[len(key)], key, varint[len(entry) - HEAD_BYTES - size], entry[HEAD_BYTES + size :],
-                        varint[count], _BOOKMARK, varint[len(bookmark)], bookmark,
-                        _TIMESTAMP, varint[len(stamp)], stamp, expiry, passed_on,
+                        varint[len(key)], key, varint[len(entry) - headers_end], entry[headers_end:],
+                        head, varint[len(bookmark)], bookmark, tail,
                     )
                 )
             )  # fmt: skip
         return Packed(self._state, self._partition, rows)
+
+    def _around_bookmark(self, timestamp_ms: int, deadline_ms: int, block: bytes) -> tuple[bytes, bytes]:
+        """The headers of a record of the compacted topic, before and behind the value of the first one."""
+        stamp = b"%d" % timestamp_ms
+        count, tail = 2, _TIMESTAMP + VARINT[len(stamp)] + stamp
+        if deadline_ms != NEVER:
+            expiry = b"%d" % deadline_ms
+            count, tail = 3, tail + _EXPIRES_AT + VARINT[len(expiry)] + expiry
+        if block:
+            more, passed_on, path = self._said(block)
+            count, tail = count + more, tail + passed_on
+            if path:
+                count, tail = count + 1, tail + packed_header(ORIGIN, path)
+        return VARINT[count] + _BOOKMARK, tail
 
     def _said(self, block: bytes) -> tuple[int, bytes, bytes]:
         """What is passed on of a header block: how many headers, and those; and how the record was replicated."""

@@ -6,7 +6,7 @@ records, and a shard restored from the latest of every key is the shard that wro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -24,9 +24,9 @@ from lapse.core.sow.dying import Deathbed
 from lapse.core.sow.journal import RECORD
 from lapse.core.sow.life import Life
 from lapse.core.sow.origin import is_replicated
-from lapse.core.sow.output import Departure, Happening, Letter, Place, Removal, Step
+from lapse.core.sow.output import Departure, Happening, Letter, Place, Step
 from lapse.core.sow.query import Query
-from lapse.core.sow.record import HEAD
+from lapse.core.sow.record import HEAD, HEAD_BYTES
 from lapse.core.sow.retiring import SowEstate
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
@@ -97,50 +97,62 @@ class SowShard:
         scheduled = state.schedule.by_key
         pack = HEAD.pack
         unpack = HEAD.unpack_from
+        stamp_ms, headers = -2, None
+        fit = False
+        block, block_bytes, deadline_ms = b"", 0, NEVER
         taken = 0
         for taken, record in enumerate(records, 1):  # noqa: B007  # the last one is returned
+            if record.timestamp != stamp_ms or record.headers != headers:
+                # What follows from these two alone: many records that stand together have the same.
+                stamp_ms, headers = record.timestamp, record.headers
+                if stamp_ms > state.now_ms:
+                    state.now_ms = stamp_ms
+                statement = statements.of(headers) if headers else statements.none
+                fit = False
+                if statement is not None and plain and stamp_ms >= 0:
+                    block, deadline_ms, relative_ms = statement
+                    block_bytes = len(block)
+                    # Beyond 64 bits, which is a fault, unless it never was meant to expire.
+                    fit = stamp_ms + relative_ms < NEVER
+                    if relative_ms >= 0 and stamp_ms + relative_ms < deadline_ms:
+                        deadline_ms = stamp_ms + relative_ms
+                    if acted_on and deadline_ms <= stamp_ms:
+                        fit = False
             value = record.value
             key = record.key
-            timestamp_ms = record.timestamp
-            if timestamp_ms > state.now_ms:
-                state.now_ms = timestamp_ms
-            if plain and value is not None and key is not None and timestamp_ms >= 0 and len(value) < small_bytes:
+            if fit and value is not None and key is not None:
                 # The plain way, for speed: the same as `Life.take` does to an update that nothing stands against.
-                headers = record.headers
-                statement = statements.of(headers) if headers else statements.none
-                if statement is not None:
-                    block, deadline_ms, relative_ms = statement
-                    if relative_ms >= 0 and timestamp_ms + relative_ms < deadline_ms:
-                        deadline_ms = timestamp_ms + relative_ms
-                    name = RECORD + key
-                    old = entries.get(name)
-                    if old is None:
-                        simple, old_deadline_ms = True, NEVER
-                    else:
-                        old_deadline_ms, _, _, _, old_source, size = unpack(old)
-                        simple = (
-                            (old_deadline_ms > timestamp_ms or not acted_on)
-                            and old_source == source
-                            and not (size and is_replicated(old, size))
+                name = RECORD + key
+                old = entries.get(name)
+                if old is None:
+                    simple, old_deadline_ms = True, NEVER
+                else:
+                    old_deadline_ms, _, _, _, old_source, size = unpack(old)
+                    simple = (
+                        (old_deadline_ms > stamp_ms or not acted_on)
+                        and old_source == source
+                        and not (
+                            size and (size != block_bytes or not old.startswith(block, HEAD_BYTES))
+                            # The same headers as the update's, of which is known that it is not.
+                            and is_replicated(old, size)
                         )
-                    if (
-                        simple
-                        and (deadline_ms > timestamp_ms or not acted_on)
-                        # Beyond 64 bits, which is a fault, unless it never was meant to expire.
-                        and timestamp_ms + relative_ms < NEVER
-                        and len(block) + len(key) < small_bytes
-                        and name not in graves
-                        and key not in scheduled
-                    ):
-                        sequence = state.sequence + 1
-                        head = pack(deadline_ms, timestamp_ms, sequence, record.offset, source, len(block))
-                        fresh = head + block + value if block else head + value
-                        state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
-                        if subscribers:
-                            self._audience.tell(name, old, fresh, step)
-                        if step.bytes >= max_bytes:
-                            break
-                        continue
+                    )  # fmt: skip
+                if (
+                    simple
+                    and len(value) < small_bytes
+                    and block_bytes + len(key) < small_bytes
+                    and name not in graves
+                    and key not in scheduled
+                ):
+                    sequence = state.sequence + 1
+                    head = pack(deadline_ms, stamp_ms, sequence, record.offset, source, block_bytes)
+                    fresh = head + block + value if block else head + value
+                    state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
+                    if subscribers:
+                        self._audience.tell(name, old, fresh, step)
+                    if step.bytes >= max_bytes:
+                        break
+                    continue
             self._take(topic, partition, source, record, step)
             if step.bytes >= max_bytes:
                 break
@@ -334,15 +346,3 @@ class SowShard:
     def unsubscribe(self, name: str, now_ms: int, step: Step, detail: str) -> None:
         """End a subscription that may not stay, because of its user (X4)."""
         self._commands.end(name, now_ms, step, detail)
-
-    # --- out -------------------------------------------------------------------------------------------------
-
-    def state_records(self, step: Step) -> Iterator[tuple[bytes, bytes | None, Removal | None]]:
-        """Yield what the compacted topic gets of a step, once per key and in its last state (S8).
-
-        Key and packed record; of one that left None, and how it left as far as that is known.
-        """
-        removals = step.removals
-        for name, entry in step.changes.items():
-            if name.startswith(RECORD):
-                yield name[1:], entry, removals.get(name) if entry is None else None

@@ -124,7 +124,12 @@ class SowState:
         """
         step.changes[name] = entry
         step.bytes += len(name) + len(entry) + _RECORD_BYTES
-        self._enter(name, entry, deadline_ms, before_ms, sequence, is_new)
+        if is_new or deadline_ms < before_ms or self._indexed or self.snapshots:
+            self._enter(name, entry, deadline_ms, before_ms, sequence, is_new)
+        else:  # nothing changes but the record
+            self.entries[name] = entry
+            if sequence > self.sequence:
+                self.sequence = sequence
 
     def drop_all(self, names: Sequence[bytes], step: Step) -> None:
         """The same as `change` to None for each of many records that are there."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.reason import Reason
-from lapse.core.sow.output import Departure, Expelled, Expiries, Happening, Kind, Message, OutOfFocus, Step
+from lapse.core.sow import journal
+from lapse.core.sow.output import Departure, Expelled, Expiries, Happening, Kind, Message, OutOfFocus, Removal, Step
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.settings import SowSettings
@@ -54,6 +55,13 @@ def messages_of(some: Message | Expelled, shard: SowShard) -> list[Message]:
         return [some]
     views = [shard.state.view(b"r" + key, entry) for key, entry in some.records]
     return [view.message(Kind.OUT_OF_FOCUS, some.subscription, reason=OutOfFocus.EXPIRED) for view in views]
+
+
+def state_records(step: Step) -> Iterator[tuple[bytes, bytes | None, Removal | None]]:
+    """What the compacted topic gets of a step: key, packed record or None, and how it left as far as that is known."""
+    for name, entry in step.changes.items():
+        if name.startswith(journal.RECORD):
+            yield name[1:], entry, step.removals.get(name) if entry is None else None
 
 
 class Desk:
@@ -139,7 +147,7 @@ class Desk:
                 self.journal.pop(name, None)
             else:
                 self.journal[name] = value
-        for key, entry, _ in self.shard.state_records(step):
+        for key, entry, _ in state_records(step):
             if entry is None:
                 self.compacted.pop(key, None)
             else:

@@ -8,7 +8,7 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.core.sow.output import Happening, Step
 from lapse.core.sow.record import deadline_of, facts_of
-from unit.core.sow.make import Desk, T, shard_of
+from unit.core.sow.make import Desk, T, shard_of, state_records
 
 
 def bring(desk: Desk, payload: object, stamp: int, at: int, path: str = "A", **headers: Any) -> Step:
@@ -73,7 +73,7 @@ def test_what_is_published_here_wins_here_and_then_there_although_their_clock_is
     there.put("k", {"by": "there"}, 100)
     bring(here, {"by": "there"}, 100, 60)
     step = here.put("k", {"by": "here"}, 70)
-    ((_, entry, _),) = here.shard.state_records(step)
+    ((_, entry, _),) = state_records(step)
     assert facts_of(entry).timestamp_ms == T + 101
     bring(there, {"by": "here"}, 101, 110)
     assert here.select(200) == there.select(200) == [{"by": "here"}]
@@ -84,7 +84,7 @@ def test_a_tombstone_says_how_the_record_left() -> None:
     def left(step: Step) -> list[tuple[str, int, bytes]]:
         return [
             (left.reason.value, left.timestamp_ms - T, left.path)
-            for _, _, left in desk.shard.state_records(step)
+            for _, _, left in state_records(step)
             if left is not None
         ]
 
@@ -148,7 +148,7 @@ def test_of_a_conflict_the_later_one_wins_although_it_has_expired_meanwhile() ->
     # What is published here is later in any case, and says so.
     bring(here, {"by": "there"}, 400, 230, lapse_expires_at_ms=T + 240)
     here.advance(240)
-    ((_, entry, _),) = here.shard.state_records(here.put("k", {"by": "here"}, 300))
+    ((_, entry, _),) = state_records(here.put("k", {"by": "here"}, 300))
     assert (facts_of(entry).timestamp_ms, here.select(301)) == (T + 401, [{"by": "here"}])
 
 

@@ -9,7 +9,7 @@ from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.output import Happening, OutOfFocus, Removal, Step
 from lapse.core.sow.record import facts_of, headers_of, payload_of
-from unit.core.sow.make import Arrived, Desk, T, shard_of
+from unit.core.sow.make import Arrived, Desk, T, shard_of, state_records
 
 
 def records(desk):
@@ -411,7 +411,7 @@ def test_one_step_tells_the_compacted_topic_the_last_of_each_key_with_deadline_a
         Arrived(10, T, b"b", None),
     ]
     desk.shard.arrive("t", 3, rows, step)
-    (key, entry, left), second = desk.shard.state_records(step)
+    (key, entry, left), second = state_records(step)
     first = desk.shard.state.view(b"ra", entry)
     assert (key, first.raw, first.headers, left) == (b"a", b"2", {"trace": b"x"}, None)
     assert (first.place, first.timestamp_ms, first.facts.deadline_ms) == (("t", 3, 8), T + 1, T + 101)
