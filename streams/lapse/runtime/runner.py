@@ -111,6 +111,8 @@ class Runner:
         self._journaled_at = 0.0
         self._more = False
         self._taken_ahead = self._turns_ahead = 0
+        self._dealt_ahead: bool | None = None
+        """Whether there is more to be delivered, where some was for the next step; None = nothing was."""
         self._laid_down = False
         self._wrote = False
 
@@ -200,7 +202,7 @@ class Runner:
                     self._idle.clear()
                 self._news.clear()
                 await self._step()
-                if self.machine.laid_down and not (self._taken_ahead or self._turns_ahead):
+                if self.machine.laid_down and not self._has_begun_the_next:
                     await self._lay_down()
                     return
                 await asyncio.sleep(_BREATH_S if self._more and not self._wrote else 0)
@@ -236,14 +238,15 @@ class Runner:
             self._close_topics()
         elif self._has_caught_up():
             self._truncate()
-            self._more = machine.deliver(self._clock.now_ms()) or bool(self._begins)
+            more, self._dealt_ahead = self._dealt_ahead, None
+            self._more = (machine.deliver(self._clock.now_ms()) if more is None else more) or bool(self._begins)
         effects = await machine.finish(self._write_letters)
         await self._write(effects, ahead, self._processed())
         self._more = (
             self._more
             or (self._inbox.has_commands and not (self._gate is not None and self._gate.is_closed))
             or bool(not self.topics.replaced and self._inbox.has_messages(taken))
-            or bool(self._taken_ahead or self._turns_ahead)
+            or self._has_begun_the_next
             or machine.unfinished is not None
             or self._ticker.has_reached_what_is_due
         )
@@ -267,8 +270,15 @@ class Runner:
         await asyncio.sleep(0)
         self._taken_ahead = await self._take_in(machine.step_records, until=writing)
         self._turns_ahead = await self._let_act(machine.step_turns, until=writing)
+        if self._more and not writing.done() and self._may_run.is_set():
+            self._dealt_ahead = machine.deliver(self._clock.now_ms())
         if self._taken_ahead < machine.step_records and self._turns_ahead < machine.step_turns:
             await self._written()
+
+    @property
+    def _has_begun_the_next(self) -> bool:
+        """Whether something was done already that the next step has to write."""
+        return bool(self._taken_ahead or self._turns_ahead) or self._dealt_ahead is not None
 
     async def _written(self) -> None:
         """Wait until the effects of all steps are written."""

@@ -49,9 +49,24 @@ class SwiftFetcher(fetcher.Fetcher):
     of a busy topic for as long.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._asked_for: set[Any] = set()
+        super().__init__(*args, **kwargs)
+
+    async def fetched_records(
+        self,
+        partitions: Iterable[Any],
+        timeout: float = 0,  # noqa: ASYNC109  # aiokafka's signature
+        max_records: int | None = None,
+    ) -> Any:
+        """As aiokafka's; notes which partitions are read at all: Faust has changelogs fetched, and never takes them."""
+        self._asked_for.update(partitions)
+        return await super().fetched_records(partitions, timeout, max_records)
+
     @property
     def _fetch_max_wait_ms(self) -> int:
-        return min(_CROWDED_WAIT_MS, self._longest_wait_ms) if self._records else self._longest_wait_ms
+        crowded = not self._asked_for.isdisjoint(self._records)
+        return min(_CROWDED_WAIT_MS, self._longest_wait_ms) if crowded else self._longest_wait_ms
 
     @_fetch_max_wait_ms.setter
     def _fetch_max_wait_ms(self, longest_ms: int) -> None:
