@@ -250,9 +250,10 @@ def _sow_query(load: Load) -> Row:
             Column("before_max_ms", "greatest, ms"),
             Column("during_p99_ms", "updates meanwhile, p99, ms"),
             Column("during_max_ms", "greatest, ms"),
+            Column("pause_ms", "longest pause of deliveries, ms"),
         ],
         [
-            Goal(f"{name}: the longest that an update waited for", figure(name, "stall_ms"), 20, False, "ms")
+            Goal(f"{name}: the longest that deliveries stopped for", figure(name, "pause_ms"), 20, False, "ms")
             for name in (plain, ordered, top)
         ],
         most_repeats=1,

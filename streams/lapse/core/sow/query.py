@@ -15,6 +15,9 @@ from lapse.core.sow.state import SowState
 from lapse.core.sow.subscription import Predicate
 from lapse.core.sow.view import View
 
+_SENT_COST: Final = 3
+"""To send a record takes as long as to look at so many, what is done outside of the core included."""
+
 _STRIPES: Final = 64
 """A set that is one of so many grows in smaller jolts."""
 
@@ -165,7 +168,7 @@ class Query:
         sent = 0
         ended = False
         for _ in range(self._state.settings.max_scan):
-            if sent == room:
+            if sent == room or sent * _SENT_COST >= self._state.settings.max_scan:
                 break
             found = self._next()
             if found is None:
