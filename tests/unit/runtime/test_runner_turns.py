@@ -13,6 +13,7 @@ from faust.types import TP
 
 from lapse.core.sow.shard import SowShard
 from lapse.runtime.clock import BrokerClock
+from lapse.runtime.producer import Output, Packed
 from lapse.runtime.runner import Runner
 from lapse.runtime.sow_machine import SowMachine
 from lapse.runtime.sow_output import SowOutput
@@ -225,3 +226,40 @@ def test_a_deletion_by_filter_leaves_others_their_turn_and_is_not_counted_as_don
         assert position == 0 or left == 10
     assert (True, 10) in seen
     assert any(not done and 10 < left < COUNT for done, left in seen), "some portions were journaled before the last"
+
+
+@pytest.mark.feature("S5", "C45")
+def test_a_query_goes_on_while_its_last_batch_is_written_and_tells_each_record_once() -> None:
+    broker = Broker()
+    while_writing: list[int] = []
+
+    class Watched(SowMachine):
+        def deliver(self, now_ms: int) -> bool:
+            before = len(self._step.messages)
+            more = super().deliver(now_ms)
+            if broker.happened[-1:] in (["send"], ["commit"]):  # begun, and not ended
+                while_writing.append(len(self._step.messages) - before)
+            return more
+
+    machine = Watched(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
+    records = [Arrived(n, T, b"k%d" % n, b'{"n": %d}' % n) for n in range(COUNT)]
+    commands = [Arrived(0, T + 1, None, b'{"command": "sow", "id": "q"}')]
+    told: list[bytes] = []
+    answers: list[bytes] = []
+    send = broker.send
+
+    async def sent(outputs: list[Any]) -> list[asyncio.Future[None]]:
+        for one in outputs:
+            if isinstance(one, Packed) and one.topic == "lapse.prices.deliveries":
+                told.extend(one.records)
+            elif isinstance(one, Output) and dict(one.headers).get("lapse-kind") == b"answer":
+                answers.append(one.value or b"")
+        return await send(outputs)
+
+    broker.send = sent  # type: ignore[method-assign]
+    broker.ticks = 1
+    asyncio.run(run(machine, broker, lambda: bool(answers), records, commands))
+    assert orjson.loads(answers[0])["counts"]["records"] == COUNT
+    keys = [record[1 : 1 + record[0] // 2] for record in told]
+    assert keys[1:-1] == [b"k%d" % n for n in range(COUNT)]
+    assert sum(while_writing) > 0

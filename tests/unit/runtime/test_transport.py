@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("faust")
 
+from aiokafka.consumer import consumer as aiokafka_consumer
 from faust.types import TP
 
-from lapse.runtime.transport import BatchConsumer
+from lapse.runtime.transport import FETCH_MAX_WAIT_MS, BatchConsumer, SwiftFetcher
 
 TPS = [TP("orders", 0), TP("orders", 1)]
 
@@ -71,3 +72,18 @@ def test_a_flow_that_stops_is_left_to_the_seek_of_its_resumption() -> None:
     consumer = Consumer()
     assert asyncio.run(fetched(consumer, lambda: setattr(consumer, "flow_active", False))) == TPS[:1]
     assert consumer.seeks == 0
+
+
+def test_a_fetch_waits_shortly_where_it_leaves_out_what_is_read() -> None:
+    """The next records of a busy topic come after it; a changelog that nobody reads holds nothing up."""
+    assert aiokafka_consumer.Fetcher is SwiftFetcher
+    fetcher = SwiftFetcher.__new__(SwiftFetcher)
+    fetcher._asked_for, fetcher._records = {TPS[0]}, {}
+    fetcher._fetch_max_wait_ms = FETCH_MAX_WAIT_MS
+    assert fetcher._fetch_max_wait_ms == FETCH_MAX_WAIT_MS
+    fetcher._records = {TP("app-orders-changelog", 0): object()}
+    assert fetcher._fetch_max_wait_ms == FETCH_MAX_WAIT_MS
+    fetcher._records[TPS[0]] = object()
+    assert fetcher._fetch_max_wait_ms == 20
+    fetcher._fetch_max_wait_ms = 5
+    assert fetcher._fetch_max_wait_ms == 5
