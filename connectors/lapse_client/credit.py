@@ -32,10 +32,14 @@ class Credits:
         shards: how many there are.
         max_backlog: most deliveries that may be unsettled at once, over all shards.
         idle_ms: see `IDLE_MS`.
+        after_caps: deal nothing out before every shard has said what its queue allows: of several queues the smallest
+            cap counts, from the first delivery on (Q3).
     """
 
-    def __init__(self, shards: int, max_backlog: int, idle_ms: float = IDLE_MS) -> None:
-        self.max_backlog = max_backlog
+    def __init__(self, shards: int, max_backlog: int, idle_ms: float = IDLE_MS, *, after_caps: bool = False) -> None:
+        self.max_backlog = 0 if after_caps else max_backlog
+        self._allowed = max_backlog
+        self._unheard = set(range(shards)) if after_caps else set()
         self.outstanding = [0] * shards
         self._shards = shards
         self._idle_ms = idle_ms
@@ -90,16 +94,17 @@ class Credits:
         self._waiting[shard] = True
         self._to_tell.add(shard)
 
-    def lower(self, max_backlog: int) -> None:
-        """Deal out anew, because the queue allows less than was asked for."""
-        if max_backlog < self.max_backlog:
-            self.max_backlog = max_backlog
-            self._deal()
+    def allows(self, shard: int, max_backlog: int | None) -> None:
+        """A shard says how much its queue allows a subscription; None = as much as it asks for."""
+        if max_backlog is not None:
+            self._allowed = min(self._allowed, max_backlog)
+        self._unheard.discard(shard)
+        self._deal_what_is_allowed()
 
-    def open(self, max_backlog: int) -> None:
-        """Deal out for the first time, once it is known what all queues allow; none of it was dealt before."""
-        self.max_backlog = max_backlog
-        self._deal()
+    def _deal_what_is_allowed(self) -> None:
+        if not self._unheard and self.max_backlog != self._allowed:
+            self.max_backlog = self._allowed
+            self._deal()
 
     def grow(self, count: int) -> None:
         """Take in more shards; they get credit as the others, who are told to do with less, confirm it."""
@@ -119,7 +124,9 @@ class Credits:
             self._gone.add(shard)
             self._forget(shard)
             self.outstanding[shard] = 0
+            self._unheard.discard(shard)
         self._share_anew()
+        self._deal_what_is_allowed()
 
     def _forget(self, shard: int) -> None:
         self._told[shard] = self._held[shard] = 0

@@ -77,9 +77,7 @@ class Subscription:
         self._shards = self.channel.shards
         self._heartbeat_timeout_ms = terms.heartbeat_timeout_ms or _HEARTBEAT_TIMEOUT_MS
         self._told_ms: int | None = None
-        # Of several queues the smallest cap counts (Q3): they are asked with a backlog of 0 first.
-        self._allowed = terms.max_backlog if len(queues) > 1 else None
-        self._credits = Credits(len(self._shards), terms.max_backlog if self._allowed is None else 0)
+        self._credits = Credits(len(self._shards), terms.max_backlog, after_caps=len(queues) > 1)
         self._acknowledgments = Acknowledgments(self._shards, self._enough, self._send_acks)
         self._subscribing: dict[int, tuple[float, Future[Answer]]] = {}
         self._unconfirmed = set(range(len(self._shards)))
@@ -309,7 +307,6 @@ class Subscription:
                 self._subscribing.pop(index, None)
             self._credits.drop(gone)
             self._unconfirmed.difference_update(gone)
-            self._open()
         if not self._unconfirmed:
             self._confirmed.set()
         return True
@@ -406,23 +403,12 @@ class Subscription:
             if self._subscribing.get(grant.shard, (0.0, None))[1] is future:
                 del self._subscribing[grant.shard]
             self._credits.answered(grant.shard, grant.credit, elapsed_ms())
-            most = answer.counts.get("max_per_subscription_backlog")
+            self._credits.allows(grant.shard, answer.counts.get("max_per_subscription_backlog"))
             self._unconfirmed.discard(grant.shard)
-            if self._allowed is not None:
-                self._allowed = self._allowed if most is None else min(self._allowed, most)
-                self._open()
-            elif most is not None:
-                self._credits.lower(most)
         self._beat_as_told(answer)
         self._advise(shard.entity, answer)
         if not self._unconfirmed:
             self._confirmed.set()
-
-    def _open(self) -> None:
-        """Begin, once all queues have said what they allow."""
-        if self._allowed is not None and not self._unconfirmed:
-            self._credits.open(self._allowed)
-            self._allowed = None
 
     def _beat_as_told(self, answer: Answer) -> None:
         """Heartbeat by the queue's timeout where none was asked for; of several queues by the shortest."""

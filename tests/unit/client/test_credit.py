@@ -63,21 +63,31 @@ def test_a_queue_may_allow_less_than_was_asked_for() -> None:
     deal = Credits(2, 100)
     for grant in deal.due(0.0):
         deal.answered(grant.shard, grant.credit, 0.0)
-    deal.lower(5)
+    deal.allows(1, 5)
+    deal.allows(0, None)
     assert deal.due(1.0) == [(0, 3), (1, 2)]
 
 
 @pytest.mark.feature("Q3")
 @pytest.mark.parametrize(("shards", "allowed"), [(1, 4), (3, 7), (3, 2), (4, 0)])
 def test_nothing_is_dealt_before_it_is_known_what_all_queues_allow(shards: int, allowed: int) -> None:
-    deal = Credits(shards, 0)
+    deal = Credits(shards, 100, after_caps=True)
     for grant in deal.due(0.0):
-        assert grant.credit == 0
+        assert grant.credit == deal.total() == 0
         deal.answered(grant.shard, 0, 0.0)
-    deal.open(allowed)
+        deal.allows(grant.shard, allowed if grant.shard == 0 else [None, allowed + 1][grant.shard % 2])
     grants = deal.due(1.0)
     assert sum(grant.credit for grant in grants) == deal.total() == allowed
     assert len(grants) == min(shards, allowed)
+
+
+@pytest.mark.feature("Q3")
+def test_a_queue_that_is_deleted_before_it_says_what_it_allows_is_not_waited_for() -> None:
+    deal = Credits(2, 9, after_caps=True)
+    deal.allows(0, 7)
+    assert deal.total() == 0
+    deal.drop([1])
+    assert (deal.total(), deal.due(0.0)) == (7, [(0, 7)])
 
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 40))
