@@ -481,6 +481,14 @@ class Oracle:
             return "not_leased"
         return "stale" if never or (verb == "expire" and stale) else "settled"
 
+    def hides(self, bookmark: Bookmark, subscription: str, restriction: str) -> bool:
+        """Whether a message is not there for a user who may not see it, and does not hold it (X4)."""
+        message = self.messages.get(bookmark)
+        if message is None or message.state not in ("leased", "sent", "transferring", *WAITING):
+            return False
+        held = message.state in ("leased", "sent") and message.holder == subscription
+        return not held and not FILTERS[restriction](message.body)
+
     def judge_under_way(self, message: Message, now_ms: int) -> str:
         """What a settlement is told of a message that is being transferred."""
         if message.state == "unconfirmed":
@@ -497,14 +505,18 @@ class Oracle:
         delay_ms: int = 0,
         lease_ms: int | None = None,
         log_ends: dict[tuple[str, int], int] | None = None,
+        restriction: str = "",
     ) -> list[tuple[Bookmark, str]]:
         answers = []
+        log_ends = {} if restriction or log_ends is None else log_ends  # what is not read yet cannot be judged
         for bookmark, token, epoch, alone in named:
             of_another = epoch is not None and epoch < self.since.get(bookmark[0], 0)
             if of_another or (bookmark, "stale") in answers:
                 answers.append((bookmark, "stale"))
                 continue
-            result = self.judge(verb, bookmark, subscription, token, now_ms, alone, log_ends or {})
+            result = self.judge(verb, bookmark, subscription, token, now_ms, alone and not restriction, log_ends)
+            if restriction and self.hides(bookmark, subscription, restriction):
+                result = "unknown"
             answers.append((bookmark, result))
             if result != "settled":
                 continue

@@ -216,6 +216,16 @@ class ShardMachine(RuleBasedStateMachine):
         delay_ms = min(delay_ms, 2**63 - 1 - self.world.now_ms)
         self.world.settle(verb, name, *claims, delay_ms=delay_ms if verb == "cancel" else 0)
 
+    @rule(
+        verb=st.sampled_from(["acknowledge", "cancel", "expire"]),
+        name=NAMES | st.just("stranger"),
+        claims=CLAIMS,
+        restriction=st.sampled_from([text for text in FILTERS if text]),
+    )
+    def settle_restricted(self, verb, name, claims, restriction) -> None:
+        """A user who may not see every message settles (X4)."""
+        self.world.settle(verb, name, *claims, restriction=restriction)
+
     @rule(verb=VERBS, which=st.integers(0, 30), stale=st.booleans(), lease_ms=st.sampled_from([None, 1, 250, 10_000]))
     def settle_own(self, verb, which, stale, lease_ms) -> None:
         held = self.world.oracle.in_state("leased", "sent")

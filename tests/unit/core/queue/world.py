@@ -365,23 +365,35 @@ class World:
         return self._last_gone
 
     def settle(
-        self, verb: str, subscription: str, *claims: Claim, delay_ms: int = 0, lease_ms: int | None = None
+        self,
+        verb: str,
+        subscription: str,
+        *claims: Claim,
+        delay_ms: int = 0,
+        lease_ms: int | None = None,
+        restriction: str = "",
     ) -> list[str]:
         """Settle on both; the results, bookmark by bookmark in the order of the claims."""
         step, now_ms = self._open(), self.now_ms
+        if restriction:  # what he does not hold is judged beforehand, as the runtime does it
+            self.shard.matching.begin_selection(restriction)
+            for places in self.shard.unheld(subscription, claims):
+                self._judge(places)
         ends = {name: records[-1].offset + 1 for name, records in self.topics.items() if records}
         for topic, partition in self.shard.looks_ahead(claims) if verb == "acknowledge" else []:
             self.shard.note_end(topic, partition, ends.get((topic, partition), 0))
         if verb == "renew":
             outcomes, _ = self.shard.renew(subscription, claims, now_ms, step, lease_ms)
         else:
-            outcomes = self.shard.settle(Verb(verb), subscription, claims, now_ms, step, delay_ms)
+            outcomes = self.shard.settle(Verb(verb), subscription, claims, now_ms, step, delay_ms, restriction)
+        if restriction:
+            self.shard.matching.end_selection(restriction)
         named = [
             ((claim.topic, claim.partition, offset), claim.delivery_count, claim.epoch, claim.first == claim.last)
             for claim in claims
             for offset in range(claim.first, claim.last + 1)
         ]
-        expected = self.oracle.settle(verb, subscription, named, now_ms, delay_ms, lease_ms, ends)
+        expected = self.oracle.settle(verb, subscription, named, now_ms, delay_ms, lease_ms, ends, restriction)
         actual = [
             ((one.topic, one.partition, offset), str(one.result))
             for one in outcomes
