@@ -172,7 +172,7 @@ class Commands:
                 if restriction:
                     return {"records": self._visible(at_ms, restriction)}
                 return {
-                    "records": self._depth(at_ms),
+                    "records": self._state.depth(at_ms),
                     "dying": len(self._state.dying),
                     "scheduled": len(self._state.schedule),
                     "subscriptions": len(self._state.subscribers),
@@ -286,11 +286,6 @@ class Commands:
         if entry is not None:
             self._departures.expire(name, entry, at_ms, step)
         self._departures.bury(name, at_ms, step)
-
-    def _depth(self, at_ms: int) -> int:
-        state = self._state
-        due = state.deadlines.count_due(at_ms) if self._settings.expiration.enabled else 0
-        return len(state.entries) - due
 
     def _visible(self, at_ms: int, restriction: str) -> int:
         """How many records a user may see: a look at every one (X4)."""

@@ -39,8 +39,7 @@ class SowEstate:
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Say what is there; what has expired is not (L10)."""
         state = self._state
-        records = sum(not state.is_due(entry, now_ms) for entry in state.entries.values())
-        counts = {"records": records, "scheduled": len(state.schedule), "dying": len(state.dying)}
+        counts = {"records": state.depth(now_ms), "scheduled": len(state.schedule), "dying": len(state.dying)}
         return Report(willing=force or not any(counts.values()), counts=counts)
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:

@@ -313,3 +313,7 @@ class SowState:
     def is_due(self, entry: bytes, at_ms: int) -> bool:
         """Whether a record has expired at an instant, ms since the epoch, and that is acted on (L10)."""
         return self.settings.expiration.enabled and deadline_of(entry) <= at_ms
+
+    def depth(self, at_ms: int) -> int:
+        """How many records there are that have not expired at an instant, ms since the epoch (L10)."""
+        return len(self.entries) - (self.deadlines.count_due(at_ms) if self.settings.expiration.enabled else 0)
