@@ -215,6 +215,7 @@ class Runner:
         """Write nothing any more: the entity is deleted, and its topics are about to be (C4)."""
         self._laid_down = True
         self._ticker.stop()
+        await self._written()
         while self._sent:
             await self._sent.popleft()
         self._idle.set()
@@ -234,11 +235,11 @@ class Runner:
         turns, self._turns_ahead = self._turns_ahead, 0
         await self._let_act(machine.step_turns - turns)
         self._more = False
+        more, self._dealt_ahead = self._dealt_ahead, None
         if self.topics.replaced:
             self._close_topics()
         elif self._has_caught_up():
             self._truncate()
-            more, self._dealt_ahead = self._dealt_ahead, None
             self._more = (machine.deliver(self._clock.now_ms()) if more is None else more) or bool(self._begins)
         effects = await machine.finish(self._write_letters)
         await self._write(effects, ahead, self._processed())
@@ -254,9 +255,9 @@ class Runner:
         self._ticker.arm()
 
     async def _write(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
-        """Write the effects in their order, after those of the step before.
+        """Write the effects in their order.
 
-        A machine that can goes on meanwhile, for the next step. Once that one is full, it is even ended, and what comes
+        A machine that can goes on meanwhile, for the next step. Once that one is full it is ended, too, and what comes
         before its journal is on its way beside the journal of this one: two steps are being written, never more.
         """
         if not self.machine.takes_ahead:
