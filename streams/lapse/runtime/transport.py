@@ -50,6 +50,8 @@ class SwiftFetcher(fetcher.Fetcher):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.taken = 0
+        """How often records were taken; the consumer's position stands behind all of them."""
         self._asked_for: set[Any] = set()
         super().__init__(*args, **kwargs)
 
@@ -61,7 +63,9 @@ class SwiftFetcher(fetcher.Fetcher):
     ) -> Any:
         """As aiokafka's; notes which partitions are read at all: Faust has changelogs fetched, and never takes them."""
         self._asked_for.update(partitions)
-        return await super().fetched_records(partitions, timeout, max_records)
+        records = await super().fetched_records(partitions, timeout, max_records)
+        self.taken += 1
+        return records
 
     @property
     def _fetch_max_wait_ms(self) -> int:
@@ -112,6 +116,26 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Leave the group."""
         await self.call_thread(self._ensure_consumer().unsubscribe)
 
+    @property
+    def taken(self) -> int:
+        """How often records were taken."""
+        fetching = None if self._consumer is None else self._consumer._fetcher
+        return 0 if fetching is None else int(fetching.taken)
+
+    async def stands_at(self, tp: TP) -> tuple[int, int]:
+        """What will be read next from a partition, and how often records were taken by then.
+
+        Raises:
+            IllegalStateError: the partition is not assigned.
+        """
+
+        async def asked() -> tuple[int, int]:
+            where = int(await self._ensure_consumer().position(tp))
+            return where, self.taken  # in this order: what was taken meanwhile makes the answer void, not wrong
+
+        found: tuple[int, int] = await self.call_thread(asked)
+        return found
+
 
 class BatchConsumer(driver.Consumer):
     """Faust's aiokafka consumer, handing over whole batches."""
@@ -121,6 +145,8 @@ class BatchConsumer(driver.Consumer):
         self.saturated: set[TP] = set()
         self.relieved = asyncio.Event()
         self._readers: dict[TP, Readers] = {}
+        self._handed = 0
+        """As `taken` of the consumer thread: what was taken by then is with the shards, or was sought again."""
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
@@ -135,10 +161,13 @@ class BatchConsumer(driver.Consumer):
         """Fetch, and yield one message per partition whose value is the list of its records."""
         generation = self.app.consumer_generation_id
         records, active = await self._wait_next_records(timeout)
+        thread: Any = self._thread
+        taken = thread.taken
         if records is None or self.should_stop:
             return
         if not self.flow_active:
             await self.perform_seek()
+            self._handed = taken
             return
         for tp, batch in records.items():
             # Between two partitions others run: the flow may have stopped, the group rebalanced.
@@ -148,6 +177,7 @@ class BatchConsumer(driver.Consumer):
                 # The fetch began before the rebalance and ended after it: perhaps behind the seek that follows one. The
                 # consumer stands behind what is dropped here, so it has to be told again where the shards are.
                 await self.perform_seek()
+                self._handed = taken
                 return
             if not batch:
                 continue
@@ -156,6 +186,7 @@ class BatchConsumer(driver.Consumer):
                     yield tp, self._to_message(tp, record)
             elif active is None or tp in active or tp in self._buffered_partitions:
                 yield tp, self._to_batch(tp, batch, generation)
+        self._handed = taken
 
     def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
         """As Faust's, of a record without topic and partition."""
@@ -280,13 +311,15 @@ class BatchConsumer(driver.Consumer):
         """What the consumer will read next from a partition, markers behind its last record counted as read.
 
         Returns:
-            -1 while the group rebalances: it has nothing assigned then, and has read nothing to the end.
+            -1 while that is not known: the group rebalances, and nothing is assigned; or records were taken that are
+            not handed over yet, and may be dropped and read again.
         """
-        reading = self._thread._ensure_consumer()
+        thread: Any = self._thread
         try:
-            return int(await self._thread.call_thread(reading.position, tp))
+            where, taken = await thread.stands_at(tp)
         except IllegalStateError:
             return -1
+        return where if taken <= self._handed else -1
 
 
 class BatchTransport(driver.Transport):

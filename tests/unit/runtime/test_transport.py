@@ -16,6 +16,15 @@ from lapse.runtime.transport import FETCH_MAX_WAIT_MS, BatchConsumer, SwiftFetch
 TPS = [TP("orders", 0), TP("orders", 1)]
 
 
+class Thread:
+    """The consumer's thread: it stands behind everything that was taken."""
+
+    taken = 0
+
+    async def stands_at(self, tp: TP) -> tuple[int, int]:
+        return 6, self.taken
+
+
 class Consumer(BatchConsumer):
     """A batch consumer without Kafka, whose fetches are given."""
 
@@ -25,12 +34,15 @@ class Consumer(BatchConsumer):
         self.app = SimpleNamespace(consumer_generation_id=7)  # type: ignore[assignment]
         self.flow_active = True
         self.seeks = 0
+        self._thread = Thread()  # type: ignore[assignment]
+        self._handed = 0
         self.during_fetch: Any = lambda: None
 
     def _is_changelog_tp(self, tp: TP) -> bool:
         return False
 
     async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109
+        self._thread.taken += 1
         self.during_fetch()
         record = SimpleNamespace(offset=5, timestamp=1, timestamp_type=1)
         return {tp: [record] for tp in TPS}, set(TPS)
@@ -87,3 +99,33 @@ def test_a_fetch_waits_shortly_where_it_leaves_out_what_is_read() -> None:
     assert fetcher._fetch_max_wait_ms == 20
     fetcher._fetch_max_wait_ms = 5
     assert fetcher._fetch_max_wait_ms == 5
+
+
+@pytest.mark.feature("C1", "S9")
+def test_what_was_fetched_counts_as_read_once_it_is_handed_over_or_sought_again() -> None:
+    """A query waits for the logs' ends: it would be answered without what is on its way to the shard."""
+    consumer = Consumer()
+    found: list[int] = []
+
+    async def look() -> int:
+        return await consumer.next_offset(TPS[0])
+
+    async def all_of_it(stop_after: int = 9) -> None:
+        async for _ in consumer.getmany(1.0):
+            found.append(await look())
+            consumer.flow_active = len(found) < stop_after
+
+    assert asyncio.run(look()) == 6
+    asyncio.run(all_of_it())
+    assert (found, asyncio.run(look())) == ([-1, -1], 6)
+
+    found.clear()
+    asyncio.run(all_of_it(stop_after=1))  # the second partition's are dropped, and nobody has sought them yet
+    assert (found, asyncio.run(look())) == ([-1], -1)
+    asyncio.run(all_of_it())  # the flow is not active: all is sought again
+    assert (consumer.seeks, asyncio.run(look())) == (1, 6)
+
+    consumer.flow_active = True
+    consumer.during_fetch = lambda: setattr(consumer.app, "consumer_generation_id", 8)
+    asyncio.run(all_of_it())
+    assert (consumer.seeks, asyncio.run(look())) == (2, 6)
