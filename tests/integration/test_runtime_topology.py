@@ -143,6 +143,8 @@ def test_topics_that_lapse_creates_bear_the_brokers_time_and_the_journal_is_comp
     )
     changelog = settings[f"{here.app_id}-{here.name('q')}-changelog"]
     assert changelog["cleanup.policy"].value == "compact"
+    kept = changelog["delete.retention.ms"]  # longer than copies on disk are trusted, whatever the broker's default is
+    assert (kept.value, kept.is_default) == ("86400000", False)
     letters = settings[f"dlq.{here.name('q')}"]
     assert (letters["cleanup.policy"].value, letters["retention.ms"].value) == ("delete", "-1")
 

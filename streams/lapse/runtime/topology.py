@@ -200,8 +200,9 @@ class Topology:
             topics.append(
                 Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
             )
-            # What a new reign inherits is written anew step by step; until then the old records must stay.
-            journaled = {**compacted, "min.compaction.lag.ms": "3600000"}
+            # What a new reign inherits is written anew step by step; until then old records must stay. And copies on
+            # disk, which are trusted for half a day, have to learn of removals, whatever the broker's own setting is.
+            journaled = {**compacted, "min.compaction.lag.ms": "3600000", "delete.retention.ms": str(86_400_000)}
             changelog = names.changelog(self.config.lapse.app_id, name)
             topics.append(Wanted(changelog, Role.CHANGELOG, name, count, journaled))
             if name in self.config.sow:
