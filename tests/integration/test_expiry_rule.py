@@ -69,7 +69,7 @@ def test_the_rule_gets_what_leaves_and_an_exception_changes_nothing(ruled: Deplo
     assert found["on time"]["headers"] == ["lapse-ttl-ms", "own"]
     assert found["on arrival"]["bookmark"] == ruled.bookmark("told", past)
     assert found["forced"]["reasons"] == ["forced_expire"]
-    assert "the rule is wrong" in ruled.workers[0].text
+    until(lambda: "the rule is wrong" in ruled.workers[0].text, "the word of the call that raised")
 
 
 @pytest.mark.feature("L15", "C26")
