@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_a_consumer_that_wakes_after_its_lease_has_no_say_and_hands_out_nothing_
         assert json.loads(paused.stdout.readline()) == {"got": "a", "count": 1}
         until(lambda: one.depth("work")["leased"] == 3, "two more are prefetched")
         paused.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
         with one.subscriber("work", 3) as other:
             taken: dict[bytes | None, Delivery] = {}
             while len(taken) < 3:
@@ -38,6 +40,8 @@ def test_a_consumer_that_wakes_after_its_lease_has_no_say_and_hands_out_nothing_
             assert all(result.settled for result in results)
         # `close` has returned the third: it is there for the consumer that wakes.
         until(lambda: one.depth("work")["available"] == 1, "one is left")
+        # Its leases returned with its heartbeats; on its own clock they have to be over, too.
+        time.sleep(max(0.0, stopped + 4 - time.monotonic()))
         paused.send_signal(signal.SIGCONT)
         told, _ = paused.communicate("go\n", timeout=60)
     finally:
