@@ -13,8 +13,11 @@ from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
 
 from lapse.cli import main
+from lapse.config.document import load
 from lapse.core.reason import Reason
 from lapse.protocol import topic
+from lapse.runtime.cluster import Cluster
+from lapse.runtime.topology import Standing, Topology
 from lapse_client.error import CommandFailed, EntityDeleted, LapseError
 from support.deployment import Deploy, Deployment
 from support.kcat import Kcat
@@ -241,3 +244,33 @@ def test_a_deletion_outlives_crashes_and_every_worker_lets_go(deploy: Deploy) ->
     one.apply()
     one.worker().wait_for_shards(5)
     until(lambda: one.depth("orders")["available"] == 1, "the queue begins at its recovery point")
+
+
+@pytest.mark.feature("C4")
+def test_a_changelog_that_disappears_while_it_is_looked_at_is_looked_for_again(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker brings a deletion to its end while another one, that starts, is about to read the changelog."""
+    one = deploy({"orders": {}, "other": {}}).apply()
+    admin = AdminClient({"bootstrap.servers": one.servers})
+    name = one.name("orders")
+
+    def remove(*gone: str) -> None:
+        for future in admin.delete_topics(list(gone)).values():
+            future.result()
+        until(lambda: not own(one, "orders") & set(gone), "the topics are removed")
+
+    remove(topic.commands(name))
+    look, looks = Cluster._look, []
+
+    def look_and_lose(cluster: Cluster) -> Topology:
+        looks.append(look(cluster))
+        if len(looks) == 1:
+            remove(*own(one, "orders"))
+        return looks[-1]
+
+    monkeypatch.setattr(Cluster, "_look", look_and_lose)
+    found = Cluster(load(one.config)).topology()
+    assert looks[0].standing(name) is Standing.PARTLY
+    assert found.standing(name) is Standing.DELETED
+    assert found.standing(one.name("other")) is Standing.WHOLE

@@ -25,6 +25,17 @@ from lapse.runtime.retention import Retention
 from lapse.runtime.topology import MOST_BYTES, Difference, Standing, Topology, TopologyError, Wanted
 
 _PATIENCE_S: Final = 15.0
+_AGAIN_S: Final = 0.2
+
+_GONE: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # librdkafka's own, from its metadata
+    KafkaError._UNKNOWN_PARTITION,
+)
+
+
+class _DisappearedError(Exception):
+    """A topic was there, and is not any more."""
 
 
 class Cluster:
@@ -49,20 +60,35 @@ class Cluster:
     def topology(self) -> Topology:
         """Look at the cluster; where a deletion was cut short, bring it to its end first.
 
+        Another process may be bringing it to its end at the same moment: where a changelog disappears while it is
+        read, nothing is concluded from that; the cluster is looked at again.
+
         Raises:
             TopologyError: it does not answer.
         """
-        found = self._look()
-        cut_short = [
-            name
-            for name in [*self._config.queue, *self._config.sow]
-            if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
-        ]
+        looked_until = time.monotonic() + _PATIENCE_S
+        while True:
+            found = self._look()
+            try:
+                cut_short = self._cut_short(found)
+                break
+            except _DisappearedError as error:
+                if time.monotonic() > looked_until:
+                    raise TopologyError(f"{error}: it is listed, and cannot be found when it is read") from error
+                time.sleep(_AGAIN_S)
         for name in cut_short:
             own = names.own(self._config.lapse.app_id, name)
             private = names.private_deliveries(name, found.existing)
             self._remove([*private, *(one for one in own if one in found.existing)])
         return self._look() if cut_short else found
+
+    def _cut_short(self, found: Topology) -> list[str]:
+        """The entities that are deleted, and have topics still."""
+        return [
+            name
+            for name in [*self._config.queue, *self._config.sow]
+            if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
+        ]
 
     def _note(self, error: KafkaError) -> None:
         """Keep why a broker could not be spoken to: the last cause, for the tries differ in time only."""
@@ -142,7 +168,12 @@ class Cluster:
             raise TopologyError(f"a right could not be given: {error.args[0].str()}") from error
 
     def _is_retired(self, name: str, found: Topology) -> bool:
-        """Whether the changelog, which goes last, says that an entity is deleted."""
+        """Whether the changelog, which goes last, says that an entity is deleted.
+
+        Raises:
+            _DisappearedError: it went meanwhile.
+            TopologyError: it cannot be read.
+        """
         changelog = names.changelog(self._config.lapse.app_id, name)
         if changelog not in found.existing:
             return False
@@ -154,11 +185,15 @@ class Cluster:
             retired, waited_until = False, time.monotonic() + _PATIENCE_S
             while end and consumer.position([place])[0].offset < end and time.monotonic() < waited_until:
                 for message in consumer.consume(1_000, 0.2):
+                    if (failure := message.error()) is not None:
+                        raise KafkaException(failure)
                     key, value = message.key(), message.value()
-                    if message.error() is None and isinstance(key, bytes) and key[:1] == RETIREMENT:
+                    if isinstance(key, bytes) and key[:1] == RETIREMENT:
                         retired = value is not None and Retirement.decode(value).phase is Phase.RETIRED
             return retired
         except KafkaException as error:
+            if error.args[0].code() in _GONE:
+                raise _DisappearedError(changelog) from error
             raise TopologyError(f"{changelog}: cannot be read: {error.args[0].str()}") from error
         finally:
             consumer.close()
@@ -191,12 +226,3 @@ class Cluster:
             except KafkaException as error:
                 if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
                     raise TopologyError(f"{name}: could not be created: {error.args[0].str()}") from error
-
-    def stamped_by_broker(self, topics: Iterable[str]) -> dict[str, bool]:
-        """Which topics have `LogAppendTime`."""
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        answers = self._admin.describe_configs(resources) if resources else {}
-        return {
-            resource.name: future.result()["message.timestamp.type"].value == "LogAppendTime"
-            for resource, future in answers.items()
-        }
