@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -64,7 +63,7 @@ class ShardFigures:
         dead_letters: letters written.
         refused_commands: commands answered with an error.
         denied: commands whose sender may not do that, or is not who he says, by cause (X4).
-        journal_bytes: keys and values written to the journal.
+        journal_bytes: bytes written to the journal, without compression.
         letters_waiting: letters on their way to the broker just now.
         lateness: from deadline to decision, of messages that nothing but time removed, seconds.
         step_duration: of a step, seconds.
@@ -144,7 +143,3 @@ class ShardFigures:
         if late:
             self.lateness.add_all(np.array(late, np.float64) / 1000)
         self.counts["told"] += sum(1 if isinstance(one, Message) else len(one.records) for one in step.messages)
-
-    def journaled(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Count what was written to the journal."""
-        self.journal_bytes += sum(map(len, filter(None, chain.from_iterable(items))))

@@ -156,8 +156,11 @@ class BatchProducer:
 
     async def send_atomically(
         self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers
-    ) -> asyncio.Future[RecordMetadata]:
+    ) -> tuple[asyncio.Future[RecordMetadata], int]:
         """Send records as one RecordBatch: all of them become readable, or none.
+
+        Returns:
+            what to await for their safety, and how many bytes they are.
 
         Raises:
             BatchTooLarge: they do not fit.
@@ -165,8 +168,8 @@ class BatchProducer:
         batch = RecordBatch()
         if not batch.add_items(records, headers):
             raise BatchTooLarge(f"{topic}, partition {partition}: more than {MAX_BATCH_BYTES} bytes in one step")
-        sent: asyncio.Future[RecordMetadata] = await self.producer.send_batch(batch, topic, partition=partition)
-        return sent
+        size: int = batch.size()
+        return await self.producer.send_batch(batch, topic, partition=partition), size
 
     async def send_in_batches(
         self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers

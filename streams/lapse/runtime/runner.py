@@ -290,7 +290,6 @@ class Runner:
     async def _effect(
         self, effects: Effects, ahead: Items, processed: dict[TP, int], after: asyncio.Task[None] | None = None
     ) -> None:
-        figures = self.machine.figures
         self._wrote = bool(effects.before or effects.journal or effects.after or ahead)
         if effects.before:
             await self._confirm()
@@ -301,10 +300,10 @@ class Runner:
         if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
             self._watch.check()
             sent = time.monotonic()
-            await self._store.commit(self.partition, self.epoch, ahead, [*effects.journal, self._progress(processed)])
+            journal = [*effects.journal, self._progress(processed)]
+            written = await self._store.commit(self.partition, self.epoch, ahead, journal)
             self._journaled_at = time.monotonic()
-            figures.journaled(ahead)
-            figures.journaled(effects.journal)
+            self.machine.figures.journal_bytes += written
             timestamp_ms = self._store.last_timestamp_ms
             if timestamp_ms is not None:
                 self._clock.measured(sent, self._journaled_at, timestamp_ms)

@@ -252,7 +252,7 @@ class JournalStore(FaustStore[Any, Any]):
             epoch = changelog.epoch + 1
             await owner.prepare(partition, epoch)
             claim = [(claim_key(epoch), owner.worker_name.encode())]
-            sent = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
+            sent, _ = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
             claimed_at = (await sent).offset
             # What stands before the claim counts; what lower epochs write behind it does not.
             while changelog.next_offset <= claimed_at:
@@ -275,7 +275,7 @@ class JournalStore(FaustStore[Any, Any]):
 
     # What the shard's runner asks
 
-    async def commit(self, partition: int, epoch: int, ahead: Items, items: Items) -> None:
+    async def commit(self, partition: int, epoch: int, ahead: Items, items: Items) -> int:
         """Make a step durable.
 
         Args:
@@ -284,28 +284,33 @@ class JournalStore(FaustStore[Any, Any]):
             ahead: may be split into batches; all durable before `items` is sent on its way.
             items: one RecordBatch; all of it becomes durable, or nothing.
 
+        Returns:
+            how many bytes were written, without compression.
+
         Raises:
             BatchTooLarge: `items` does not fit into one RecordBatch.
             Fenced: another worker has taken the shard over; what was written is void.
         """
         expected = self._next_offsets[partition]
         owner, topic, headers = self.owner, self.changelog_topic, epoch_header(epoch)
+        ahead_bytes = _bytes_of(ahead)
         if ahead:
-            size = sum(len(value or b"") + len(key) + 64 for key, value in (*ahead, *items))
-            if size < 1 << 20:
-                ahead, items = [], [*ahead, *items]
+            if ahead_bytes + _bytes_of(items) < 1 << 20:
+                ahead, items, ahead_bytes = [], [*ahead, *items], 0
             else:
                 waiting = await owner.journal_producer.send_in_batches(topic, partition, ahead, headers)
                 for future in waiting:
                     await future
                 expected += len(ahead)
-        metadata = await (await owner.journal_producer.send_atomically(topic, partition, items, headers))
+        sent, items_bytes = await owner.journal_producer.send_atomically(topic, partition, items, headers)
+        metadata = await sent
         if metadata.offset != expected:
             # Somebody else has written: a late one of a lower epoch, or the shard's new owner.
             await self.confirm(partition)
         self._next_offsets[partition] = metadata.offset + len(items)
         self.last_timestamp_ms = metadata.timestamp if metadata.timestamp_type == 1 else None
         self._write(partition, [*ahead, *items], self._next_offsets[partition], epoch)
+        return ahead_bytes + items_bytes
 
     async def forget_copies(self) -> None:
         """Delete what is kept besides the changelog, which is gone, and do nothing more."""
@@ -437,6 +442,11 @@ class RocksDBStore(JournalStore):
     def reset_state(self) -> None:
         """Delete the local copies; the changelog has everything."""
         remove_copies(Path(str(self.app.conf.tabledir)), self.table_name)
+
+
+def _bytes_of(items: Items) -> int:
+    """About what they take in a log."""
+    return sum(len(value or b"") + len(key) + 64 for key, value in items)
 
 
 def remove_copies(directory: Path, table: str) -> None:

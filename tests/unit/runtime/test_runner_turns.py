@@ -43,11 +43,12 @@ class Broker:
         self.happened.append("send")
         return [asyncio.ensure_future(self._write("sent"))]
 
-    async def commit(self, partition: int, epoch: int, ahead: list[Any], items: list[Any]) -> None:
+    async def commit(self, partition: int, epoch: int, ahead: list[Any], items: list[Any]) -> int:
         self.happened.append("commit")
         await self._write("committed")
         self.journaled.append([*ahead, *items])
         self.journal.update([*ahead, *items])
+        return sum(len(key) + len(value or b"") for key, value in (*ahead, *items))
 
     async def _write(self, what: str) -> None:
         self.writing = True
