@@ -25,7 +25,7 @@ _WARM_UP_S = 20.0
 
 _QUIET_S = 4.0
 _EVERY_S = 0.005
-_QUERIES = 3
+_QUERIES = 9
 
 
 def run(bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top_n: int = 0) -> Figures:
@@ -64,26 +64,26 @@ def run(bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top
                 time.sleep(0.5)
             quiet_from_ms = time.time() * 1000
             time.sleep(_QUIET_S)
-            asked = [time.time()]
+            asked_ms = []
             for _ in range(_QUERIES):
-                began = time.perf_counter()
+                began, began_ms = time.perf_counter(), time.time() * 1000
                 found = list(client.query("/price >= 990", order_by=order_by or None, top_n=top_n or None))
                 seconds.append(time.perf_counter() - began)
+                asked_ms.append((began_ms, time.time() * 1000))
                 if len(found) != (top_n or messages // 100):
                     raise RuntimeError(f"{len(found)} records")
-            asked.append(time.time())
         time.sleep(0.5)
         updates = _updates_told(bootstrap_servers, told, begin)
-        from_ms, until_ms = asked[0] * 1000, asked[1] * 1000
-        before = [one for one in updates if quiet_from_ms <= one[0] < from_ms]
-        during = [one for one in updates if from_ms <= one[0] <= until_ms]
+        before = _between(updates, quiet_from_ms, asked_ms[0][0])
+        pauses_ms = [_longest_pause_ms(_between(updates, *one)) for one in asked_ms]
         return {
             "messages": messages,
             "seconds": statistics.median(seconds),
             "before_p99_ms": _p99(before),
             "before_pause_ms": _longest_pause_ms(before),
-            "during_p99_ms": _p99(during),
-            "pause_ms": _longest_pause_ms(during),
+            "during_p99_ms": _p99(_between(updates, asked_ms[0][0], asked_ms[-1][1])),
+            "pause_ms": statistics.median(pauses_ms),
+            "worst_pause_ms": max(pauses_ms),
         }
 
 
@@ -130,6 +130,11 @@ def _updates_told(bootstrap_servers: str, told: str, begin: int) -> list[tuple[i
                 updates.append((int(headers[header.TIMESTAMP_MS]), message.timestamp()[1]))
     consumer.close()
     return updates
+
+
+def _between(updates: list[tuple[int, int]], from_ms: float, until_ms: float) -> list[tuple[int, int]]:
+    """Those that were made in some time."""
+    return [one for one in updates if from_ms <= one[0] <= until_ms]
 
 
 def _p99(updates: list[tuple[int, int]]) -> float:
