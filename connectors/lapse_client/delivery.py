@@ -90,8 +90,7 @@ class Delivery:
         self.is_barrier = get(header.KIND) == _BARRIER
         # The library would keep all headers with the message: a prefetched delivery then weighs a kilobyte more, and
         # a dozen more objects for the garbage collector to visit, which halves the throughput.
-        own = [item for item in headers_of(message) if item[0] not in _OWN]
-        self._own = own or None
+        self._own = None if _OWN.issuperset(fields) else [item for item in headers_of(message) if item[0] not in _OWN]
         message.set_headers([])
 
     def __repr__(self) -> str:

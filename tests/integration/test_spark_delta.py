@@ -110,7 +110,7 @@ def test_delta_is_redriven_from_merged_and_cleared(spark, kafka, dead, lapse_spa
 @pytest.mark.feature("D3")
 def test_a_killed_process_leaves_whole_batches_and_the_next_one_goes_on(spark, kafka, dead, lapse_spark, tmp_path):
     path = tmp_path / "archive"
-    dead(0, 300, Reason.TIME_LIMIT)
+    dead(0, 160, Reason.TIME_LIMIT)
     job = [sys.executable, "-m", "lapse_spark.archive", str(path), "--format", "delta", "--max-records", "20"]
     job += ["--bootstrap", kafka, "--pattern", dead.pattern]
     log = (tmp_path / "log").open("w+")
@@ -123,10 +123,10 @@ def test_a_killed_process_leaves_whole_batches_and_the_next_one_goes_on(spark, k
         os.killpg(running.pid, signal.SIGKILL)  # Python and the JVM at once, in the middle of the fourth batch
         running.wait()
     half = kept(spark, path)
-    assert 80 <= half.total() < 300
+    assert 80 <= half.total() < 160
     assert max(half.values()) == 1
     lapse_spark("archive", path, "--max-records", 100)
-    assert kept(spark, path) == Counter(range(300))
+    assert kept(spark, path) == Counter(range(160))
 
 
 @pytest.mark.feature("X7")
