@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -37,13 +37,14 @@ Record: TypeAlias = Any
 class Chunk:
     """Consecutive records of one source, as they were consumed."""
 
-    __slots__ = ("first", "left", "records", "size")
+    __slots__ = ("first", "left", "records", "size", "used_at")
 
-    def __init__(self, records: Sequence[Record], size: int) -> None:
+    def __init__(self, records: Sequence[Record], size: int, used_at: int) -> None:
         self.first: int = records[0].offset
         self.records = records
         self.left = len(records)
         self.size = size
+        self.used_at = used_at
 
     def find(self, offset: int) -> Record | None:
         """The record at an offset; None if the chunk does not hold it."""
@@ -55,6 +56,20 @@ class Chunk:
             return self.records[at]
         return None
 
+    def run(self, first: int, stop: int) -> tuple[list[Record | None], int]:
+        """The records from an offset on, up to `stop` or the chunk's end, and how many those are.
+
+        Where it does not hold one, None stands for it.
+        """
+        behind = self.records[-1].offset + 1
+        stop = min(stop, behind)
+        if first >= stop:
+            return [], 0
+        if len(self.records) == behind - self.first:
+            return list(self.records[first - self.first : stop - self.first]), stop - first
+        some = [self.find(offset) for offset in range(first, stop)]
+        return some, sum(record is not None for record in some)
+
 
 class SourceWindow:
     """The payloads of one source that are in memory."""
@@ -63,26 +78,49 @@ class SourceWindow:
         self._limit_bytes = limit_bytes
         self._chunks: list[Chunk] = []
         self._size = 0
+        self.handed = 0
+        """How many records were handed out, those that were read back for it included."""
 
     def keep(self, records: Sequence[Record]) -> None:
-        """Keep records if there is room; they are newer than all that are kept."""
+        """Keep records if there is room; they are newer than all that were consumed, if not than all that were read."""
+        if self._chunks and records and self._chunks[-1].records[-1].offset >= records[0].offset:
+            records = records[bisect_right(records, self._chunks[-1].records[-1].offset, key=_offset_of) :]
+        if self._size >= self._limit_bytes:
+            self._forget_unused()
         if not records or self._size >= self._limit_bytes:
             return
         size = _size_of(records)
-        self._chunks.append(Chunk(records, size))
+        self._chunks.append(Chunk(records, size, self.handed))
         self._size += size
 
     def insert(self, records: Sequence[Record]) -> None:
-        """Keep records that were read back."""
-        if not records:
-            return
-        size = _size_of(records)
-        at = bisect_right(self._chunks, records[0].offset, key=_first_of)
-        self._chunks.insert(at, Chunk(records, size))
-        self._size += size
+        """Keep records that were read back, those that are not here: what is here twice is handed out once."""
+        while records:
+            at = bisect_right(self._chunks, records[0].offset, key=_first_of)
+            if at:
+                records = records[bisect_right(records, self._chunks[at - 1].records[-1].offset, key=_offset_of) :]
+            stop = len(records)
+            if at < len(self._chunks):
+                stop = bisect_left(records, self._chunks[at].first, key=_offset_of)
+            some, records = records[:stop], records[stop:]
+            if some:
+                size = _size_of(some)
+                self._chunks.insert(at, Chunk(some, size, self.handed))
+                self._size += size
+        if self._size > self._limit_bytes:
+            self._forget_unused()
         while self._size > 2 * self._limit_bytes and len(self._chunks) > 1:
             # The newest go first: what is delivered next is older.
             self._size -= self._chunks.pop().size
+
+    def _forget_unused(self) -> None:
+        """Drop what nobody asked for while so much else was handed out: it expired, was purged, or had been read twice.
+
+        Nothing says so when it happens. If somebody asks after all, it is read back.
+        """
+        most = self.handed - 2 * sum(len(chunk.records) for chunk in self._chunks)
+        self._chunks = [chunk for chunk in self._chunks if chunk.used_at >= most]
+        self._size = sum(chunk.size for chunk in self._chunks)
 
     def get(self, offset: int, used: bool = True) -> Record | None:
         """The record at an offset; with `used` it counts as handed out, and its chunk goes when all were."""
@@ -93,26 +131,35 @@ class SourceWindow:
         record = chunk.find(offset)
         if record is not None and used:
             chunk.left -= 1
+            chunk.used_at = self.handed
             if chunk.left <= 0:
                 del self._chunks[at]
                 self._size -= chunk.size
         return record
 
-    def run(self, first: int, count: int) -> list[Record] | None:
-        """The records of consecutive offsets, if one chunk has them all; they count as handed out."""
-        at = bisect_right(self._chunks, first, key=_first_of) - 1
-        if at < 0:
-            return None
-        chunk = self._chunks[at]
-        begin = first - chunk.first
-        records = chunk.records[begin : begin + count]
-        if len(records) != count or records[0].offset != first or records[-1].offset != first + count - 1:
-            return None
-        chunk.left -= count
-        if chunk.left <= 0:
-            del self._chunks[at]
-            self._size -= chunk.size
-        return list(records)
+    def run(self, first: int, count: int) -> list[Record | None]:
+        """The records of consecutive offsets, None for those that are not here; the others count as handed out."""
+        found: list[Record | None] = []
+        stop = first + count
+        at = max(0, bisect_right(self._chunks, first, key=_first_of) - 1)
+        while first < stop and at < len(self._chunks):
+            chunk = self._chunks[at]
+            if chunk.first > first:
+                found += [None] * (min(chunk.first, stop) - first)
+                first = min(chunk.first, stop)
+            some, held = chunk.run(first, stop)
+            found += some
+            first += len(some)
+            if held:
+                chunk.left -= held
+                chunk.used_at = self.handed
+            if chunk.left <= 0:
+                del self._chunks[at]
+                self._size -= chunk.size
+            else:
+                at += 1
+        found += [None] * (stop - first)
+        return found
 
 
 class PayloadWindow:
@@ -148,7 +195,9 @@ class PayloadWindow:
         window = self._windows.get((topic, partition))
         if window is None:
             return
-        if offsets[-1] - offsets[0] != len(offsets) - 1 or window.run(offsets[0], len(offsets)) is None:
+        if _are_consecutive(offsets):
+            window.run(offsets[0], len(offsets))
+        else:
             for offset in offsets:
                 window.get(offset)
 
@@ -175,31 +224,37 @@ class PayloadWindow:
         window = self._windows.get((topic, partition))
         if window is None:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
-        if used and offsets[-1] - offsets[0] == len(offsets) - 1:
-            run = window.run(offsets[0], len(offsets))
-            if run is not None:
-                return list(run)
-        found: list[Record | None] = [window.get(offset, used) for offset in offsets]
+        window.handed += len(offsets) if used else 0
+        consecutive = _are_consecutive(offsets)
+        found: list[Record | None]
+        if used and consecutive:
+            found = window.run(offsets[0], len(offsets))
+        else:
+            found = [window.get(offset, used) for offset in offsets]
         at = 0
-        while at < len(found):
-            if found[at] is None:
-                records = await self._reader.read(topic, partition, offsets[at], offsets[-1])
-                if not records:
-                    break
+        while not all(found[at:]):
+            at = next(place for place in range(at, len(found)) if found[place] is None)
+            records = await self._reader.read(topic, partition, offsets[at], offsets[-1])
+            if not records:
+                break
+            stop = bisect_right(offsets, records[-1].offset)
+            if consecutive and len(records) == records[-1].offset + 1 - offsets[at]:
+                found[at:stop] = records[: stop - at]
+                rest = records[stop - at :]
+            else:
                 by_offset = {record.offset: record for record in records}
-                for place in range(at, len(found)):
-                    if offsets[place] > records[-1].offset:
-                        break
+                for place in range(at, stop):
                     if found[place] is None:
                         found[place] = by_offset.get(offsets[place])
                 rest = [record for record in records if record.offset > offsets[-1]]
-                if rest:
-                    window.insert(rest)
-                while at < len(found) and offsets[at] <= records[-1].offset:
-                    at += 1
-            else:
-                at += 1
+            if rest:
+                window.insert(rest)
+            at = stop
         return found
+
+
+def _are_consecutive(offsets: Sequence[int]) -> bool:
+    return offsets[-1] - offsets[0] == len(offsets) - 1
 
 
 class LogReader:
@@ -248,12 +303,15 @@ class LogReader:
 
     async def _read(self, tp: TopicPartition, first: int, last: int) -> list[Record]:
         consumer = await self._consumer(tp)
+        log_end = consumer.last_stable_offset(tp)
         if self._next.get(tp) != first:
+            log_end = None
             begin = (await asyncio.wait_for(consumer.beginning_offsets([tp]), _PATIENCE_S))[tp]
             first = max(first, begin)
             last = max(last, begin)
             consumer.seek(tp, first)
-        log_end = (await asyncio.wait_for(consumer.end_offsets([tp]), _PATIENCE_S))[tp]
+        if log_end is None or log_end <= last:
+            log_end = (await asyncio.wait_for(consumer.end_offsets([tp]), _PATIENCE_S))[tp]
         if first >= log_end:
             # Reading there would begin again at the log's start, over and over.
             self._next.pop(tp, None)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
 from lapse.core.queue.step import Delivery, Happening, Messages, Removal
 from lapse.protocol import answer as answers
 from lapse.protocol import dead_letter, event, header, reference, topic
@@ -150,31 +150,24 @@ class QueueOutput:
         deadlines = [NEVER] * len(counts) if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
         rows: list[bytes] = []
         put, join, varint = rows.append, b"".join, VARINT
-        for record, times, deadline in zip(records, counts, deadlines, strict=True):
+        count, deadline_ms, timestamp_ms, own = -1, NEVER, -2, None
+        before = behind = b""
+        for record, times, until_ms in zip(records, counts, deadlines, strict=True):
             if record is None:
                 continue
-            count = len(shared) + 3
+            if times != count or until_ms != deadline_ms or record.timestamp != timestamp_ms or record.headers != own:
+                # Most of those that are handed out together have these in common.
+                count, deadline_ms, timestamp_ms, own = times, until_ms, record.timestamp, record.headers
+                headers, behind = _behind_bookmark(count, deadline_ms, timestamp_ms, own)
+                before = varint[len(shared) + 1 + headers] + head + _BOOKMARK
             bookmark = prefix % record.offset
-            delivered = b"%d" % times
-            stamp = b"%d" % record.timestamp
-            more = b""
-            if deadline != NEVER:
-                count += 1
-                more = b"%d" % deadline
-                more = _EXPIRES_AT + varint[len(more)] + more
-            for name, value in record.headers:
-                if not name.startswith(_OWN_PREFIX):
-                    count += 1
-                    more += packed_header(name, value)
             key, value = record.key, record.value
             put(
                 join(
                     (
                         NULL if key is None else varint[len(key)] + key,
                         NULL if value is None else varint[len(value)] + value,
-                        varint[count], head, _BOOKMARK, varint[len(bookmark)], bookmark,
-                        _DELIVERY_COUNT, varint[len(delivered)], delivered,
-                        _TIMESTAMP, varint[len(stamp)], stamp, more,
+                        before, varint[len(bookmark)], bookmark, behind,
                     )
                 )
             )  # fmt: skip
@@ -229,6 +222,22 @@ class QueueOutput:
             return self._deliveries, name
         user, own = parted(name)
         return topic.deliveries(self._queue, user if user in self.users else ""), own
+
+
+def _behind_bookmark(times: int, deadline_ms: int, timestamp_ms: int, own: Headers) -> tuple[int, bytes]:
+    """The headers of a delivery behind its bookmark: how many they are, and packed."""
+    delivered, stamp = b"%d" % times, b"%d" % timestamp_ms
+    count = 2
+    packed = _DELIVERY_COUNT + VARINT[len(delivered)] + delivered + _TIMESTAMP + VARINT[len(stamp)] + stamp
+    if deadline_ms != NEVER:
+        count += 1
+        until = b"%d" % deadline_ms
+        packed += _EXPIRES_AT + VARINT[len(until)] + until
+    for name, value in own:
+        if not name.startswith(_OWN_PREFIX):
+            count += 1
+            packed += packed_header(name, value)
+    return count, packed
 
 
 def _deadline(messages: Messages, at: int) -> int | None:

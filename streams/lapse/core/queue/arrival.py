@@ -84,22 +84,23 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
     add_offset, add_deadline = arrivals.offsets.append, arrivals.deadlines_ms.append
     default_ms = NEVER if expiration.default_ms is None else expiration.default_ms
     ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
+    stamp_ms, headers, deadline_ms = NO_TIMESTAMP - 1, None, _INVOLVED
     for record in records:
-        headers = record.headers
-        relative_ms = _plainly_stated_ms(headers) if headers else _SILENT
-        if relative_ms == _SILENT:
-            relative_ms = default_ms
-        elif relative_ms == 0 or relative_ms > ceiling_ms:
-            relative_ms = ceiling_ms
-        if relative_ms == NEVER:
-            add_deadline(NEVER)
-        else:
-            timestamp_ms = record.timestamp
-            deadline_ms = timestamp_ms + relative_ms
-            if relative_ms <= 0 or timestamp_ms == NO_TIMESTAMP or deadline_ms >= NEVER:
-                _sort_out_one(record, queue, expiration, arrivals)
-                continue
-            add_deadline(deadline_ms)
+        if record.timestamp != stamp_ms or record.headers != headers:
+            # What follows from these two alone: many records that stand together have the same.
+            stamp_ms, headers = record.timestamp, record.headers
+            relative_ms = _plainly_stated_ms(headers) if headers else _SILENT
+            if relative_ms == _SILENT:
+                relative_ms = default_ms
+            elif relative_ms == 0 or relative_ms > ceiling_ms:
+                relative_ms = ceiling_ms
+            deadline_ms = NEVER if relative_ms == NEVER else stamp_ms + relative_ms
+            if relative_ms != NEVER and (relative_ms <= 0 or stamp_ms == NO_TIMESTAMP or deadline_ms >= NEVER):
+                deadline_ms = _INVOLVED
+        if deadline_ms == _INVOLVED:
+            _sort_out_one(record, queue, expiration, arrivals)
+            continue
+        add_deadline(deadline_ms)
         add_offset(record.offset)
     return arrivals
 

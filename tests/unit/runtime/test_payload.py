@@ -1,0 +1,107 @@
+"""Payloads in memory: whatever is kept, read back and handed out, each offset's own record comes, and nothing stays."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lapse.runtime.payload import LogReader, PayloadWindow, SourceWindow
+
+AHEAD = 7
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record of a source."""
+
+    offset: int
+    key: bytes | None = b"k"
+    value: bytes | None = b"v"
+
+
+class Log:
+    """A log with holes, which reads some records more than it is asked for."""
+
+    def __init__(self, offsets: list[int]) -> None:
+        self.records = [Stored(offset) for offset in offsets]
+        self.reads = 0
+
+    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Stored]:
+        self.reads += 1
+        return [record for record in self.records if first <= record.offset <= last + AHEAD]
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, int]]]:
+    """Offsets of a log, some of them missing, and what happens: so many are consumed, or handed out."""
+    holes = draw(st.sets(st.integers(0, 120), max_size=8))
+    moves = draw(st.lists(st.tuples(st.sampled_from(["consume", "consume", "hand out"]), st.integers(1, 20))))
+    return [offset for offset in range(120) if offset not in holes], moves
+
+
+@pytest.mark.feature("Q16")
+@settings(max_examples=300, deadline=None)
+@given(lives(), st.integers(0, 20), st.booleans())
+def test_every_offset_gets_its_record_and_what_was_handed_out_does_not_stay(
+    life: tuple[list[int], list[tuple[str, int]]], room: int, every_other: bool
+) -> None:
+    """Where each is handed out once, in order, the window is empty in the end, and counts nothing."""
+    offsets, moves = life
+    log = Log(offsets)
+    window = PayloadWindow(cast("LogReader", log), limit_bytes=room * 120)
+    consumed = handed = 0
+    for move, count in [*moves, ("consume", 120), *[("hand out", 17)] * 8]:
+        if move == "consume":
+            window.keep("t", 0, log.records[consumed : consumed + count])
+            consumed = min(len(offsets), consumed + count)
+            continue
+        asked = offsets[handed : min(consumed, handed + count)]
+        handed += len(asked)
+        # The rest of a portion is asked for on its own, as that of another subscription.
+        for some in (asked[::2], asked[1::2]) if every_other else (asked,):
+            if some:
+                found = asyncio.run(window.get("t", 0, some))
+                assert [cast("Any", one).offset for one in found] == some
+    assert handed == len(offsets)
+    source = window._windows["t", 0]
+    if not every_other:
+        assert [chunk.left for chunk in source._chunks] == []
+    assert source._size == sum(chunk.size for chunk in source._chunks)
+
+
+@pytest.mark.feature("C40")
+def test_what_kafka_has_removed_is_told_apart_from_what_comes_behind_it() -> None:
+    log = Log([0, 1, 2, 7, 8, 9])
+    window = PayloadWindow(cast("LogReader", log), limit_bytes=0)
+    found = asyncio.run(window.get("t", 0, list(range(1, 9))))
+    assert [one and one.offset for one in found] == [1, 2, None, None, None, None, 7, 8]
+
+
+def test_consecutive_offsets_of_several_chunks_are_handed_out_at_once() -> None:
+    """With what none of them has in between; a chunk with a hole gives what it has."""
+    window = SourceWindow(1 << 20)
+    records = [Stored(offset) for offset in range(20)]
+    window.keep(records[0:4])
+    window.keep(records[6:8])
+    window.keep([records[8], records[10]])
+    found = window.run(2, 12)
+    assert [one and one.offset for one in found] == [2, 3, None, None, 6, 7, 8, None, 10, None, None, None]
+    assert [(chunk.first, chunk.left) for chunk in window._chunks] == [(0, 2)]
+    window.insert(records[0:6])
+    assert [one and one.offset for one in window.run(0, 6)] == [0, 1, 2, 3, 4, 5]
+    assert window._size == 0
+
+
+def test_what_nobody_asks_for_makes_room_once_enough_else_was_handed_out() -> None:
+    """Messages that expired are never asked for: they may not fill the window for ever."""
+    log = Log(list(range(1_000)))
+    window = PayloadWindow(cast("LogReader", log), limit_bytes=20_000)
+    window.keep("t", 0, log.records[:100])  # they fill it, and expire
+    for first in range(100, 900, 100):
+        window.keep("t", 0, log.records[first : first + 100])
+        found = asyncio.run(window.get("t", 0, list(range(first, first + 100))))
+        assert None not in found
+    assert log.reads == 3, "read back until what expired has gone, and not since"
