@@ -54,7 +54,7 @@ def test_all_messages_come_once_and_never_more_are_outstanding_than_allowed(shar
     publish(queue, 100)
     seen = []
     with subscriber(queue, max_backlog) as receiver:
-        for delivery in receiver.messages(timeout=3):
+        for delivery in receiver.messages(timeout=30):
             with delivery:
                 seen.append(int(delivery.value))
                 assert delivery.headers == [("own", b"yes")]
@@ -73,7 +73,7 @@ def test_batches_are_acknowledged_as_ranges(shards: Start) -> None:
     publish(queue, 2000)
     seen = 0
     with subscriber(queue, 1000) as receiver:
-        for batch in receiver.batches(timeout=3):
+        for batch in receiver.batches(timeout=30):
             receiver.acknowledge(batch)
             seen += len(batch)
             if seen == 2000:
