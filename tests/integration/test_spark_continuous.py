@@ -10,6 +10,7 @@ import pytest
 
 from lapse.core.reason import Reason
 from support.log import until
+from support.standalone import quick_java
 
 
 @pytest.mark.slow
@@ -21,7 +22,9 @@ def test_letters_are_counted_as_they_come_until_ctrl_c(kafka, dead, tmp_path):
     job = [sys.executable, "-m", "lapse", "spark", "monitor", str(path), "--every", "1 second", "--json"]
     job += ["--bootstrap", kafka, "--pattern", dead.pattern, "--conf", "spark.sql.shuffle.partitions=2"]
     errors = (tmp_path / "errors").open("w+")
-    running = subprocess.Popen(job, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+    running = subprocess.Popen(
+        job, stdout=subprocess.PIPE, stderr=errors, env=quick_java(), text=True, start_new_session=True
+    )
 
     def read() -> int:
         assert running.poll() is None, (tmp_path / "errors").read_text()

@@ -17,6 +17,7 @@ from lapse.protocol import topic
 from lapse_spark import archive, delta
 from lapse_spark.cli import spark as commands
 from lapse_spark.output import Output
+from support.standalone import quick_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D1", "D2")]
 
@@ -114,7 +115,7 @@ def test_a_killed_process_leaves_whole_batches_and_the_next_one_goes_on(spark, k
     job = [sys.executable, "-m", "lapse_spark.archive", str(path), "--format", "delta", "--max-records", "20"]
     job += ["--bootstrap", kafka, "--pattern", dead.pattern]
     log = (tmp_path / "log").open("w+")
-    running = subprocess.Popen(job, stdout=log, stderr=log, start_new_session=True)
+    running = subprocess.Popen(job, stdout=log, stderr=log, env=quick_java(), start_new_session=True)
     try:
         while not (path / "letters" / "_delta_log" / f"{3:020}.json").exists():
             assert running.poll() is None, (tmp_path / "log").read_text()

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -23,6 +24,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_spark import Connection, archive, ledger, monitor, redrive
 from lapse_spark.cli import spark as commands
 from lapse_spark.output import Output
+from support.standalone import quick_java
 
 pytestmark = pytest.mark.spark
 
@@ -295,10 +297,11 @@ def test_a_redrive_that_is_killed_sends_the_rest_when_it_is_run_again(
     options = ["redrive", audit_path, "--pattern", dead.pattern, "--bootstrap", kafka, "--json", "--send"]
     job = [sys.executable, "-m", "lapse_spark.redrive", *options[1:], "--rate", "2"]  # ten letters every five seconds
     log = (tmp_path / "log").open("w+")
-    running = subprocess.Popen(job, stdout=log, stderr=log, start_new_session=True)
+    running = subprocess.Popen(job, stdout=log, stderr=log, env=quick_java(), start_new_session=True)
     try:
         while not (half := arrived()):
             assert running.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.5)
     finally:
         os.killpg(running.pid, signal.SIGKILL)  # Python and the JVM at once
         running.wait()

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from support.deployment import apply
+
 PATIENCE_S = 60.0
 
 
@@ -47,9 +49,7 @@ class Worker:
 
     def apply(self) -> None:
         """Create the topics."""
-        command = [sys.executable, "-m", "lapse", "apply", "--config", str(self.config), "--yes"]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == 0, done.stdout + done.stderr
+        apply(self.config, self._environment)
 
     def start(self) -> None:
         """Start it, and wait until a shard is restored."""
