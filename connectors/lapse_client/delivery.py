@@ -9,7 +9,7 @@ from typing import Final, Literal, Protocol
 from confluent_kafka import Message
 
 from lapse.core.lifetime import EXPIRES_AT_MS
-from lapse.protocol import header
+from lapse.protocol import header, reference
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import AlreadySettled
 from lapse_client.headers import Headers, headers_of
@@ -87,10 +87,16 @@ class Delivery:
         self.place = get(header.BOOKMARK, b"::-1")
         count, epoch = get(header.DELIVERY_COUNT, b""), get(header.EPOCH)
         self.token = count if epoch is None or not count else b"%b@%b" % (count, epoch)
-        self.is_barrier = get(header.KIND) == _BARRIER
+        kind = get(header.KIND)
+        self.is_barrier = kind == _BARRIER
         # The library would keep all headers with the message: a prefetched delivery then weighs a kilobyte more, and
         # a dozen more objects for the garbage collector to visit, which halves the throughput.
-        self._own = None if _OWN.issuperset(fields) else [item for item in headers_of(message) if item[0] not in _OWN]
+        own = None
+        if kind == reference.KIND or not _OWN.issuperset(
+            fields
+        ):  # by reference, the fields are not the message's headers
+            own = [item for item in headers_of(message) if item[0] not in _OWN]
+        self._own = own or None
         message.set_headers([])
 
     def __repr__(self) -> str:

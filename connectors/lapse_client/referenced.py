@@ -14,13 +14,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.protocol import header, reference
 from lapse.protocol.bookmark import BookmarkRange
-from lapse.protocol.reference import Reference
+from lapse.protocol.reference import KIND, Reference
 from lapse_client.connection import Connection
 from lapse_client.delivery import Delivery, Settler
 from lapse_client.error import LapseError
 from lapse_client.shard import Shard
-
-KIND: Final = b"reference"
 
 _AT_ONCE: Final = 2_000
 _POLL_S: Final = 0.2

@@ -15,6 +15,7 @@ from confluent_kafka import Message, TopicPartition
 from lapse.protocol import header, prefetch
 from lapse.protocol.answer import Answer, Settlement
 from lapse.protocol.command import Command
+from lapse.protocol.reference import KIND
 from lapse_client.acknowledgments import Acknowledgments
 from lapse_client.arrivals import Arrivals
 from lapse_client.channel import Channel, Fields, forgotten, tells_of_end
@@ -23,7 +24,7 @@ from lapse_client.connection import Connection
 from lapse_client.credit import Credits, Grant
 from lapse_client.delivery import Delivery, Settling
 from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
-from lapse_client.referenced import KIND, RecordReader, Referenced
+from lapse_client.referenced import RecordReader, Referenced
 from lapse_client.settlement import SettlementBatch, SettlementResult, chunks, results
 from lapse_client.shard import Shard
 from lapse_client.terms import Terms

@@ -5,10 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.protocol import codec
 from lapse.protocol.bookmark import BookmarkRange
+
+KIND: Final = b"reference"
+"""Of a delivery by reference, in its header `lapse-kind`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ class QueueOutput:
         deadlines_ms = messages.deadlines_ms
         none_expires = deadlines_ms is None or bool((deadlines_ms == NEVER).all())
         headers = [
-            (header.KIND, b"reference"),
+            (header.KIND, reference.KIND),
             (header.SUBSCRIPTION, subscription.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]
