@@ -4,6 +4,10 @@ A shard knows nothing of the others, so each gets a credit of its own, and the c
 subscription's backlog. With a backlog of at least one per shard every shard keeps its share for good. With less, a
 credit of one travels: a shard that has had nothing to deliver for a while gives it back, and only when the shard has
 answered, so that no delivery can still be on its way, does the next shard get it.
+
+What is acknowledged here is still leased there until the shard has read it. As long as a shard keeps its credit that
+makes no difference: it counts for itself. Where it has delivered more than its credit is by now, an acknowledgment
+frees a credit for others only with the answer to a `subscribe` that was sent behind it.
 """
 
 from __future__ import annotations
@@ -46,6 +50,8 @@ class Credits:
         self._told = [0] * shards
         self._held = [0] * shards  # what it may count with: what it was told or what it confirmed
         self._waiting = [True] * shards  # told, and no answer yet
+        self._settled = [0] * shards  # since it was told last
+        self._owed = [0] * shards  # settled beyond its credit, and perhaps not known to it yet
         self._active_at_ms = [0.0] * shards
         self._to_tell: set[int] = set(range(shards))
         self._idle_moves = 0
@@ -64,7 +70,11 @@ class Credits:
 
     def total(self) -> int:
         """Most deliveries that may become unsettled with what the shards know now; never above `max_backlog`."""
-        return sum(map(max, self._held, self.outstanding))
+        return sum(map(self._counted, range(self._shards)))
+
+    def _counted(self, shard: int) -> int:
+        """Most that a shard may count as delivered and unsettled."""
+        return max(self._held[shard], self.outstanding[shard] + self._owed[shard])
 
     def delivered(self, shard: int, count: int, now_ms: float) -> None:
         """Deliveries came from a shard."""
@@ -76,8 +86,12 @@ class Credits:
 
     def settled(self, shard: int, count: int, now_ms: float) -> None:
         """Deliveries of a shard are settled, or no longer ours."""
-        self.outstanding[shard] = max(0, self.outstanding[shard] - count)
+        count = min(count, self.outstanding[shard])
+        self._owed[shard] += min(count, self._counted(shard) - self._held[shard])
+        self.outstanding[shard] -= count
+        self._settled[shard] += count
         self._active_at_ms[shard] = now_ms
+        self._ask_for_owed(shard)
 
     def answered(self, shard: int, credit: int, now_ms: float) -> None:
         """A shard confirms what it was told; an answer to an older `subscribe` is ignored."""
@@ -86,6 +100,16 @@ class Credits:
         self._waiting[shard] = False
         self._held[shard] = credit
         self._active_at_ms[shard] = now_ms
+        # What was settled behind the command that is answered here, the shard may not have known when it answered.
+        settled = self._settled[shard]
+        self._owed[shard] = min(settled, max(0, self.outstanding[shard] + settled - credit))
+        self._ask_for_owed(shard)
+
+    def _ask_for_owed(self, shard: int) -> None:
+        """Tell a shard the same again, behind what was settled: its answer says that it knows."""
+        if self._owed[shard] and not self._waiting[shard]:
+            self._waiting[shard] = True
+            self._to_tell.add(shard)
 
     def lost(self, shard: int) -> None:
         """A shard did not answer, or does not know the subscription: it is to be told again."""
@@ -110,6 +134,8 @@ class Credits:
         """Take in more shards; they get credit as the others, who are told to do with less, confirm it."""
         for shard in range(self._shards, self._shards + count):
             self.outstanding.append(0)
+            self._settled.append(0)
+            self._owed.append(0)
             self._told.append(0)
             self._held.append(0)
             self._waiting.append(True)
@@ -129,7 +155,7 @@ class Credits:
         self._deal_what_is_allowed()
 
     def _forget(self, shard: int) -> None:
-        self._told[shard] = self._held[shard] = 0
+        self._told[shard] = self._held[shard] = self._settled[shard] = self._owed[shard] = 0
         self._waiting[shard] = False
         self._to_tell.discard(shard)
 
@@ -162,6 +188,8 @@ class Credits:
         if not self._to_tell:
             return []
         grants = [Grant(shard, self._told[shard]) for shard in sorted(self._to_tell)]
+        for shard in self._to_tell:
+            self._settled[shard] = 0
         self._to_tell.clear()
         return grants
 
