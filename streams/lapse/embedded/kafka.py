@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -39,6 +39,7 @@ class EmbeddedKafka:
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
         quick_start: bool = True,
+        java_options: Sequence[str] | None = None,
         detached: bool = False,
         start_timeout_s: float = 90,
     ) -> None:
@@ -50,6 +51,8 @@ class EmbeddedKafka:
             properties: Further broker properties, or other values for ours.
             heap_mb: Largest heap of the JVM, in MiB.
             quick_start: Compile with the fast compiler only: starts sooner, peaks lower. Benchmarks turn it off.
+            java_options: Options for compiler and collector, such as `-XX:+UseZGC`, instead of those `quick_start`
+                stands for.
             detached: Let the broker go on when this process ends.
             start_timeout_s: How long `start` waits for the broker to answer, in seconds.
         """
@@ -60,6 +63,7 @@ class EmbeddedKafka:
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
         self._quick_start = quick_start
+        self._java_options = java_options
         self._detached = detached
         self._start_timeout_s = start_timeout_s
         self._jvm: Jvm | None = None
@@ -214,6 +218,8 @@ class EmbeddedKafka:
         """Return the options of the JVM."""
         # -UsePerfData: no shared file per JVM in /tmp, which a killed one would leave behind.
         common = [f"-Xmx{self._heap_mb}m", "-XX:-UsePerfData", "-Djava.awt.headless=true"]
+        if self._java_options is not None:
+            return [*common, *self._java_options]
         if self._quick_start:
             return [*common, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         return [*common, f"-Xms{self._heap_mb}m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]

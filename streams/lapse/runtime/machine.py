@@ -44,6 +44,7 @@ class Machine(Protocol):
         step_records: how many messages make a step, at most.
         most_at_once: after so many others have their turn.
         step_turns: how often `advance` is called in a step, at most.
+        delivery_turns: how often `deliver` is.
         retry: the letters that the broker refused (C27).
     """
 
@@ -52,6 +53,7 @@ class Machine(Protocol):
     step_records: int
     most_at_once: int
     step_turns: int
+    delivery_turns: int
     retry: LetterRetry[Any]
 
     def guarded(self, doorkeeper: Doorkeeper) -> None:

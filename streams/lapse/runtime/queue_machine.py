@@ -82,7 +82,7 @@ class QueueMachine:
         self.rule = rule
         self.figures = ShardFigures()
         self.step_records = self.most_at_once = _STEP_RECORDS
-        self.step_turns = 1
+        self.step_turns = self.delivery_turns = 1
         self._ahead: Items = []
         self.shard = QueueShard(settings, restored.state)
         self._journal = QueueJournal(restored.state, epoch, restored)

@@ -34,8 +34,11 @@ from lapse.runtime.watch import Watch, end_process
 logger = logging.getLogger(__name__)
 
 _BREATH_S: Final = 0.001
-"""Between steps that write nothing, such as those of a query that sorts: they wait for no broker, and the thread that
-reads from Kafka would not come to run."""
+"""Between two parts of a query, and between steps that write nothing, such as those of one that sorts: they wait for no
+broker, and the thread that reads from Kafka would not come to run."""
+
+_TURNS_TO_KAFKA: Final = 6
+"""So many turns of the loop it takes at most until what is to be written is on its way."""
 
 
 class Runner:
@@ -110,9 +113,9 @@ class Runner:
         self._writing_before: asyncio.Task[None] | None = None
         self._journaled_at = 0.0
         self._more = False
-        self._taken_ahead = self._turns_ahead = 0
-        self._dealt_ahead: bool | None = None
-        """Whether there is more to be delivered, where some was for the next step; None = nothing was."""
+        self._to_deliver = False
+        """Whether there was more to be handed out when some last was."""
+        self._taken_ahead = self._turns_ahead = self._delivered_ahead = 0
         self._laid_down = False
         self._wrote = False
 
@@ -235,12 +238,15 @@ class Runner:
         turns, self._turns_ahead = self._turns_ahead, 0
         await self._let_act(machine.step_turns - turns)
         self._more = False
-        more, self._dealt_ahead = self._dealt_ahead, None
+        delivered, self._delivered_ahead = self._delivered_ahead, 0
         if self.topics.replaced:
             self._close_topics()
         elif self._has_caught_up():
             self._truncate()
-            self._more = (machine.deliver(self._clock.now_ms()) if more is None else more) or bool(self._begins)
+            if not (taken and delivered and self._to_deliver):
+                await self._deliver(1 if taken else machine.delivery_turns)
+                taken += await self._take_in_late(machine.step_records - taken)
+            self._more = self._to_deliver or bool(self._begins)
         effects = await machine.finish(self._write_letters)
         await self._write(effects, ahead, self._processed())
         self._more = (
@@ -259,6 +265,8 @@ class Runner:
 
         A machine that can goes on meanwhile, for the next step. Once that one is full it is ended, too, and what comes
         before its journal is on its way beside the journal of this one: two steps are being written, never more.
+
+        So what a step has taken in is told first, and a query has its turn while that is on its way.
         """
         if not self.machine.takes_ahead:
             await self._effect(effects, ahead, processed)
@@ -268,18 +276,19 @@ class Runner:
         machine, before = self.machine, self._writing
         writing = asyncio.create_task(self._effect(effects, ahead, processed, before))
         self._writing_before, self._writing = before, writing
-        await asyncio.sleep(0)
+        for _ in range(_TURNS_TO_KAFKA):
+            await asyncio.sleep(0)
         self._taken_ahead = await self._take_in(machine.step_records, until=writing)
         self._turns_ahead = await self._let_act(machine.step_turns, until=writing)
-        if self._more and not writing.done() and self._may_run.is_set():
-            self._dealt_ahead = machine.deliver(self._clock.now_ms())
+        if self._to_deliver and not writing.done() and self._may_run.is_set():
+            self._delivered_ahead = await self._deliver(machine.delivery_turns, until=writing)
         if self._taken_ahead < machine.step_records and self._turns_ahead < machine.step_turns:
             await self._written()
 
     @property
     def _has_begun_the_next(self) -> bool:
         """Whether something was done already that the next step has to write."""
-        return bool(self._taken_ahead or self._turns_ahead) or self._dealt_ahead is not None
+        return bool(self._taken_ahead or self._turns_ahead or self._delivered_ahead)
 
     async def _written(self) -> None:
         """Wait until the effects of all steps are written."""
@@ -350,6 +359,14 @@ class Runner:
                 await asyncio.sleep(0)  # others have their turn, too
         return taken
 
+    async def _take_in_late(self, most: int) -> int:
+        """Hand over what came while a query had its turn, so that it is told in this step; returns how many."""
+        if not (self.machine.takes_ahead and self._news.is_set()):
+            return 0
+        taken = await self._take_in(most)
+        self._inbox.relieve(taken)
+        return taken
+
     async def _go_on(self) -> None:
         """Do some of the command that the machine is in the middle of."""
         for _ in range(self.machine.step_turns):
@@ -381,6 +398,23 @@ class Runner:
             if turns < most or until is not None:
                 await asyncio.sleep(0)
         return turns
+
+    async def _deliver(self, most: int, until: asyncio.Future[None] | None = None) -> int:
+        """Hand out some of what can be, until something comes in; returns how many turns it took.
+
+        Args:
+            most: turns; one is taken in any case.
+            until: begin no other once this is done, or the shard is to pause.
+        """
+        turns = 1
+        while True:
+            self._to_deliver = self.machine.deliver(self._clock.now_ms())
+            if not self._to_deliver or turns >= most:
+                return turns
+            await asyncio.sleep(_BREATH_S)
+            if self._news.is_set() or (until is not None and (until.done() or not self._may_run.is_set())):
+                return turns
+            turns += 1
 
     def _close_topics(self) -> None:
         """Close what is known of topics that were created again (C42).

@@ -38,6 +38,9 @@ _STEP_RECORDS: Final = 2_500
 _MOST_AT_ONCE: Final = 500
 """Small enough that whoever waits for its turn, or for a step's end, waits for milliseconds."""
 
+_DELIVERY_TURNS: Final = 4
+"""Parts of queries in one step, each as long as a millisecond or two."""
+
 Read = Callable[[str, int, int], Awaitable[Any | None]]
 """Reads one record: topic, partition, offset; None where Kafka no longer has it."""
 
@@ -66,6 +69,7 @@ class SowMachine:
         self.step_records = _STEP_RECORDS
         self.most_at_once = _MOST_AT_ONCE
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
+        self.delivery_turns = _DELIVERY_TURNS
         self.one_order = shard.settings.home.shared
         """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
         self._output = output

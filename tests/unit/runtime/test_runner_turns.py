@@ -245,6 +245,16 @@ def test_a_query_goes_on_while_its_last_batch_is_written_and_tells_each_record_o
     machine = Watched(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
     records = [Arrived(n, T, b"k%d" % n, b'{"n": %d}' % n) for n in range(COUNT)]
     commands = [Arrived(0, T + 1, None, b'{"command": "sow", "id": "q"}')]
+    told, answers = listen(broker)
+    broker.ticks = 1
+    asyncio.run(run(machine, broker, lambda: bool(answers), records, commands))
+    assert orjson.loads(answers[0])["counts"]["records"] == COUNT
+    assert told[1:-1] == [b"k%d" % n for n in range(COUNT)]
+    assert sum(while_writing) > 0
+
+
+def listen(broker: Broker) -> tuple[list[bytes], list[bytes]]:
+    """What goes out from now on: the keys of the deliveries' records, and answers."""
     told: list[bytes] = []
     answers: list[bytes] = []
     send = broker.send
@@ -252,15 +262,68 @@ def test_a_query_goes_on_while_its_last_batch_is_written_and_tells_each_record_o
     async def sent(outputs: list[Any]) -> list[asyncio.Future[None]]:
         for one in outputs:
             if isinstance(one, Packed) and one.topic == "lapse.prices.deliveries":
-                told.extend(one.records)
+                told.extend(record[1 : 1 + record[0] // 2] for record in one.records)
             elif isinstance(one, Output) and dict(one.headers).get("lapse-kind") == b"answer":
                 answers.append(one.value or b"")
         return await send(outputs)
 
     broker.send = sent  # type: ignore[method-assign]
+    return told, answers
+
+
+@pytest.mark.feature("S5", "S7", "C45")
+@pytest.mark.parametrize("while_writing", [True, False])
+def test_an_update_that_comes_during_a_query_is_told_before_the_rest_of_it(while_writing: bool) -> None:
+    """Nobody who waits for updates waits until a query of all records is through, or a step full of it is written."""
+    broker = Broker()
+    before_it: list[int] = []
+    parts: list[int] = []
+
+    class Watched(SowMachine):
+        def deliver(self, now_ms: int) -> bool:
+            before = len(self._step.messages)
+            more = super().deliver(now_ms)
+            parts.append(len(self._step.messages) - before)
+            if more and told and broker.writing is while_writing and not before_it:
+                before_it.append(sum(parts))
+                assert broker.runner is not None
+                broker.runner.receive(SOURCE, [Arrived(COUNT, T + 2, b"new", b'{"n": -1}')])
+            return more
+
+    machine = Watched(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
+    records = [Arrived(n, T, b"k%d" % n, b'{"n": %d}' % n) for n in range(COUNT)]
+    subscribe: dict[str, object] = {"command": "subscribe", "id": "s", "subscription": "s", "filter": "/n < 0"}
+    subscribe["heartbeat_timeout_ms"] = 1 << 50  # the harness is years behind the clock
+    commands = [
+        Arrived(0, T + 1, None, orjson.dumps(subscribe)),
+        Arrived(1, T + 1, None, b'{"command": "sow", "id": "q"}'),
+    ]
+    told, answers = listen(broker)
+    broker.ticks = 2
+    asyncio.run(run(machine, broker, lambda: len(answers) == 2, records, commands))
+    assert told.count(b"new") == 1
+    assert sorted(told[1:-1]) == sorted([b"new", *(b"k%d" % n for n in range(COUNT))])
+    assert told.index(b"new") - before_it[0] <= 1, "the query's begin was told before; nothing else was not"
+
+
+@pytest.mark.feature("S5")
+def test_a_query_that_comes_while_the_last_part_of_another_is_written_is_answered_at_once() -> None:
+    broker = Broker()
+
+    class Watched(SowMachine):
+        def deliver(self, now_ms: int) -> bool:
+            asked = bool(self._queries)
+            more = super().deliver(now_ms)
+            if asked and not more and broker.writing and broker.ticks == 1:
+                assert broker.runner is not None
+                broker.runner.receive(COMMANDS, [Arrived(1, T + 1, None, b'{"command": "sow", "id": "r"}')])
+                broker.ticks = 2
+            return more
+
+    machine = Watched(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
+    records = [Arrived(n, T, b"k%d" % n, b'{"n": %d}' % n) for n in range(COUNT)]
+    _, answers = listen(broker)
     broker.ticks = 1
-    asyncio.run(run(machine, broker, lambda: bool(answers), records, commands))
-    assert orjson.loads(answers[0])["counts"]["records"] == COUNT
-    keys = [record[1 : 1 + record[0] // 2] for record in told]
-    assert keys[1:-1] == [b"k%d" % n for n in range(COUNT)]
-    assert sum(while_writing) > 0
+    asking = [Arrived(0, T + 1, None, b'{"command": "sow", "id": "q", "top_n": 100}')]
+    asyncio.run(run(machine, broker, lambda: len(answers) == 2, records, asking))
+    assert [orjson.loads(answer)["counts"]["records"] for answer in answers] == [100, COUNT]

@@ -67,7 +67,7 @@ class SowSettings:
     grave_ms: int = 60_000
     remembers_removed: bool = False
     batch_size: int = 500
-    max_scan: int = 500
+    max_scan: int = 250
     max_record_bytes: int = (8 << 20) - (64 << 10)
     max_step_bytes: int = 1 << 22
     parse: Parse = json.loads
