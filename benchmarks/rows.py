@@ -236,14 +236,15 @@ def _sow(load: Load) -> Row:
 def _sow_query(load: Load) -> Row:
     records = min(100_000, load.recovered)
     plain, ordered, top = "in any order", "order_by", "order_by, top_n = 100"
-    by = {"messages": records, "order_by": "/qty DESC"}
+    by = {"messages": records, "order_by": "/qty DESC", "still": True}
     return Row(
         "sow-query",
         f"Queries of {records:,} records through a filter, while others are updated every 5 ms",
         [
-            Contestant(plain, "sow_query", {"messages": records}),
+            Contestant(plain, "sow_query", {"messages": records, "still": True}),
             Contestant(ordered, "sow_query", by),
             Contestant(top, "sow_query", {**by, "top_n": 100}),
+            Contestant(f"{plain}, broker on disk", "sow_query", {"messages": records}),
         ],
         [
             Column("seconds", "one query, s", 2),
@@ -252,11 +253,12 @@ def _sow_query(load: Load) -> Row:
             Column("during_p99_ms", "updates meanwhile, p99, ms"),
             Column("pause_ms", "longest pause of a query, ms"),
             Column("worst_pause_ms", "of all, ms"),
+            Column("worst_awake_ms", "less standstills of the machine, ms"),
         ],
         [
             Goal(
-                f"{name}: the longest that a query stopped deliveries for, median",
-                figure(name, "pause_ms"),
+                f"{name}: the longest that any of nine queries stopped deliveries for",
+                figure(name, "worst_awake_ms"),
                 20,
                 False,
                 "ms",

@@ -6,7 +6,7 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -15,6 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.contestant import Figures, alone
 from benchmarks.load import create, order, publish
 from benchmarks.log import Ends
+from benchmarks.metronome import Metronome, still_ms
+from benchmarks.still_broker import still_broker
 from benchmarks.worker import Worker
 from lapse.protocol import header
 from lapse.protocol import topic as topics
@@ -28,24 +30,32 @@ _EVERY_S = 0.005
 _QUERIES = 9
 
 
-def run(bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top_n: int = 0) -> Figures:
+def run(
+    bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top_n: int = 0, still: bool = False
+) -> Figures:
     """Ask for the records that match a filter, while other records are updated every 5 ms and a subscription is told.
 
     How long an update took is the difference of two timestamps of this machine's clock: the update's own, and that of
     the subscription's record in the deliveries. Deliveries stopped for as long as an update was waiting and none was
-    delivered. Both are measured before, too, with nobody asking; before that the broker warms up.
+    delivered; the longest of all is also given without the time for which the machine itself stood still. Both are
+    measured before, too, with nobody asking; before that the broker warms up.
 
     Args:
-        bootstrap_servers: the broker.
+        bootstrap_servers: the broker, unless `still`.
         messages: how many records the topic has; one in a hundred matches.
         order_by: in which order they are asked for; empty = in any.
         top_n: at most so many; 0 = all.
+        still: on a broker of its own that never stops by itself.
     """
+    if still:
+        with still_broker() as own:
+            return run(own, messages, order_by, top_n)
     name = f"sow-query-{time.time_ns()}"
     state, told = topics.sow(name), topics.deliveries(name)
     with (
         Worker(bootstrap_servers, name, f'[sow.{name}]\nexpiration = "enabled"\n') as worker,
         Ends(bootstrap_servers) as ends,
+        Metronome() as metronome,
     ):
         create(bootstrap_servers, name)
         worker.apply()
@@ -76,6 +86,7 @@ def run(bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top
         updates = _updates_told(bootstrap_servers, told, begin)
         before = _between(updates, quiet_from_ms, asked_ms[0][0])
         pauses_ms = [_longest_pause_ms(_between(updates, *one)) for one in asked_ms]
+        still = metronome.standstills()
         return {
             "messages": messages,
             "seconds": statistics.median(seconds),
@@ -84,6 +95,7 @@ def run(bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top
             "during_p99_ms": _p99(_between(updates, asked_ms[0][0], asked_ms[-1][1])),
             "pause_ms": statistics.median(pauses_ms),
             "worst_pause_ms": max(pauses_ms),
+            "worst_awake_ms": max(_longest_pause_ms(_between(updates, *one), still) for one in asked_ms),
         }
 
 
@@ -143,9 +155,10 @@ def _p99(updates: list[tuple[int, int]]) -> float:
     return float(waits[int(len(waits) * 0.99)])
 
 
-def _longest_pause_ms(updates: list[tuple[int, int]]) -> int:
-    """The longest time in which an update waited and none was told, ms."""
-    return max(told_ms - max(before_ms, made_ms) for (_, before_ms), (made_ms, told_ms) in pairwise(updates))
+def _longest_pause_ms(updates: list[tuple[int, int]], still: Sequence[tuple[float, float]] = ()) -> float:
+    """The longest time in which an update waited and none was told, less what a core stood still of it, ms."""
+    pauses = [(max(before_ms, made_ms), told_ms) for (_, before_ms), (made_ms, told_ms) in pairwise(updates)]
+    return max(until_ms - from_ms - still_ms(still, from_ms, until_ms) for from_ms, until_ms in pauses)
 
 
 if __name__ == "__main__":
