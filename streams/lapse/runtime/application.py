@@ -22,9 +22,9 @@ from lapse.runtime.entity import Entity, Services
 from lapse.runtime.log_watch import LogWatch
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue_entity import QueueEntity
+from lapse.runtime.rocksdb_store import remove_copies
 from lapse.runtime.runner import Runner
 from lapse.runtime.sow_entity import SowEntity
-from lapse.runtime.store import remove_copies
 from lapse.runtime.table import SelfRestoredTables
 from lapse.runtime.topology import Topology, TopologyError
 from lapse.runtime.transport import BatchTransport
