@@ -116,6 +116,13 @@ def test_temporary_data_goes_and_given_data_stays(tmp_path: Path) -> None:
     assert "Kafka Server started" in log.read_text()
 
 
+def test_options_of_java_take_the_place_of_ours() -> None:
+    with EmbeddedKafka(java_options=["-XX:+UseParallelGC"]) as kafka:
+        options = [word for word in psutil.Process(kafka.jvm.pid).cmdline() if word.startswith("-X")]
+    assert options[0] == "-Xmx512m"
+    assert [word for word in options if "GC" in word or "Tiered" in word] == ["-XX:+UseParallelGC"]
+
+
 def test_a_wrong_property_is_named(tmp_path: Path) -> None:
     with pytest.raises(BrokerFailed, match=r"Invalid value soon for configuration log\.retention\.ms"):
         EmbeddedKafka(tmp_path, properties={"log.retention.ms": "soon"}).start()
