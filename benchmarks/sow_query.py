@@ -86,7 +86,7 @@ def run(
         updates = _updates_told(bootstrap_servers, told, begin)
         before = _between(updates, quiet_from_ms, asked_ms[0][0])
         pauses_ms = [_longest_pause_ms(_between(updates, *one)) for one in asked_ms]
-        still = metronome.standstills()
+        standstills = metronome.standstills()
         return {
             "messages": messages,
             "seconds": statistics.median(seconds),
@@ -95,7 +95,7 @@ def run(
             "during_p99_ms": _p99(_between(updates, asked_ms[0][0], asked_ms[-1][1])),
             "pause_ms": statistics.median(pauses_ms),
             "worst_pause_ms": max(pauses_ms),
-            "worst_awake_ms": max(_longest_pause_ms(_between(updates, *one), still) for one in asked_ms),
+            "worst_awake_ms": max(_longest_pause_ms(_between(updates, *one), standstills) for one in asked_ms),
         }
 
 

@@ -22,7 +22,7 @@ _HEAP_MB: Final = 1024
 def still_broker() -> Iterator[str]:
     """A broker with its data in memory and a collector that works beside it; yields its address.
 
-    An ordinary one stands still for 10 to 40 ms, now and then, while its collector is at work or its disk is, on a
+    An ordinary one stands still for tens of ms, now and then, while its collector is at work or its disk is, on a
     machine whose cores and disk it shares. Nobody could tell that from a worker that stands still.
 
     Raises:

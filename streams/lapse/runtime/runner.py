@@ -115,7 +115,8 @@ class Runner:
         self._more = False
         self._to_deliver = False
         """Whether there was more to be handed out when some last was."""
-        self._taken_ahead = self._turns_ahead = self._delivered_ahead = 0
+        self._taken_ahead = self._turns_ahead = 0
+        self._delivered_ahead = False
         self._laid_down = False
         self._wrote = False
 
@@ -238,7 +239,7 @@ class Runner:
         turns, self._turns_ahead = self._turns_ahead, 0
         await self._let_act(machine.step_turns - turns)
         self._more = False
-        delivered, self._delivered_ahead = self._delivered_ahead, 0
+        delivered, self._delivered_ahead = self._delivered_ahead, False
         if self.topics.replaced:
             self._close_topics()
         elif self._has_caught_up():
@@ -280,8 +281,9 @@ class Runner:
             await asyncio.sleep(0)
         self._taken_ahead = await self._take_in(machine.step_records, until=writing)
         self._turns_ahead = await self._let_act(machine.step_turns, until=writing)
-        if self._to_deliver and not writing.done() and self._may_run.is_set():
-            self._delivered_ahead = await self._deliver(machine.delivery_turns, until=writing)
+        if self._to_deliver and not self._is_over(writing):
+            await self._deliver(machine.delivery_turns, until=writing)
+            self._delivered_ahead = True
         if self._taken_ahead < machine.step_records and self._turns_ahead < machine.step_turns:
             await self._written()
 
@@ -339,6 +341,10 @@ class Runner:
         self._watch.check()
         return await self._letters.write(letters)
 
+    def _is_over(self, until: asyncio.Future[None] | None) -> bool:
+        """Whether what is done until then, for the next step, has to end: it is done, or the shard is to pause."""
+        return until is not None and (until.done() or not self._may_run.is_set())
+
     async def _take_in(self, most: int, until: asyncio.Future[None] | None = None) -> int:
         """Hand messages to the machine; returns how many.
 
@@ -348,7 +354,7 @@ class Runner:
         """
         taken = 0
         while taken < most and not self.topics.replaced:
-            if until is not None and (until.done() or not self._may_run.is_set()):
+            if self._is_over(until):
                 break
             at_once = min(self.machine.most_at_once, most - taken)
             some = self._inbox.take_messages(at_once)
@@ -391,7 +397,7 @@ class Runner:
         """
         turns = 0
         while turns < most and self._ticker.has_reached_what_is_due:
-            if until is not None and (until.done() or not self._may_run.is_set()):
+            if self._is_over(until):
                 break
             self.machine.advance(self._ticker.reached_ms)
             turns += 1
@@ -399,22 +405,21 @@ class Runner:
                 await asyncio.sleep(0)
         return turns
 
-    async def _deliver(self, most: int, until: asyncio.Future[None] | None = None) -> int:
-        """Hand out some of what can be, until something comes in; returns how many turns it took.
+    async def _deliver(self, most: int, until: asyncio.Future[None] | None = None) -> None:
+        """Hand out some of what can be, until something comes in.
 
         Args:
-            most: turns; one is taken in any case.
+            most: turns; the first is taken in any case.
             until: begin no other once this is done, or the shard is to pause.
         """
-        turns = 1
-        while True:
+        for turn in range(most):
+            if turn:
+                await asyncio.sleep(_BREATH_S)
+                if self._news.is_set() or self._is_over(until):
+                    break
             self._to_deliver = self.machine.deliver(self._clock.now_ms())
-            if not self._to_deliver or turns >= most:
-                return turns
-            await asyncio.sleep(_BREATH_S)
-            if self._news.is_set() or (until is not None and (until.done() or not self._may_run.is_set())):
-                return turns
-            turns += 1
+            if not self._to_deliver:
+                break
 
     def _close_topics(self) -> None:
         """Close what is known of topics that were created again (C42).
