@@ -10,7 +10,7 @@ import fastavro
 import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from lapse_client import Connection, Publisher, SowClient
+from lapse_client import Connection, Publisher, QueueSubscriber, SowClient
 from support.log import Tail, texts, until
 from support.worker import Worker
 
@@ -179,3 +179,34 @@ def test_records_of_older_and_newer_writers_are_one_topic(
         known = "written with the schema of id 7; known are 1, 2, 3" if confluent else "v1.avsc"
         assert known in told["__dlq.errors.message"]
         assert len(keys()) == 4
+
+
+@pytest.mark.feature("X7", "S1", "D1")
+def test_a_payload_that_would_end_the_process_in_its_decoder_is_a_letter(
+    kafka: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """10 KB of a recursive schema overflow the decoder's stack; so does a branch that counts from the end."""
+    link = schema(field("symbol", "string"), field("next", ["null", "Quote"], default=None))
+    (tmp_path / "link.avsc").write_text(json.dumps(link), encoding="utf-8")
+    name, queue = unique("links"), unique("link-queue")
+    avro_payloads = 'value_format = "avro"\nvalue_schema = "link.avsc"\n'
+    entities = (
+        f'[sow."{name}"]\nkey = "/symbol"\n{avro_payloads}\n[queue."{queue}"]\ntopics = ["{name}"]\n{avro_payloads}'
+    )
+    connection = Connection(kafka)
+    good = b"\x02a\x02\x02b\x00"
+    with Worker(tmp_path, kafka, unique("app"), entities), Publisher(connection) as publisher:
+        publisher.publish(name, b"\x02a\x02" * 5_000 + b"\x02a\x00")
+        publisher.publish(name, b"\x02a\x01" * 5_000 + b"\x02a\x00")
+        publisher.publish(name, good)
+        publisher.flush()
+        with SowClient(name, connection=connection) as client:
+            until(lambda: [record.value for record in client.query("/symbol = 'a'")] == [good], "the good one")
+        with QueueSubscriber(queue, connection=connection, filter="/next/symbol = 'b'") as subscriber:
+            delivery = next(iter(subscriber.messages(timeout=20)))
+            assert delivery.value == good
+            delivery.acknowledge()
+        letters = Tail(kafka, f"dlq.{name}").wait(2, 20)
+    told = [str(dict(letter.headers())["__dlq.errors.message"]) for letter in letters]
+    assert "nested more than 256 deep" in told[0]
+    assert "has no branch -1" in told[1]

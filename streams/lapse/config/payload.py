@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ValidationInfo, field_validator, model_validator
 
 from lapse.config.fault import misfit
+from lapse.protocol.avro_bounds import AvroBounds
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
 
@@ -82,7 +83,7 @@ class PayloadConfig(BaseModel):
 def _schema_file(file: str, info: ValidationInfo) -> str:
     """The absolute path of a schema that is named in `lapse.toml`, once it was read."""
     path = Path((info.context or {}).get("beside", "."), file).absolute()
-    AvroSchema.of_file(path)
+    AvroBounds(AvroSchema.of_file(path))
     return str(path)
 
 

@@ -10,7 +10,6 @@ it was written with another one is resolved by Avro's rules. A bare one says not
 from __future__ import annotations
 
 import io
-import json
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,6 +17,8 @@ from typing import Final
 import fastavro
 from fastavro.read import SchemaResolutionError
 
+from lapse.protocol import json_payload
+from lapse.protocol.avro_bounds import AvroBounds
 from lapse.protocol.avro_fit import misfit
 from lapse.protocol.avro_resolution import fault_between, written_part
 from lapse.protocol.avro_schema import AvroSchema
@@ -40,7 +41,8 @@ class AvroPayload:
             every id stands for the reader's.
 
     Raises:
-        ValueError: what is written with one of them cannot be read with the reader's, or no id is the reader's.
+        ValueError: what is written with one of them cannot be read with the reader's, no id is the reader's, or one of
+            them is nested too deeply.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class AvroPayload:
         self._writers = {one.mark: one for one in writers} | {schema.mark: schema}
         self._ids = ids or {}
         self._marked = bool(writers)
+        self._bounds = {one.mark: AvroBounds(one) for one in (schema, *writers, *self._ids.values())}
         for one in (*writers, *self._ids.values()):
             if fault := fault_between(one, schema):
                 raise ValueError(f"what was written with {one.label} cannot be read with {schema.label}: {fault}")
@@ -87,10 +90,10 @@ class AvroPayload:
             if writer is self._schema:
                 return value
             return written_part(value, self._read(data, at, writer, writer), self._schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if data[:1] == b"{":
                 try:
-                    return json.loads(data)
+                    return json_payload.parse_exactly(data)
                 except ValueError:
                     pass
             raise ValueError(f"neither JSON nor Avro: {error}") from error
@@ -101,23 +104,39 @@ class AvroPayload:
         Raises:
             ValueError: the value does not fit the schema; fields that it does not know included.
         """
-        if fault := misfit(value, self._schema):
+        try:
+            fault = misfit(value, self._schema)
+        except RecursionError:
+            fault = "it is nested too deeply"
+        if fault:
             raise ValueError(f"does not fit {self._schema.label}: {fault}")
         out = io.BytesIO()
-        out.write(self._frame(like))
+        body_at = out.write(self._frame(like))
         try:
             fastavro.schemaless_writer(out, self._schema.tree, value, strict_allow_default=True)
         except _DAMAGED as error:
             raise ValueError(f"does not fit {self._schema.label}: {str(error) or type(error).__name__}") from error
-        return out.getvalue()
+        data = out.getvalue()
+        try:
+            self._bounds[self._schema.mark].check(data, body_at)
+        except ValueError as error:
+            raise ValueError(f"does not fit {self._schema.label}: {error}") from error
+        return data
 
     def _read(self, data: bytes, at: int, writer: AvroSchema, reader: AvroSchema) -> object:
+        try:
+            self._bounds[writer.mark].check(data, at)
+        except ValueError as error:
+            raise ValueError(self._no_avro(data, at, writer, str(error))) from error
         body = io.BytesIO(data)
         body.seek(at)
         try:
             value = fastavro.schemaless_reader(body, writer.tree, None if writer is reader else reader.tree)
         except SchemaResolutionError as error:
-            fault = fault_between(writer, reader, self._read(data, at, writer, writer)) or str(error)
+            try:
+                fault = fault_between(writer, reader, self._read(data, at, writer, writer)) or str(error)
+            except RecursionError:
+                fault = str(error)
             raise ValueError(f"written with {writer.label}, and not to be read with {reader.label}: {fault}") from error
         except _DAMAGED as error:
             raise ValueError(self._no_avro(data, at, writer, str(error) or type(error).__name__)) from error

@@ -185,9 +185,23 @@ _AVRO = avro(AvroPayload(_NEW, [_OLD])) | _KEYED
 _CONFLUENT = avro(AvroPayload(_NEW, confluent=True, ids={1: _OLD, 2: _NEW})) | _KEYED
 _QUOTE = _NEW.mark + b"\x06IBM\x02"
 
+_LINK = AvroSchema(
+    {
+        "type": "record",
+        "name": "Link",
+        "fields": [{"name": "symbol", "type": "string"}, {"name": "next", "type": ["null", "Link"]}],
+    },
+    "link.avsc",
+)
+
 _SINGLE_OBJECTS = (
     _record("a payload cut short", Input(value=_QUOTE[:-2]), **_AVRO),
     _record("a byte too many", Input(value=_QUOTE + b"\x00"), **_AVRO),
+    _record(
+        "5,000 records of a recursive schema inside each other",
+        Input(value=b"\x02a\x02" * 4_999 + b"\x02a\x00"),
+        **avro(AvroPayload(_LINK)) | _KEYED,
+    ),
     _record("the fingerprint of a schema that is not listed", Input(value=b"\xc3\x01\1\2\3\4\5\6\7\x08"), **_AVRO),
     _record("a null price, by the older schema", Input(value=_OLD.mark + b"\x06IBM\x00"), **_AVRO),
     _delta(_QUOTE, b'{"symbol": "IBM", "price": "much"}', '`{"symbol": "IBM", "price": "much"}`', **_AVRO),

@@ -1,0 +1,148 @@
+"""What a payload in Avro may make of its decoder (X7)."""
+
+import contextlib
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.protocol.avro_bounds import MOST_EMPTY_ITEMS, MOST_LEVELS, AvroBounds
+from lapse.protocol.avro_payload import AvroPayload
+from lapse.protocol.avro_schema import AvroSchema
+
+CHAIN = {
+    "type": "record",
+    "name": "Link",
+    "fields": [{"name": "symbol", "type": "string"}, {"name": "next", "type": ["null", "Link"], "default": None}],
+}
+TREE = {
+    "type": "record",
+    "name": "Tree",
+    "fields": [
+        {"name": "inner", "type": {"type": "array", "items": "Tree"}},
+        {"name": "named", "type": {"type": "map", "values": ["null", "Tree"]}},
+        {"name": "size", "type": ["null", "double", {"type": "fixed", "name": "Four", "size": 4}]},
+    ],
+}
+TREES = st.recursive(
+    st.just({"inner": [], "named": {}, "size": None}),
+    lambda inner: st.fixed_dictionaries(
+        {
+            "inner": st.lists(inner, max_size=3),
+            "named": st.dictionaries(st.text(max_size=2), st.none() | inner, max_size=2),
+            "size": st.none() | st.floats(allow_nan=False) | st.binary(min_size=4, max_size=4),
+        }
+    ),
+)
+
+
+def chain(depth: int) -> bytes:
+    return b"\x02a\x02" * (depth - 1) + b"\x02a\x00"
+
+
+@pytest.mark.feature("X7")
+def test_a_chain_is_read_up_to_the_limit_and_refused_beyond_it() -> None:
+    avro = AvroPayload(AvroSchema(CHAIN, "link.avsc"))
+    assert avro.parse(chain(MOST_LEVELS))
+    for depth in (MOST_LEVELS + 1, 5_000, 1_000_000):
+        with pytest.raises(ValueError, match="nested more than 256 deep"):
+            avro.parse(chain(depth))
+        with pytest.raises(ValueError, match="nested more than 256 deep"):
+            avro.parse_delta(chain(depth))
+
+
+@pytest.mark.feature("X7")
+def test_a_branch_that_counts_from_the_end_does_not_get_by() -> None:
+    """The decoder takes branch -1 for the last one, which nests on."""
+    with pytest.raises(ValueError, match="has no branch -1"):
+        AvroPayload(AvroSchema(CHAIN)).parse(b"\x02a\x01" * 5_000 + b"\x02a\x00")
+
+
+@pytest.mark.feature("X7")
+@given(TREES)
+def test_what_a_writer_writes_is_walked_to_its_end(tree: object) -> None:
+    schema = AvroSchema(TREE)
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema.tree, tree)
+    data = out.getvalue()
+    assert AvroBounds(schema)._walk(data, 0) == len(data), "short ones are not walked"
+    assert AvroPayload(schema).parse(data) == tree
+
+
+@pytest.mark.feature("X7")
+@given(st.binary(max_size=600))
+def test_no_bytes_escape_as_anything_but_a_value_error(data: bytes) -> None:
+    for schema in (CHAIN, TREE):
+        with contextlib.suppress(ValueError):
+            AvroPayload(AvroSchema(schema)).parse(data)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("items", ["null", {"type": "record", "name": "Empty", "fields": []}])
+def test_a_billion_items_that_take_no_bytes_are_refused(items: object) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "all", "type": {"type": "array", "items": items}}]}
+    avro = AvroPayload(AvroSchema(schema))
+    assert avro.parse(b"\x06\x00") is not None
+    with pytest.raises(ValueError, match=f"more than {MOST_EMPTY_ITEMS:,} items that take no bytes"):
+        avro.parse(b"\x80\x80\x80\x80\x10\x00")
+    with pytest.raises(ValueError, match="items that take no bytes"):
+        avro.parse(b"\x80\x80\x04" * 3 + b"\x00")
+
+
+@pytest.mark.feature("X7")
+def test_a_schema_that_is_too_deep_or_endless_is_refused() -> None:
+    with pytest.raises(ValueError, match="record Self contains itself without end"):
+        AvroBounds(AvroSchema({"type": "record", "name": "Self", "fields": [{"name": "me", "type": "Self"}]}))
+    fields = [{"name": "f0", "type": {"type": "record", "name": "R0", "fields": []}}]
+    for at in range(1, 2_000):  # each names the one before; the file itself is flat
+        inner = {"type": "record", "name": f"R{at}", "fields": [{"name": "f", "type": f"R{at - 1}"}]}
+        fields.append({"name": f"f{at}", "type": inner})
+    with pytest.raises(ValueError, match="nested more than 256 deep"):
+        AvroBounds(AvroSchema({"type": "record", "name": "Top", "fields": fields}))
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("depth", [300, 900, 5_000])
+def test_a_delta_in_json_that_is_too_deep_is_refused(depth: int) -> None:
+    avro = AvroPayload(AvroSchema(CHAIN))
+    delta = b'{"symbol":"a","next":' * depth + b"null" + b"}" * depth
+    with pytest.raises(ValueError, match=r"deep|neither JSON nor Avro"):
+        avro.serialize(avro.parse_delta(delta), b"")
+
+
+@pytest.mark.feature("X7")
+def test_what_cannot_be_resolved_at_the_deepest_place_is_a_value_error() -> None:
+    fields = [{"name": "symbol", "type": "string"}, {"name": "next", "type": ["null", "int", "Link"], "default": None}]
+    old = AvroSchema({"type": "record", "name": "Link", "fields": fields})
+    avro = AvroPayload(AvroSchema(CHAIN, "new"), [old])
+    for read in (avro.parse, avro.parse_delta):
+        with pytest.raises(ValueError, match="Avro|not to be read"):
+            read(old.mark + b"\x02a\x04" * (MOST_LEVELS - 1) + b"\x02a\x02\x02")
+    assert avro.parse_delta(old.mark + b"\x02a\x04" * (MOST_LEVELS - 1) + b"\x02a\x00")
+
+
+@pytest.mark.feature("X7")
+def test_the_limit_is_far_from_the_end_of_the_stack(tmp_path: Path) -> None:
+    """The deepest payload is decoded, and resolved, in a thread with an eighth of the usual stack."""
+    script = tmp_path / "decode.py"
+    script.write_text(
+        "import sys, threading\n"
+        "from tests.unit.protocol.test_avro_bounds import CHAIN, chain\n"
+        "from lapse.protocol.avro_bounds import MOST_LEVELS\n"
+        "from lapse.protocol.avro_payload import AvroPayload\n"
+        "from lapse.protocol.avro_schema import AvroSchema\n"
+        "new = dict(CHAIN, fields=[*CHAIN['fields'], {'name': 'x', 'type': 'int', 'default': 0}])\n"
+        "old = AvroSchema(CHAIN)\n"
+        "avro = AvroPayload(AvroSchema(new), [old])\n"
+        "threading.stack_size(1 << 20)\n"
+        "thread = threading.Thread(target=lambda: avro.parse(old.mark + chain(MOST_LEVELS)))\n"
+        "thread.start(); thread.join(); print('read')\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, script], cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True)
+    assert done.stdout == b"read\n", done
