@@ -90,7 +90,7 @@ class AvroPayload:
             if writer is self._schema:
                 return value
             return written_part(value, self._read(data, at, writer, writer), self._schema)
-        except (ValueError, RecursionError) as error:
+        except _DAMAGED as error:
             if data[:1] == b"{":
                 try:
                     return json_payload.parse_exactly(data)
@@ -135,7 +135,7 @@ class AvroPayload:
         except SchemaResolutionError as error:
             try:
                 fault = fault_between(writer, reader, self._read(data, at, writer, writer)) or str(error)
-            except RecursionError:
+            except _DAMAGED:  # so deep that whoever looks for the fault runs out of stack
                 fault = str(error)
             raise ValueError(f"written with {writer.label}, and not to be read with {reader.label}: {fault}") from error
         except _DAMAGED as error:
