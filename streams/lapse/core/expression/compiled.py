@@ -1,4 +1,4 @@
-"""Compiled expressions: filters and values, cached by their text."""
+"""Compiled expressions: filters and values, cached by their text (X1)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from lapse.core.expression.compiler import compile_condition, compile_result
+from lapse.core.expression.error import ExpressionError
 from lapse.core.expression.message import Message, Scalar
 from lapse.core.expression.parser import parse
+from lapse.core.expression.pattern import read_pattern
 from lapse.core.expression.printer import path_text
 from lapse.core.expression.rewriting import equalities_of, simplified
-from lapse.core.expression.syntax import Node, Path, walk
+from lapse.core.expression.syntax import Like, Node, Path, walk
 
 _CACHE: Final = 1_024
 
@@ -97,7 +99,7 @@ def compile_filter(text: str) -> Filter:
     Raises:
         ExpressionError: the text is not an expression, or exceeds a limit.
     """
-    tree = parse(text)
+    tree = _evaluable(text)
     return Filter(text, tree, simplified(tree))
 
 
@@ -108,5 +110,18 @@ def compile_value(text: str) -> Value:
     Raises:
         ExpressionError: the text is not an expression, or exceeds a limit.
     """
-    tree = parse(text)
+    tree = _evaluable(text)
     return Value(text, tree, simplified(tree))
+
+
+def _evaluable(text: str) -> Node:
+    """The tree of an expression that can be evaluated with what is installed here."""
+    tree = parse(text)
+    for node, _ in walk(tree):
+        if isinstance(node, Like) and read_pattern(node.pattern).search is None:
+            raise ExpressionError(
+                f"the pattern {node.pattern!r} can take long, and what would make it quick is not installed",
+                text,
+                hint="install google-re2 (it comes with lapse[worker]), begin the pattern with ^, or use BEGINS WITH",
+            )
+    return tree

@@ -1,4 +1,4 @@
-"""The limits that keep a hostile or mistaken expression harmless.
+"""The limits that keep a hostile or mistaken expression harmless (X1, X7).
 
 An expression that exceeds one is refused when it is compiled; the limits on lengths of texts at evaluation make the
 result NULL instead, because evaluation never raises.
@@ -29,6 +29,9 @@ MAX_BRANCHES: Final = 64
 MAX_PRODUCTS: Final = 32
 """Multiplications in one expression: integers are exact, so products of huge integers grow."""
 
+MAX_SCANS: Final = 100
+"""Patterns of `LIKE`, and calls of functions on strings and arrays, in one expression: each may read a whole text."""
+
 MAX_NUMBER: Final = 64
 """Characters of one number literal."""
 
@@ -46,6 +49,13 @@ MAX_SUBJECT: Final = (65_536, 8_192, 1_024, 256)
 
 The number is one less if the pattern starts with `^`. A longer text yields NULL. Patterns that are plain text tests
 (`^abc`, `abc$`, `^(a|b)$`, `abc`) have no such limit.
+"""
+
+MAX_STEPS: Final = 1_000_000
+"""Steps that a `LIKE` pattern may need at most on one text where RE2 cannot search for it.
+
+That is the length of the text, to the power of the number of unbounded repeats and back-references (one more unless the
+pattern starts with `^`), times its choices, times its characters. A longer text than this allows yields NULL.
 """
 
 MAX_STRING: Final = 1_048_576

@@ -208,7 +208,8 @@ def _as_float(value: int | float) -> float:
         return math.copysign(math.inf, value)
 
 
-def _match(value: Any, search: Callable[[str], object], longest: int | None) -> bool | None:
+def _match(value: Any, search: Callable[[str], object] | None, longest: int | None) -> bool | None:
+    assert search is not None
     if not isinstance(value, str):
         return None if value is None else False
     return None if longest is not None and len(value) > longest else search(value) is not None

@@ -1,18 +1,19 @@
-"""Regular expressions of `LIKE`: checked, and reduced to plain text tests where those mean the same.
+"""Regular expressions of `LIKE`: checked, and reduced to plain text tests where those mean the same (X1, X7).
 
-Python's `re` has no time limit, so patterns that could make it slow are refused (see `repetition`).
+Python's `re` has no time limit. So patterns that could take forever are refused (see `repetition`), and those that
+could be slow are searched for in linear time (see `matcher`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-from lapse.core.expression.limits import MAX_PATTERN
-from lapse.core.expression.repetition import PatternFault, longest_subject
+from lapse.core.expression.limits import MAX_PATTERN, MAX_SUBJECT
+from lapse.core.expression.matcher import Search, matcher_of
+from lapse.core.expression.repetition import PatternFault, shape_of
 
 _SPECIAL: Final = frozenset(".^$*+?{}[]\\|()")
 
@@ -25,13 +26,14 @@ class Pattern:
         test: `regex`, or the plain text test that replaces it: the subject contains the text, starts or ends with one
             of the texts, or is one of them.
         texts: the texts of a plain test.
-        search: the compiled regular expression's `search`.
+        search: returns None for a subject that does not match; None = it needs the package google-re2, which is not
+            installed.
         longest: the longest subject that the regular expression is tried on.
     """
 
     test: Literal["regex", "contains", "prefix", "suffix", "member"]
     texts: tuple[str, ...]
-    search: Callable[[str], object]
+    search: Search | None
     longest: int
 
 
@@ -46,11 +48,11 @@ def read_pattern(text: str) -> Pattern:
         raise PatternFault(f"this is not a regular expression: {error.msg}", error.pos or 0, _ESCAPE_HINT) from None
     except (RecursionError, OverflowError, Warning):
         raise PatternFault("this regular expression is too complex", 0, "write a simpler pattern") from None
-    longest = longest_subject(text)
+    shape = shape_of(text)
     plain = _plain_test(text)
     if plain is None:
-        return Pattern("regex", (), compiled.search, longest)
-    return Pattern(plain[0], plain[1], compiled.search, longest)
+        return Pattern("regex", (), *matcher_of(text, compiled, shape))
+    return Pattern(plain[0], plain[1], compiled.search, MAX_SUBJECT[0])
 
 
 _ESCAPE_HINT: Final = r"put a backslash before a special character that is meant literally, such as \. or \("

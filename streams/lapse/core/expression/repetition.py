@@ -1,24 +1,27 @@
 """How long a regular expression may take: what could be exponential is refused, what is polynomial bounds the subject.
 
 A repeat of a group that itself varies (`(a+)+`, `(a|b)*`) is exponential in the subject; optional parts and
-alternatives multiply; the number of unbounded repeats and back-references is the degree of the polynomial.
+alternatives multiply; the number of unbounded repeats and back-references is the degree of the polynomial. A repeat of
+something that can be empty (`(){1000000}`) takes as many steps as it counts, on a text of any length.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from lapse.core.expression.limits import MAX_CHOICES, MAX_REPEATS, MAX_SUBJECT
+from lapse.core.expression.limits import MAX_CHOICES, MAX_REPEATS
 
 _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{(?=[0-9,])([0-9]*)(,?)([0-9]*)\})[?+]?")
 _CLASS: Final = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
+_POSITION: Final = re.compile(r"\\[bBAZ]")
 _REFERENCE: Final = re.compile(r"\(\?P=\w+\)|\\[1-9]")
 _COMMENT: Final = re.compile(r"\(\?#[^)]*\)")
 _FLAGS: Final = re.compile(r"\(\?([a-zA-Z]+)\)")
 _OPENING: Final = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|P<\w+>|(?P<flags>[a-zA-Z]*(?:-[a-zA-Z]+)?):))?")
+_LOOKS: Final = ("=", "!", "<")
 _MANY: Final = 16
 """A bounded repeat with more room than this counts as unbounded."""
 
@@ -34,12 +37,39 @@ class PatternFault(Exception):
         self.hint = hint
 
 
+class Shape(NamedTuple):
+    """What bounds the steps that a pattern can take.
+
+    Attributes:
+        choices: product of its alternatives and optional parts.
+        degree: of the polynomial in the length of the text.
+    """
+
+    choices: int
+    degree: int
+
+
 @dataclass(slots=True)
 class _Group:
     """What is known so far about a group."""
 
     alternatives: int = 1
     contains_variation: bool = False
+    looks_around: bool = False
+    width: int = 0
+    """The least number of characters that the alternative under way takes."""
+    least: int | None = None
+    """The same of the alternatives before it."""
+
+    def next_alternative(self) -> None:
+        """Begin another alternative."""
+        self.alternatives += 1
+        self.least, self.width = self.least_width, 0
+
+    @property
+    def least_width(self) -> int:
+        """The least number of characters that the group takes."""
+        return self.width if self.least is None else min(self.least, self.width)
 
     @property
     def varies(self) -> bool:
@@ -47,14 +77,15 @@ class _Group:
         return self.contains_variation or self.alternatives > 1
 
 
-def longest_subject(pattern: str) -> int:
-    """The length of text that a valid pattern may be tried on; raises `PatternFault` when it may not at all."""
+def shape_of(pattern: str) -> Shape:
+    """The shape of a valid pattern; raises `PatternFault` when it may not be tried at all."""
     scan = _Scan(pattern)
     scan.run()
-    if scan.choices * scan.groups[0].alternatives > MAX_CHOICES:
+    choices = scan.choices * scan.groups[0].alternatives
+    if choices > MAX_CHOICES:
         raise PatternFault("this pattern has too many optional parts and alternatives", 0, "split it, or use IN")
     anchored = pattern.startswith(("^", r"\A")) and scan.groups[0].alternatives == 1
-    return MAX_SUBJECT[max(0, scan.repeats - anchored)]
+    return Shape(choices, scan.repeats + 1 - anchored)
 
 
 class _Scan:
@@ -73,22 +104,27 @@ class _Scan:
             match self.pattern[self.index]:
                 case "(" | "\\" if self.skipped(_REFERENCE):
                     self.repeated()
-                    self.quantifier(varies=True)
+                    self.quantifier(varies=True, width=0)
                 case "(":
                     self.opening()
                 case "|":
-                    self.groups[-1].alternatives += 1
+                    self.groups[-1].next_alternative()
                     self.index += 1
                 case ")":
                     self.index += 1
                     closed = self.groups.pop()
                     self.choices *= closed.alternatives
                     self.groups[-1].contains_variation |= closed.varies
-                    self.quantifier(varies=closed.varies)
+                    self.quantifier(varies=closed.varies, width=0 if closed.looks_around else closed.least_width)
+                case "^" | "$":
+                    self.index += 1
+                    self.quantifier(varies=False, width=0)
+                case "\\" if self.skipped(_POSITION):
+                    self.quantifier(varies=False, width=0)
                 case _:
                     if not self.skipped(_CLASS) and not self.skipped(_ESCAPE):
                         self.index += 1
-                    self.quantifier(varies=False)
+                    self.quantifier(varies=False, width=1)
 
     def skipped(self, what: re.Pattern[str]) -> bool:
         """Whether something stands here; if so, go behind it."""
@@ -112,19 +148,32 @@ class _Scan:
         if self.pattern.startswith("?", self.index) and match[0] == "(":
             raise PatternFault("this kind of group is not supported", start, "use (…), (?:…), (?=…) or (?i)")
         _check_flags(match["flags"] or "", start)
-        self.groups.append(_Group())
+        self.groups.append(_Group(looks_around=match[0][2:3] in _LOOKS))
 
-    def quantifier(self, *, varies: bool) -> None:
-        """What may follow an atom; `varies` tells whether the atom is a group that varies."""
+    def quantifier(self, *, varies: bool, width: int) -> None:
+        """What may follow an atom.
+
+        Args:
+            varies: whether the atom is a group that varies.
+            width: the least number of characters that it takes.
+        """
         match = _QUANTIFIER.match(self.pattern, self.index)
         if match is None:
+            self.groups[-1].width += width
             return
         low, high = _range(match)
+        self.groups[-1].width += min(1, low * width)
         if varies and (high is None or high > 1):
             raise PatternFault(
                 "this repeats a group that itself varies, which can take forever",
                 self.index,
                 "repeat a single character or class instead, such as [ab]* for (a|b)*, or drop one repeat",
+            )
+        if not width and (high is None or high > 1):
+            raise PatternFault(
+                "this repeats something that can be empty, which can take forever",
+                self.index,
+                "drop the repeat: what matches nothing once matches nothing many times",
             )
         if high is None or high - low > _MANY:
             self.repeated()

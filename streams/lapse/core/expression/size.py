@@ -1,30 +1,43 @@
-"""The size of an expression against the limits."""
+"""The size of an expression against the limits (X1)."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from lapse.core.expression import limits
 from lapse.core.expression.error import ExpressionError
-from lapse.core.expression.syntax import Affix, Arithmetic, Case, In, Node, walk
+from lapse.core.expression.syntax import Affix, Arithmetic, Call, Case, In, Like, Node, walk
+
+_SCANNING: Final = frozenset(
+    (
+        *("UPPER", "LOWER", "SUBSTR", "LEFT", "RIGHT", "CONCAT", "REPLACE", "TRIM", "LTRIM", "RTRIM", "INSTR"),
+        *("INSTR_I", "STREQUAL_I", "TEXT", "ARRAY_CONTAINS"),
+    )
+)
+"""Functions whose work grows with the text or the array."""
 
 
 def check_size(root: Node, text: str) -> None:
     """Raise an ExpressionError if an expression is larger than the limits allow."""
-    products = 0
+    products = scans = 0
     for count, (node, depth) in enumerate(walk(root), 1):
         products += isinstance(node, Arithmetic) and node.operator == "*"
-        excess = _excess(node, depth, count, products)
+        scans += isinstance(node, Like) or (isinstance(node, Call) and node.name in _SCANNING)
+        excess = _excess(node, depth, count)
+        if products > limits.MAX_PRODUCTS:
+            excess = f"more than {limits.MAX_PRODUCTS} multiplications"
+        elif scans > limits.MAX_SCANS:
+            excess = f"more than {limits.MAX_SCANS} patterns of LIKE and functions on strings and arrays"
         if excess:
             raise ExpressionError(f"this expression is too large: {excess}", text, hint="split it or simplify it")
 
 
-def _excess(node: Node, depth: int, count: int, products: int) -> str:
+def _excess(node: Node, depth: int, count: int) -> str:
     """The limit that is exceeded, in words, or nothing."""
     if depth > limits.MAX_HEIGHT:
         return f"nested more than {limits.MAX_HEIGHT} levels deep"
     if count > limits.MAX_NODES:
         return f"more than {limits.MAX_NODES} literals, paths and operators"
-    if products > limits.MAX_PRODUCTS:
-        return f"more than {limits.MAX_PRODUCTS} multiplications"
     match node:
         case In(_, entries) | Affix(_, entries) if len(entries) > limits.MAX_ITEMS:
             return f"a list of more than {limits.MAX_ITEMS} entries"
