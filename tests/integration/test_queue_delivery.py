@@ -30,6 +30,9 @@ QUEUES = {
     "both": {"max_deliveries": 2, "max_cancels": 1},
     "renewed": {"lease_period": "2s", "max_lease_period": "60s"},
     "delayed": {},
+    "hung": {"lease_period": "1s", "max_deliveries": 3, "fairness": "proportional"},
+    "hung-first": {"lease_period": "1s", "max_deliveries": 3, "fairness": "fast"},
+    "rotating": {},
     "paused": {},
     "purged": {"lease_period": "60s"},
     "order": {"partitions": 3},
@@ -198,6 +201,33 @@ def test_a_lease_that_is_over_returns_the_message_to_its_place_and_the_late_ackn
 def held_again(subscriber: QueueSubscriber, served: Deployment) -> bool:
     """The holder has room again after its lease is over, so it may be given the message once more."""
     return any(message.delivery_count > 1 for message in peek(served, "short-lease"))
+
+
+@pytest.mark.feature("C49", "Q5", "Q9")
+@pytest.mark.parametrize("queue", ["hung", "hung-first"])
+def test_a_hung_consumer_does_not_use_up_deliveries_beside_a_healthy_one(served: Deployment, queue: str) -> None:
+    """Its handler hangs, its heartbeats go on: the message goes to the other one when the first lease is over."""
+    with served.subscriber(queue) as hung:
+        served.write(queue, "good")
+        (held,) = take(hung, 1)
+        with served.subscriber(queue) as healthy:
+            (again,) = take(healthy, 1, 10)
+            assert (again.bookmark, again.delivery_count) == (held.bookmark, 2)
+            (result,) = healthy.settle("acknowledge", [again], wait=True)
+            assert result.result == "settled"
+    assert served.depth(queue)["depth"] == 0
+
+
+@pytest.mark.feature("C49", "Q7")
+def test_equals_get_one_message_after_the_other_in_turn(served: Deployment) -> None:
+    """Both idle each time: not always the first one found."""
+    with served.subscriber("rotating") as one, served.subscriber("rotating") as other:
+        for number in range(6):
+            served.write("rotating", str(number))
+            subscriber = (one, other)[number % 2]
+            (delivery,) = take(subscriber, 1, 10)
+            assert delivery.value == str(number).encode()
+            subscriber.settle("acknowledge", [delivery], wait=True)
 
 
 @pytest.mark.feature("Q5")

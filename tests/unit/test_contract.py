@@ -16,7 +16,10 @@ COUNTS = {"L": 15, "S": 11, "Q": 21, "D": 6, "X": 7, "C": 47}
 def test_no_number_is_missing_or_twice() -> None:
     text = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
     wanted = [f"{letter}{number}" for letter, count in COUNTS.items() for number in range(1, count + 1)]
-    assert list(promises()) == wanted
+    later = [number for number in promises() if number not in wanted]  # decided since; added as they come true
+    assert list(promises()) == [*wanted, *sorted(later, key=lambda number: int(number[1:]))]
+    assert all(number[0] == "C" for number in later)
+    wanted += later
     assert sum(text.count(f"| {number} |") for number in wanted) == len(wanted)
 
 

@@ -2,7 +2,8 @@
 
 Messages are looked at in the order of delivery: by place, or by priority and then place (Q11); none at or behind the
 first barrier (Q12); of each group only the first that is there, and only while none is leased (Q20, C19). Each goes to
-a subscription that has space and whose filter it matches (Q14), by the queue's fairness (Q7).
+a subscription that has space and whose filter it matches (Q14), by the queue's fairness (Q7); one that came back goes
+to its last holder only if no other takes it (C49).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.queue.fairness import Turns
 from lapse.core.queue.matching import UNKNOWN, YES, Matching
-from lapse.core.queue.segment import AVAILABLE, Segment
-from lapse.core.queue.settings import Fairness, QueueSettings
+from lapse.core.queue.segment import AVAILABLE, NOBODY, Segment
+from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.tops import Key
@@ -55,17 +57,18 @@ class Chooser:
         state: the shard's.
         matching: what is known under the filters.
         settings: the queue's; a trait counts while the queue asks for it, whatever older messages have.
-        turn: number of the subscription that was served last.
+        turns: who was served when.
         now_ms: the instant; negative = deadlines do not count.
     """
 
-    def __init__(self, state: QueueState, matching: Matching, settings: QueueSettings, turn: int, now_ms: int) -> None:
+    def __init__(
+        self, state: QueueState, matching: Matching, settings: QueueSettings, turns: Turns, now_ms: int
+    ) -> None:
         self._state = state
         self._matching = matching
-        self._fairness = settings.fairness
         self._traits = settings.traits
         self._now_ms = now_ms
-        self.turn = turn
+        self._turns = turns
         self._filters = {""}
         self.unknown: list[int] = []
         """Places that have to be judged under the filters before anything behind them can be dealt out."""
@@ -82,13 +85,14 @@ class Chooser:
             if dealt == limit or not any(space.values()):
                 break
             slots, codes = self._matched(segment, slots, [one for one in ring if space[one.number]])
+            last = self._state.last_holders((slots + segment.base).tolist()) if len(ring) > 1 else None
             for at, slot in enumerate(slots.tolist()):
                 if dealt == limit:
                     break
                 fitting = [one for one in ring if space[one.number] and codes[one.number][at] == YES]
                 if not fitting:
                     continue
-                chosen = self._pick(fitting, outstanding)
+                chosen = self._turns.pick(fitting, outstanding, NOBODY if last is None else last[at])
                 shares[chosen.number].append(segment.base + slot)
                 space[chosen.number] -= 1
                 outstanding[chosen.number] += 1
@@ -128,16 +132,6 @@ class Chooser:
             best = _Ranked.merged(parts, limit)
         indexes.close()
         return [int(place) for place in best.places]
-
-    def _pick(self, fitting: Sequence[Subscription], outstanding: dict[int, int]) -> Subscription:
-        if self._fairness is Fairness.FAST or len(fitting) == 1:
-            chosen = fitting[0]
-        elif self._fairness is Fairness.ROUND_ROBIN:
-            chosen = min(fitting, key=lambda one: (one.number <= self.turn, one.number))
-        else:
-            chosen = min(fitting, key=lambda one: outstanding[one.number] / one.max_backlog)
-        self.turn = chosen.number
-        return chosen
 
     def _matched(
         self, segment: Segment, slots: NDArray[np.intp], open_ones: Sequence[Subscription]

@@ -10,7 +10,7 @@ import numpy as np
 from lapse.core.queue.change import Change, Verb, joined
 from lapse.core.queue.choice import Chooser
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.fairness import allot
+from lapse.core.queue.fairness import Shares, Turns
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.matching import UNKNOWN, YES
 from lapse.core.queue.segment import SIZE, State
@@ -35,7 +35,7 @@ class Dispatch:
         self._state = decisions.state
         self._settings = decisions.settings
         self._matching = decisions.matching
-        self._turn = -1
+        self._turns = Turns(decisions.settings.fairness)
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
@@ -56,8 +56,7 @@ class Dispatch:
         places = self._state.available(limit, self._decisions.deadlines_count_ms(now_ms))
         if not places:
             return False
-        shares, self._turn = allot(self._settings.fairness, len(places), subscriptions, self._turn)
-        for subscription, share in shares:
+        for subscription, share in self._allot(places, subscriptions):
             if share[-1] - share[0] == len(share) - 1:
                 self._hand_out(subscription, places[share[0] : share[-1] + 1], now_ms, step)
             else:
@@ -77,18 +76,22 @@ class Dispatch:
     def _deliver_by_choice(self, subscriptions: Sequence[Subscription], limit: int, now_ms: int, step: Step) -> int:
         """Hand out where more than the order of arrival counts; how many messages went out."""
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
-        chooser = Chooser(self._state, self._matching, self._settings, self._turn, deadlines_count_ms)
+        chooser = Chooser(self._state, self._matching, self._settings, self._turns, deadlines_count_ms)
         if not chooser.by_group and not any(one.filter for one in subscriptions if one.space):
             places = chooser.first(limit)
-            shares, self._turn = allot(self._settings.fairness, len(places), subscriptions, self._turn)
-            for subscription, share in shares:
+            for subscription, share in self._allot(places, subscriptions):
                 self._hand_out(subscription, [places[position] for position in share], now_ms, step)
             return len(places)
         dealt = chooser.deal(subscriptions, limit)
-        self._turn, self.unjudged = chooser.turn, chooser.unknown[:JUDGED_AT_ONCE]
+        self.unjudged = chooser.unknown[:JUDGED_AT_ONCE]
         for subscription, places in dealt:
             self._hand_out(subscription, places, now_ms, step)
         return sum(len(places) for _, places in dealt)
+
+    def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:
+        """Deal out messages that everybody may have."""
+        last = self._state.last_holders(places) if len(subscriptions) > 1 else None
+        return self._turns.allot(len(places), subscriptions, last)
 
     def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:
         """Give messages to a subscription: under a lease, or for good (Q5, Q6)."""

@@ -40,6 +40,7 @@ class Index:
         ranked: whether any message has a priority.
         grouped: whether any message has a group.
         tops: which segment has the message that priority puts first.
+        came_back: segments in which an available message may have a last holder (C49).
     """
 
     def __init__(self, outline: Callable[[int], Outline], best: Callable[[int], Key | None]) -> None:
@@ -49,6 +50,7 @@ class Index:
         self.ranked = False
         self.grouped = False
         self.tops = Tops(best)
+        self.came_back: set[int] = set()
         self._bound_groups: Counter[int] = Counter()
 
     def bound_groups(self) -> set[int]:
@@ -71,6 +73,8 @@ class Index:
         self.tops.touch(segment.index)
         self.deadlines.note(segment.min_deadline_ms, segment.index)
         self.untils.note(segment.min_until_ms, segment.index)
+        if segment.came_back.any():
+            self.came_back.add(segment.index)
 
     def note_traits(self, segment: Segment, first: int, stop: int) -> None:
         """Take notice of the traits of messages that came."""

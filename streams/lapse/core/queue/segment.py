@@ -84,8 +84,8 @@ class Segment:
         deadline_ms: instant of expiry per place; None while all are `NEVER`.
         deliveries: deliveries so far per place.
         cancels: cancels so far per place; None while all are 0.
-        holder: number of the subscription that holds a LEASED or SENT place, of the transfer that holds a TRANSFERRING
-            one; None while there is none.
+        holder: number of the subscription that holds a LEASED or SENT place, or held an AVAILABLE one last (C49); of
+            the transfer that holds a TRANSFERRING one; None while there is none.
         until_ms: end of the lease or delay per place, TRANSFERRING: of the delay that it had, 0 without one; None while
             there is none.
         ranks: priority per place that is RANKED; None while the queue has no priority.
@@ -255,6 +255,18 @@ class Segment:
         order = self.rank_order()
         return self.key(int(order[int((self.state[order] == AVAILABLE).argmax())]))
 
+    @property
+    def came_back(self) -> NDArray[np.bool_]:
+        """Which available places have a last holder."""
+        if self.holder is None:
+            return np.zeros(self.used, bool)
+        there: NDArray[np.bool_] = (self.state[: self.used] == AVAILABLE) & (self.holder[: self.used] != NOBODY)
+        return there
+
+    def _has_holders(self) -> bool:
+        """Whether the holder and until columns say something."""
+        return bool(np.isin(self.state[: self.used], _BOUND).any() or self.came_back.any())
+
     def deadline_of(self, slot: int) -> int:
         """Deadline of one place, ms since the epoch; `NEVER` without one."""
         return NEVER if self.deadline_ms is None else int(self.deadline_ms[slot])
@@ -299,7 +311,7 @@ class Segment:
         columns = (
             (1 if self.deadline_ms is not None else 0)
             | (2 if self.cancels is not None and self.cancels[:used].any() else 0)
-            | (4 if self.until_ms is not None and bool(np.isin(self.state[:used], _BOUND).any()) else 0)
+            | (4 if self.until_ms is not None and self._has_holders() else 0)
             | (8 if self.ranks is not None else 0)
             | (16 if self.flags is not None else 0)
             | (32 if self.groups is not None else 0)

@@ -179,6 +179,23 @@ class QueueState:
                 break
         return found
 
+    def last_holders(self, places: list[int]) -> list[int] | None:
+        """Who held each of some available messages last, `NOBODY` without one; None if nobody held any (C49)."""
+        came_back = self.index.came_back
+        if not came_back:
+            return None
+        at = np.array(places, np.int64)
+        indexes = at // SIZE
+        holders = np.full(len(at), NOBODY, np.int32)
+        for index in came_back.intersection(np.unique(indexes).tolist()):
+            segment = self.segments.look(index)
+            if segment.holder is None or not segment.came_back.any():
+                came_back.discard(index)
+                continue
+            mine = indexes == index
+            holders[mine] = segment.holder[at[mine] - segment.base]
+        return holders.tolist() if (holders != NOBODY).any() else None
+
     def held_sources(self) -> Iterator[Source]:
         """Sources of which there are messages, or may be; scheduled ones count."""
         for number, source in enumerate(self.sources):
@@ -322,7 +339,11 @@ class QueueState:
             segment.available -= int(np.count_nonzero(segment.state[where] == AVAILABLE))
             self._release(segment, where)
             self.index.bind_groups(segment, where, -1)
-            holder[where] = NOBODY
+            if delayed:
+                holder[where] = NOBODY
+            else:
+                holder[where] = np.where(segment.state[where] == TRANSFERRING, NOBODY, holder[where])
+                self.index.came_back.add(segment.index)
             if change.verb is Verb.CANCELLED:
                 segment.cancel_counts()[where] += 1
             if delayed:
@@ -368,6 +389,7 @@ class QueueState:
         self.sources.drop(segment)
         del self.segments[segment.index]
         self.index.touch(segment)
+        self.index.came_back.discard(segment.index)
         self.dirty.pop(segment.index, None)
         self.dropped.append(segment.index)
 

@@ -63,6 +63,7 @@ class Message:
     at_ms: int = 0
     until_ms: int = 0
     holder: str = ""
+    last: int = -1
     deliveries: int = 0
     cancels: int = 0
     body: dict = field(default_factory=dict)
@@ -136,6 +137,7 @@ class Oracle:
         self.next_offset: dict[tuple[str, int], int] = {}
         self.next_number = 0
         self.turn = -1
+        self.served: list[int] = []
         self.paused = False
         self.deliveries: list[Sent] = []
         self.removals: list[Gone] = []
@@ -345,6 +347,7 @@ class Oracle:
 
     def take_over(self, now_ms: int) -> None:
         self.turn = -1
+        self.served = []
         for subscriber in self.subscribers.values():
             subscriber.last_seen_ms = max(subscriber.last_seen_ms, now_ms)
             cap = self.settings.max_backlog
@@ -422,14 +425,19 @@ class Oracle:
         open_ones = [s for s in self.subscribers.values() if self.space(s) and FILTERS[s.filter](message.body)]
         if not open_ones:
             return None
+        # Whoever had it last gets it again only if nobody else takes it (C49).
+        open_ones = [s for s in open_ones if s.number != message.last] or open_ones
         if self.settings.fairness is Fairness.FAST:
             chosen = open_ones[0]
         elif self.settings.fairness is Fairness.PROPORTIONAL:
-            chosen = min(open_ones, key=lambda s: Fraction(self.outstanding(s.id), s.max_backlog))
+            least = min(Fraction(self.outstanding(s.id), s.max_backlog) for s in open_ones)
+            equal = [s for s in open_ones if Fraction(self.outstanding(s.id), s.max_backlog) == least]
+            chosen = min(equal, key=lambda s: self.served.index(s.number) if s.number in self.served else -1)
         else:
             later = [s for s in open_ones if s.number > self.turn]
             chosen = min(later or open_ones, key=lambda s: s.number)
         self.turn = chosen.number if self.settings.fairness is Fairness.ROUND_ROBIN else self.turn
+        self.served = [number for number in self.served if number != chosen.number] + [chosen.number]
         return chosen
 
     # Settlement (Q8, Q9, C13 to C18)
@@ -546,6 +554,8 @@ class Oracle:
         return answers
 
     def give_back(self, message: Message, now_ms: int, delay_ms: int = 0) -> None:
+        holder = self.subscribers.get(message.holder)
+        message.last = -1 if delay_ms or holder is None else holder.number
         message.holder = ""
         message.state = "delayed" if delay_ms else "available"
         message.until_ms = now_ms + delay_ms
@@ -673,7 +683,7 @@ class Oracle:
                         message.state, message.then_ms, message.at_ms = "held", message.at_ms, NEVER
                     else:
                         message.until_ms = message.until_ms if message.state == "delayed" else 0
-                        message.state = "transferring"
+                        message.state, message.last = "transferring", -1
         return answers, False
 
     def confirm(self, transfer: str, pairs: list[tuple[Bookmark, Bookmark]], now_ms: int) -> list[tuple[Bookmark, str]]:

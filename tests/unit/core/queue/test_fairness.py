@@ -6,41 +6,70 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.queue.fairness import allot
+from lapse.core.queue.fairness import Turns
 from lapse.core.queue.settings import Fairness
 from lapse.core.queue.subscription import Subscription
 
 SUBSCRIBED = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4).flatmap(
     lambda some: st.permutations([(number, *one) for number, one in enumerate(some)])
 )
+ROUNDS = st.lists(st.lists(st.integers(-1, 4), max_size=20), max_size=4)
+"""Last holders of the messages of each round; -1 = none."""
 
 
-def one_by_one(fairness: Fairness, count: int, some: list[Subscription], turn: int) -> list[int]:
-    """Who gets each message, dealt out singly."""
-    space, outstanding, got = {s.number: s.space for s in some}, {s.number: s.outstanding for s in some}, []
-    for _ in range(min(count, sum(space.values()))):
-        open_ones = [s for s in some if space[s.number]]
-        if fairness is Fairness.FAST:
-            chosen = open_ones[0]
-        elif fairness is Fairness.ROUND_ROBIN:
-            chosen = min(open_ones, key=lambda s: (s.number <= turn, s.number))
-        else:
-            chosen = min(open_ones, key=lambda s: Fraction(outstanding[s.number], s.max_backlog))
-        turn = chosen.number
-        space[turn] -= 1
-        outstanding[turn] += 1
-        got.append(turn)
-    return got
+class OneByOne:
+    """Deals out messages singly."""
+
+    def __init__(self, fairness: Fairness) -> None:
+        self.fairness = fairness
+        self.turn = -1
+        self.served: list[int] = []
+
+    def deal(self, last: list[int], some: list[Subscription]) -> list[int]:
+        """Who gets each message."""
+        space, outstanding, got = {s.number: s.space for s in some}, {s.number: s.outstanding for s in some}, []
+        for holder in last[: sum(space.values())]:
+            open_ones = [s for s in some if space[s.number]]
+            open_ones = [s for s in open_ones if s.number != holder] or open_ones
+            if self.fairness is Fairness.FAST:
+                chosen = open_ones[0]
+            elif self.fairness is Fairness.ROUND_ROBIN:
+                chosen = min(open_ones, key=lambda s: (s.number <= self.turn, s.number))
+            else:
+                waits = {s.number: self.served.index(s.number) if s.number in self.served else -1 for s in open_ones}
+                chosen = min(open_ones, key=lambda s: (Fraction(outstanding[s.number], s.max_backlog), waits[s.number]))
+            self.turn = chosen.number
+            self.served = [number for number in self.served if number != chosen.number] + [chosen.number]
+            space[chosen.number] -= 1
+            outstanding[chosen.number] += 1
+            got.append(chosen.number)
+        return got
 
 
-@pytest.mark.feature("Q7")
-@given(st.sampled_from(Fairness), st.integers(0, 20), SUBSCRIBED, st.integers(-1, 4))
-def test_dealing_out_at_once_is_dealing_out_one_by_one(fairness: Fairness, count: int, told: list, turn: int) -> None:
+@pytest.mark.feature("Q7", "C49")
+@given(st.sampled_from(Fairness), ROUNDS, SUBSCRIBED)
+def test_dealing_out_at_once_is_dealing_out_one_by_one(fairness: Fairness, rounds: list, told: list) -> None:
     some = [Subscription(f"s{n}", n, "", most, most, 1_000, outstanding=held) for n, most, held in told]
-    shares, served_last = allot(fairness, count, some, turn)
-    expected = one_by_one(fairness, count, some, turn)
-    assert {s.number: share for s, share in shares} == {
-        number: [at for at, one in enumerate(expected) if one == number] for number in expected
-    }
-    if fairness is Fairness.ROUND_ROBIN:
-        assert served_last == (expected[-1] if expected else turn)
+    turns, singly = Turns(fairness), OneByOne(fairness)
+    for last in rounds:
+        shares = turns.allot(len(last), some, last if max(last, default=-1) >= 0 else None)
+        expected = singly.deal(last, some)
+        assert {s.number: share for s, share in shares} == {
+            number: [at for at, one in enumerate(expected) if one == number] for number in expected
+        }
+
+
+@pytest.mark.feature("C49")
+def test_equals_take_turns() -> None:
+    some = [Subscription(f"s{n}", n, "", 2, 2, 1_000) for n in range(3)]
+    turns = Turns(Fairness.PROPORTIONAL)
+    served = [one.number for _ in range(6) for one, _ in turns.allot(1, some)]
+    assert served == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.feature("C49")
+@pytest.mark.parametrize("fairness", Fairness)
+def test_what_came_back_goes_to_another_one_unless_there_is_none_with_room(fairness: Fairness) -> None:
+    some = [Subscription(f"s{n}", n, "", 1, 1, 1_000) for n in range(2)]
+    shares = Turns(fairness).allot(2, some, [0, 0])
+    assert {one.number: share for one, share in shares} == {1: [0], 0: [1]}

@@ -2,10 +2,12 @@
 
 import pytest
 
+from lapse.core.expression import compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, Verb
 from lapse.core.queue.step import Step
+from lapse.core.queue.trait import NO_TRAITS, TraitReader
 from lapse.core.reason import Reason
 from unit.core.queue.world import World, small
 
@@ -345,6 +347,25 @@ def test_a_scheduled_message_is_not_settled() -> None:
 # Coming back (Q5, C19, C20)
 
 
+@pytest.mark.feature("C49")
+@pytest.mark.parametrize("trait", ["", "priority", "group"])
+def test_the_last_holder_is_known_after_a_take_over(trait: str) -> None:
+    """It gets the message again only while the other one has no room."""
+    traits = TraitReader(**{trait: compile_value("/p")}) if trait else NO_TRAITS
+    one = with_messages(2, fairness=Fairness.FAST, traits=traits)
+    one.subscribe("hung")
+    assert got(one.deliver(), "hung") == [0]
+    one.subscribe("healthy")
+    assert got(one.deliver(), "healthy") == [1]
+    one.advance(100)
+    one.commit()
+    one.crash()
+    deliveries = one.deliver()
+    assert (got(deliveries, "healthy"), got(deliveries, "hung")) == ([0], [1])
+    one.settle("cancel", "healthy", at(0))
+    assert got(one.deliver(), "healthy") == [0]
+
+
 @pytest.mark.feature("Q5")
 def test_a_returned_message_is_next_at_its_original_place() -> None:
     one = with_messages(4)
@@ -357,7 +378,8 @@ def test_a_returned_message_is_next_at_its_original_place() -> None:
     assert got(one.deliver(), "inky") == [0]
     one.advance(100)
     deliveries = one.deliver()
-    assert (got(deliveries, "inky"), got(deliveries, "blinky")) == ([0], [2])
+    # Both come back; each goes to the other one first (C49).
+    assert (got(deliveries, "inky"), got(deliveries, "blinky")) == ([2], [0])
 
 
 @pytest.mark.feature("D4", "Q5", "D6")

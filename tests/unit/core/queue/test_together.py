@@ -11,6 +11,7 @@ from lapse.core.expression import compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.queue import settling
 from lapse.core.queue.choice import Chooser
+from lapse.core.queue.fairness import Turns
 from lapse.core.queue.segment import Segment, slots_of, where_of
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, Verb
@@ -121,7 +122,9 @@ def test_the_first_by_priority_are_those_of_the_general_way(prices, ttls_ms, gon
         clyde = shard.state.subscriptions["clyde"]
 
         def chooser() -> Chooser:
-            return Chooser(shard.state, shard.matching, shard.settings, -1, NOW_MS + later_ms)
+            return Chooser(
+                shard.state, shard.matching, shard.settings, Turns(shard.settings.fairness), NOW_MS + later_ms
+            )
 
         dealt = [places for _, places in chooser().deal([clyde], most)]
         assert chooser().first(most) == (dealt[0] if dealt else [])

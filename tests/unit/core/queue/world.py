@@ -857,7 +857,7 @@ def _among(*wanted: State) -> np.ndarray:
 
 _LIVE = _among(*STATES)
 _BOUND = _among(State.LEASED, State.DELAYED, State.SENT, State.TRANSFERRING)
-_HELD = _among(State.LEASED, State.SENT, State.TRANSFERRING)
+_HELD = _among(State.AVAILABLE, State.LEASED, State.SENT, State.TRANSFERRING)
 
 
 def dump(state: QueueState) -> bytes:
