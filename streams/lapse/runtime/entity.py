@@ -8,6 +8,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import faust
@@ -33,6 +34,7 @@ from lapse.runtime.rule_process import RuleProcess
 from lapse.runtime.runner import Runner
 from lapse.runtime.store import JournalStore
 from lapse.runtime.topic_id import KnownTopics, TopicIds
+from lapse.runtime.under_way import UnderWay
 from lapse.runtime.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -233,6 +235,9 @@ class Entity(ABC):
         ends = await self.services.log_reader.ends(positions)
         known_positions = {tp: offset for tp, offset in positions.items() if offset}
         machine = self.machine(partition, epoch, changelog, known_positions)
+        assert self.app is not None
+        machine.under_way = UnderWay(Path(str(self.app.conf.tabledir)) / f"{names.table(self.name)}-{partition}")
+        machine.under_way.look({tp: offset or 0 for tp, offset in positions.items()})
         if self.guard is not None:
             machine.guarded(await self._doorkeeper(self.guard, commands, positions[commands] or 0))
         runner = Runner(
@@ -268,6 +273,7 @@ class Entity(ABC):
             if feeder is not None:
                 await feeder.stop()
             await runner.stop()
+            runner.machine.under_way.close()
             for tp in runner.sources:
                 await self.services.log_reader.release(tp.topic, tp.partition)
                 await self.services.aside_reader.release(tp.topic, tp.partition)

@@ -11,6 +11,7 @@ from faust.types import TP
 from lapse.core.lifetime import NEVER
 from lapse.runtime.machine import Machine
 from lapse.runtime.one_order import OneOrder
+from lapse.runtime.under_way import STOPPED
 
 TICK_KEY: Final = b"\x00tick"
 _STEP_BYTES: Final = 1 << 18
@@ -169,9 +170,24 @@ class Inbox:
                     batches.appendleft(records[room:])
                     records = records[:room]
                 taken += len(records)
-                self._machine.arrive(tp.topic, tp.partition, records)
+                self._hand_over(tp, records)
                 self.processed[tp] = records[-1].offset + 1
         return taken
+
+    def _hand_over(self, tp: TP, records: Sequence[Any]) -> None:
+        """Hand messages to the machine, noted as under way; one by one where some may have stopped the worker."""
+        machine, (topic, partition) = self._machine, tp
+        under_way, first, last = machine.under_way, records[0].offset, records[-1].offset
+        if not under_way.is_suspect(topic, partition, first, last):
+            with under_way.noted(topic, partition, first, last):
+                machine.arrive(topic, partition, records)
+            return
+        for record in records:
+            with under_way.noted(topic, partition, record.offset, record.offset):
+                if under_way.is_set_aside(topic, partition, record.offset):
+                    machine.set_aside(topic, partition, record, STOPPED)
+                else:
+                    machine.arrive(topic, partition, [record])
 
     def take_commands(self, most: int, below: int | None, ticked: Callable[[Any], None]) -> int:
         """Hand commands to the machine, as many as a step has room for; returns how many, ticks included.
@@ -187,17 +203,30 @@ class Inbox:
             if below is not None and batches[0][-1].offset >= below:
                 break
             records = batches.popleft()
-            for at, record in enumerate(records):
-                if self._machine.step_bytes > _STEP_BYTES or self._machine.unfinished is not None:
-                    batches.appendleft(records[at:])
-                    return taken
-                if record.key == TICK_KEY:
-                    ticked(record)
-                else:
-                    self._machine.command(record)
-                taken += 1
-                self.processed[self.commands] = record.offset + 1
+            first, last = records[0].offset, records[-1].offset
+            if first < last and self._machine.under_way.is_suspect(*self.commands, first, last):
+                batches.extendleft([record] for record in reversed(records))
+                continue
+            with self._machine.under_way.noted(*self.commands, first, last):
+                for at, record in enumerate(records):
+                    if self._machine.step_bytes > _STEP_BYTES or self._machine.unfinished is not None:
+                        batches.appendleft(records[at:])
+                        return taken
+                    if record.key == TICK_KEY:
+                        ticked(record)
+                    else:
+                        self._command(record)
+                    taken += 1
+                    self.processed[self.commands] = record.offset + 1
         return taken
+
+    def _command(self, record: Any) -> None:
+        """Hand a command to the machine; one that stopped the worker again and again is refused."""
+        under_way, name = self._machine.under_way, (*self.commands, record.offset)
+        if not under_way.is_set_aside(*name):
+            self._machine.command(record)
+        elif not under_way.is_hopeless(*name):
+            self._machine.command(record, STOPPED)
 
     def relieve(self, taken: int) -> None:
         """Have partitions fetched again whose records no longer pile up, after so many were taken."""
@@ -227,7 +256,7 @@ class Inbox:
         while taken < most and (room := self._machine.room()):
             before, limit = taken, min(most - taken, room)
             for tp, records in self._one_order.take(batches, held, limit):
-                self._machine.arrive(tp.topic, tp.partition, records)
+                self._hand_over(tp, records)
                 self.processed[tp] = records[-1].offset + 1
                 taken += len(records)
             if taken - before < limit:

@@ -14,6 +14,7 @@ from lapse.runtime.figures import ShardFigures
 from lapse.runtime.letter_retry import LetterRetry, Write
 from lapse.runtime.producer import Output, Packed
 from lapse.runtime.store import Items
+from lapse.runtime.under_way import UnderWay
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class Machine(Protocol):
         step_turns: how often `advance` is called in a step, at most.
         delivery_turns: how often `deliver` is.
         retry: the letters that the broker refused (C27).
+        under_way: notes what the machine is doing, so that what stops the worker again and again can be set aside (X7).
     """
 
     figures: ShardFigures
@@ -55,6 +57,7 @@ class Machine(Protocol):
     step_turns: int
     delivery_turns: int
     retry: LetterRetry[Any]
+    under_way: UnderWay
 
     def guarded(self, doorkeeper: Doorkeeper) -> None:
         """Let users in by a doorkeeper only; before the first command (X4)."""
@@ -80,8 +83,11 @@ class Machine(Protocol):
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""
 
-    def command(self, record: Any) -> None:
-        """Carry out a record of the commands topic."""
+    def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
+        """Take in a record that stopped the worker again and again: unread, as a dead letter (X7)."""
+
+    def command(self, record: Any, refused: str = "") -> None:
+        """Carry out a record of the commands topic; with a reason to refuse it, answer with that instead."""
 
     @property
     def laid_down(self) -> bool:

@@ -20,6 +20,7 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Messages, Removal, Step
 from lapse.core.reason import Reason
 from lapse.core.retirement import Phase
+from lapse.protocol import topic as names
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
@@ -34,6 +35,7 @@ from lapse.runtime.producer import Output
 from lapse.runtime.queue_command import QueueCommands, restricted
 from lapse.runtime.queue_output import QueueOutput
 from lapse.runtime.store import Items
+from lapse.runtime.under_way import NOTHING_NOTED, STOPPED
 from lapse.runtime.word import WORD_KEY
 
 logger = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class QueueMachine:
         self.one_order = one_order
         self._forwarding = forwarding
         self.rule = rule
+        self.under_way = NOTHING_NOTED
         self.figures = ShardFigures()
         self.step_records = self.most_at_once = _STEP_RECORDS
         self.step_turns = self.delivery_turns = 1
@@ -96,7 +99,7 @@ class QueueMachine:
             f"{settings.name}, partition {settings.partition}", self._dying_letter, restored.state.dying
         )
         self._answers: list[Output] = []
-        self._waiting: deque[tuple[Admitted, int]] = deque()
+        self._waiting: deque[tuple[Admitted, int, int]] = deque()
         self._doorkeeper: Doorkeeper | None = None
         self._admit: Callable[[Any], Admitted] = admit_all
         self._released = restored.released
@@ -140,7 +143,13 @@ class QueueMachine:
         self.shard.arrive(topic, partition, records, self._step)
         self._arrived = True
 
-    def command(self, record: Any) -> None:
+    def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
+        """Make a dead letter of a record that cannot even be looked at (X7)."""
+        self._payloads.keep(topic, partition, [record])
+        self.shard.set_aside(topic, partition, record, why, self._step)
+        self._arrived = True
+
+    def command(self, record: Any, refused: str = "") -> None:
         """Carry out a command at its own instant; timers due by then come first (C1, C2)."""
         at_ms = record.timestamp
         self._now_ms = max(self._now_ms, at_ms)
@@ -158,6 +167,9 @@ class QueueMachine:
             self._refuse_unread(error, record)
             return
         command = admitted.command
+        if refused:
+            self._refuse(command, admitted.encoding, at_ms, refused)
+            return
         self.shard.use(at_ms, self._step)
         if admitted.restriction is not None:
             try:
@@ -167,7 +179,7 @@ class QueueMachine:
                 return
         if self._waiting or self._commands.needs_a_look(admitted):
             # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
-            self._waiting.append((admitted, at_ms))
+            self._waiting.append((admitted, at_ms, record.offset))
             self._expected_bytes += _CHANGE_BYTES * len(command.bookmarks)
         else:
             self._carry_out(admitted, at_ms)
@@ -227,8 +239,9 @@ class QueueMachine:
     async def _carry_out_waiting(self) -> None:
         """Carry out commands with filters: judge every message first, as far as its payload is needed."""
         while self._waiting:
-            admitted, at_ms = self._waiting.popleft()
+            admitted, at_ms, offset = self._waiting.popleft()
             command = admitted.command
+            noted = names.commands(self.shard.settings.name), self.shard.settings.partition, offset, offset
             self._advance_to(at_ms)
             for topic, partition in self._commands.looks_ahead(command):
                 tp = TP(topic, partition)
@@ -242,12 +255,12 @@ class QueueMachine:
             except ExpressionError as error:
                 self._refuse(command, admitted.encoding, at_ms, f"{command.command}: filter: {error}")
                 continue
-            if not text:
-                self._carry_out(admitted, at_ms)
-                continue
-            for places in self._commands.to_judge(admitted, text):
+            for places in self._commands.to_judge(admitted, text) if text else ():
                 await self._judge(places)
-            self._carry_out(admitted, at_ms)
+            with self.under_way.noted(*noted):
+                self._carry_out(admitted, at_ms)
+            if not text:
+                continue
             self.shard.matching.end_selection(text)
 
     def _refuse(self, command: Command, encoding: Encoding, at_ms: int, why: str) -> None:
@@ -266,11 +279,27 @@ class QueueMachine:
         for (topic, partition), some in by_source.items():
             some.sort()
             records = await self._payloads.get(topic, partition, [offset for offset, _ in some], used=False)
-            self.shard.judge(
-                [(place, topic, partition, record) for (_, place), record in zip(some, records, strict=True)]
+            self._look_at(
+                [(place, topic, partition, record) for (_, place), record in zip(some, records, strict=True)],
+                [offset for offset, _ in some],
             )
             lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
             self.shard.truncated(topic, partition, lost, self._now_ms, self._step)
+
+    def _look_at(self, messages: Sequence[tuple[int, str, int, Any | None]], offsets: Sequence[int]) -> None:
+        """Evaluate the filters on messages of one source, noted as under way."""
+        _, topic, partition, _ = messages[0]
+        under_way = self.under_way
+        if not under_way.is_suspect(topic, partition, offsets[0], offsets[-1]):
+            with under_way.noted(topic, partition, offsets[0], offsets[-1], again=True):
+                self.shard.judge(messages)
+            return
+        for offset, message in zip(offsets, messages, strict=True):
+            aside = under_way.is_set_aside(topic, partition, offset)
+            with under_way.noted(topic, partition, offset, offset, again=True):
+                self.shard.judge([(*message[:3], None) if aside else message])
+            if aside:
+                self.shard.undecodable(topic, partition, offset, STOPPED, self._now_ms, self._step)
 
     def go_on(self) -> None:
         """Nothing."""

@@ -17,6 +17,7 @@ from lapse.core.sow.output import Letter, Reply, Step, encode_changes
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.shard import SowShard
+from lapse.protocol import topic as names
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
 from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all
@@ -27,6 +28,7 @@ from lapse.runtime.machine import Effects
 from lapse.runtime.producer import Output
 from lapse.runtime.sow_output import SowOutput
 from lapse.runtime.store import Items
+from lapse.runtime.under_way import NOTHING_NOTED
 from lapse.runtime.word import WORD_KEY
 
 logger = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class SowMachine:
     def __init__(self, shard: SowShard, output: SowOutput, read: Read, rule: ExpiryRule | None = None) -> None:
         self.shard = shard
         self.rule = rule
+        self.under_way = NOTHING_NOTED
         self.figures = ShardFigures()
         self.step_records = _STEP_RECORDS
         self.most_at_once = _MOST_AT_ONCE
@@ -79,7 +82,8 @@ class SowMachine:
         self.retry: LetterRetry[bytes] = LetterRetry(settings.name, self._dying_letter, in_order)
         self._step = Step()
         self._ahead: Items = []
-        self._queries: deque[tuple[Query, Encoding]] = deque()
+        self._queries: deque[tuple[Query, Encoding, int]] = deque()
+        self._command_offset = -1
         self._deletion: tuple[Deletion, bool, Encoding] | None = None
         self.unfinished: int | None = None
         self._answers: list[Output] = []
@@ -121,9 +125,14 @@ class SowMachine:
             # A step that is cut goes on as the same one: `finish` splits its changes.
             taken += self.shard.arrive(topic, partition, records[taken:] if taken else records, self._step)
 
-    def command(self, record: Any) -> None:
+    def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
+        """Make a dead letter of a record that cannot even be looked at (X7)."""
+        self.shard.set_aside(topic, partition, record, why, self._step)
+
+    def command(self, record: Any, refused: str = "") -> None:
         """Carry out a command at its own instant (C1)."""
         name = self.shard.settings.name
+        self._command_offset = record.offset
         if record.key == WORD_KEY:
             heard = word.read(name, record, self._doorkeeper)
             if heard is not None:
@@ -138,7 +147,7 @@ class SowMachine:
                 self._answers.append(self._output.answer(refusal, error.encoding))
             self.figures.refused_commands += 1
             return
-        why_not = self._ends(command, encoding, record.timestamp)
+        why_not = refused or self._ends(command, encoding, record.timestamp)
         if why_not and command.answer != "none":
             self._step.replies.append(
                 Reply(command.id, command.command, command.subscription, record.timestamp, why_not)
@@ -156,7 +165,10 @@ class SowMachine:
         if self._deletion is None:
             return
         deletion, answered, encoding = self._deletion
-        self.shard.go_on(deletion, answered, self._step)
+        offset = -1 if self.unfinished is None else self.unfinished
+        settings = self.shard.settings
+        with self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset):
+            self.shard.go_on(deletion, answered, self._step)
         self._collect(encoding)
         if deletion.finished:
             self._deletion = self.unfinished = None
@@ -187,13 +199,15 @@ class SowMachine:
         if self.next_due_ms() <= self._took_over_ms:
             return False
         while self._queries:
-            query, encoding = self._queries.popleft()
+            query, encoding, offset = self._queries.popleft()
             if query.finished:
                 continue
-            self.shard.pull(query, now_ms, self._step)
+            name, partition = self.shard.settings.name, self.shard.settings.partition
+            with self.under_way.noted(names.commands(name), partition, offset, offset):
+                self.shard.pull(query, now_ms, self._step)
             self._collect(encoding)
             if not query.finished:
-                self._queries.append((query, encoding))
+                self._queries.append((query, encoding, offset))
             break
         return bool(self._queries)
 
@@ -324,7 +338,7 @@ class SowMachine:
     def _collect(self, encoding: Encoding) -> None:
         """Take answers and new queries out of the step, with the encoding of the command that they belong to."""
         step = self._step
-        self._queries.extend((query, encoding) for query in step.queries)
+        self._queries.extend((query, encoding, self._command_offset) for query in step.queries)
         step.queries.clear()
         self._answers += [self._output.answer(reply, encoding) for reply in step.replies]
         self.figures.refused_commands += sum(1 for reply in step.replies if reply.error)

@@ -63,6 +63,17 @@ class Entrance:
         self._refuse(number, records, arrivals, step)
         source.next_offset = max(source.next_offset, behind)
 
+    def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
+        """See `QueueShard.set_aside`."""
+        number = self._state.sources.number(topic, partition)
+        source = self._state.sources[number]
+        if record.offset < source.next_offset:
+            return
+        if self._state.remembered and not self._honour(number, [record], step):
+            return
+        self._decisions.refuse(number, record.offset, NEVER, (Reason.UNDECODABLE,), record.timestamp, step, why)
+        source.next_offset = record.offset + 1
+
     def _tell_scheduled(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
         """Tell of the messages that are out of sight until their instant; one event for all (L5, D4)."""
         some = [one for one in arrivals.scheduled if not one.transfer]

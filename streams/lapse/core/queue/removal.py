@@ -80,12 +80,18 @@ class Removals:
                 self.remove([(segment, slots[holds == bits])], reasons, now_ms, step, subscription)
 
     def remove(
-        self, slots: Slots, reasons: tuple[Reason, ...], now_ms: int, step: Step, subscription: str = ""
+        self,
+        slots: Slots,
+        reasons: tuple[Reason, ...],
+        now_ms: int,
+        step: Step,
+        subscription: str = "",
+        detail: str = "",
     ) -> None:
         """Remove messages for these reasons."""
         letter = self._settings.writes_letter(reasons)
         for messages in self._decisions.messages(slots):
-            step.removals.append(Removal(messages, reasons, now_ms, letter, subscription=subscription))
+            step.removals.append(Removal(messages, reasons, now_ms, letter, detail, subscription=subscription))
         expired = Reason.TIME_LIMIT in reasons
         self._decisions.do(Change(Verb.EXPIRED if expired else Verb.SETTLED, places_of(slots)), step)
 

@@ -202,13 +202,13 @@ class Settling:
             seen = self._decisions.matching.codes(restriction, segment.index, slots) == YES
             codes[slots[~seen] - first] = settlement.UNKNOWN
 
-    def truncate(self, claim: Claim, now_ms: int, step: Step) -> None:
-        """Take out messages whose records Kafka no longer has (C40)."""
+    def take_out(self, claim: Claim, reason: Reason, now_ms: int, step: Step, detail: str = "") -> None:
+        """Take out messages whose records Kafka no longer has (C40), or that must not be looked at (X7)."""
         for segment, first, stop, _, _ in self.located(claim, []):
             slots = self._decisions.slots_in(segment, (*LIVE, State.SENT))
             slots = slots[(slots >= first) & (slots < stop)]
             if len(slots):
-                self._removals.remove([(segment, slots)], (Reason.LOG_TRUNCATED,), now_ms, step)
+                self._removals.remove([(segment, slots)], (reason,), now_ms, step, detail=detail)
 
     def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
         """See `QueueShard.looks_ahead`."""

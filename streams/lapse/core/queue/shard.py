@@ -275,7 +275,17 @@ class QueueShard:
         """Take out messages whose records Kafka no longer has (C40)."""
         for offset in offsets:
             self.state.segments.make_room()
-            self._settling.truncate(Claim(topic, partition, offset, offset), now_ms, step)
+            self._settling.take_out(Claim(topic, partition, offset, offset), Reason.LOG_TRUNCATED, now_ms, step)
+
+    def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
+        """Turn a record that must not be looked at into a dead letter; it never enters (X7)."""
+        self._entrance.set_aside(topic, partition, record, why, step)
+
+    def undecodable(self, topic: str, partition: int, offset: int, why: str, now_ms: int, step: Step) -> None:
+        """Take out a message whose record must not be looked at (X7)."""
+        self.state.segments.make_room()
+        claim = Claim(topic, partition, offset, offset)
+        self._settling.take_out(claim, Reason.UNDECODABLE, now_ms, step, why)
 
     def keep_dying(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
         """Keep messages of a removal of the step whose letters the broker refuses, by their index, with why (C27).

@@ -12,6 +12,7 @@ from typing import Final
 
 from lapse.core.agreement import Agreement
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP
+from lapse.core.reason import Reason
 from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.sow import journal
@@ -160,6 +161,13 @@ class SowShard:
             newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms) if taken else -1
             state.identify(self._ids, source, newest_ms, settings.dedup_window_ms, step)
         return taken
+
+    def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
+        """Turn a record that must not be looked at into a dead letter; the state stays as it is (X7)."""
+        self.state.source(topic, partition, step)
+        if self.settings.home.speaks_for(partition):
+            at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
+            self._departures.refuse(record, topic, partition, Refused(Reason.UNDECODABLE, why), at_ms, step)
 
     def _take(self, topic: str, partition: int, source: int, record: Record, step: Step) -> None:
         if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self.settings.name):

@@ -1,0 +1,55 @@
+"""A worker whose decoder and whose filters have a fault that ends the process, as one in C code would.
+
+A payload that says `poison` is read through a null pointer, and so is a command whose filter does. Everything else is
+the worker as it is.
+
+    python poisoned_worker.py lapse.toml <data directory>
+"""
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lapse.cli.worker import serve
+from lapse.config import QueueConfig, load
+from lapse.runtime import sow_entity
+from lapse.runtime.queue_command import QueueCommands
+
+
+def faulty(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    """A decoder that ends the process on some payloads."""
+
+    def parse_or_end(data: bytes) -> object:
+        if b"poison" in data:
+            ctypes.string_at(0)
+        return parse(data)
+
+    return parse_or_end
+
+
+def main() -> None:
+    path, data_dir = sys.argv[1:]
+    sow_entity.JSON["parse"] = faulty(sow_entity.JSON["parse"])
+    settings, carry_out = QueueConfig.settings, QueueCommands.carry_out
+
+    def faulty_settings(self: QueueConfig, *of: Any) -> Any:
+        made = settings(self, *of)
+        return replace(made, parse=faulty(made.parse))
+
+    def faulty_carry_out(self: QueueCommands, command: Any, *more: Any) -> Any:
+        if command.command == "purge" and "poison" in (command.filter or ""):
+            ctypes.string_at(0)
+        return carry_out(self, command, *more)
+
+    QueueConfig.settings = faulty_settings  # type: ignore[method-assign]
+    QueueCommands.carry_out = faulty_carry_out  # type: ignore[method-assign]
+    config = load(Path(path))
+    own = config.lapse.model_copy(update={"data_dir": data_dir})
+    serve(config.model_copy(update={"lapse": own}), "info")
+
+
+if __name__ == "__main__":
+    main()
