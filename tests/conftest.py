@@ -53,9 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ring = item.path.relative_to(_HERE).parts[0] if item.path.is_relative_to(_HERE) else ""
         if ring in _RINGS:
             item.add_marker(ring)
+        group = str(item.path)  # the tests of a file share its fixtures, so they stay in one process
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-            item.add_marker(pytest.mark.xdist_group("spark"))  # one session, on one worker
+            group = "spark"  # one session for the whole run, in one process
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _absent(what: str) -> NoReturn:

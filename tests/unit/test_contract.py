@@ -40,6 +40,7 @@ def test_a_marker_must_name_a_promise(tmp_path: Path, number: str, code: int) ->
         assert f"test_it: {number!r} is not a number of docs/features.md" in answer.stdout + answer.stderr
 
 
+@pytest.mark.slow
 def test_the_tool_counts_tests() -> None:
     answer = subprocess.run(
         [sys.executable, ROOT / "tests" / "features.py", "--json"], capture_output=True, check=False

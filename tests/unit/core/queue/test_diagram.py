@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -168,8 +169,13 @@ def explored(settings: QueueSettings) -> set[Edge]:
     return edges
 
 
-def diagram() -> Iterator[str]:
-    """The lines of the diagram."""
+@cache
+def diagram() -> tuple[str, ...]:
+    """The lines of the diagram; it takes seconds to explore, so both tests share one."""
+    return tuple(_lines())
+
+
+def _lines() -> Iterator[str]:
     edges = set().union(*map(explored, QUEUES))
     order = [OUTSIDE, "scheduled", "available", "leased", "delayed", "sent", "transferring", "unconfirmed"]
     joined: dict[tuple[str, str], set[str]] = {}
