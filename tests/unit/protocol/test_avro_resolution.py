@@ -341,6 +341,12 @@ def has_union(kind: Any) -> bool:
     return isinstance(kind, list)
 
 
+def nests(kind: Any) -> bool:
+    """Whether an array or a map holds another one."""
+    inner = kind.get("items", kind.get("values")) if isinstance(kind, dict) else None
+    return isinstance(inner, dict) and inner["type"] in ("array", "map")
+
+
 @given(st.data(), records(False), records(True))
 @settings(max_examples=150, deadline=None)
 @pytest.mark.feature("S1", "X1", "X7")
@@ -361,7 +367,9 @@ def test_any_two_schemas_are_resolved_as_apache_does(
     else:
         assert not of_this
     if isinstance(expected, Exception):
-        # Of a writer's union, Apache's Python library compares the whole where the specification says the branch.
-        assert of_any or of_this or any(has_union(one["type"]) for one in old["fields"])
+        # Of a writer's union, Apache's Python library compares the whole where the specification says the branch. Of an
+        # array in an array it compares the items' types by name, so that `int` does not become `long`.
+        odd = any(has_union(one["type"]) or nests(one["type"]) for one in old["fields"])
+        assert of_any or of_this or odd
     elif not of_any:
         assert found == expected
