@@ -26,6 +26,7 @@ from lapse.protocol.command import Command
 from lapse_client.clock import BrokerClock, elapsed_ms
 from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_end
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
+from lapse_client.settlement import asked_twice, bears_repetition
 from lapse_client.shard import Shard
 
 log = logging.getLogger("lapse_client")
@@ -37,7 +38,7 @@ _ANSWER: Final = b"answer"
 _EPOCH: Final = b"epoch"
 
 _INQUIRIES: Final = frozenset({"depth", "sow"})
-"""Commands that change nothing, so that they can be sent again where a take-over may have swallowed the answer."""
+"""Commands that change nothing."""
 
 Fields = dict[str, bytes]
 """A record's headers by name; of a repeated name the first, which is the shard's."""
@@ -94,7 +95,8 @@ class Channel(Generic[T]):
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
         self._listener = listener
         self._waiting: dict[bytes, Future[Answer]] = {}
-        self._inquiries: dict[str, tuple[Shard, Command]] = {}
+        self._repeatable: dict[str, tuple[Shard, Command]] = {}
+        self._repeated: set[str] = set()
         self._vanished: deque[Shard] = deque()
         self._stopping = threading.Event()
         self._paused = False
@@ -179,18 +181,23 @@ class Channel(Generic[T]):
     def ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
         """Send commands and wait for all of their answers.
 
+        What a crash may have left unanswered is sent again after a take-over: inquiries, and settlements that name
+        their messages. A message that a repeated settlement finds settled already counts as settled by it (C55).
+
         Raises:
             AnswerTimeout: a shard did not answer within `timeout_s` seconds.
             CommandFailed: a shard refused.
             LapseError: a command could not be sent, or the channel failed.
         """
         asked = [(shard, command.model_copy(update={"id": command.id or uuid4().hex})) for shard, command in asked]
-        inquiries = {command.id: (shard, command) for shard, command in asked if command.command in _INQUIRIES}
-        self._inquiries.update(inquiries)
+        repeatable = {command.id: (shard, command) for shard, command in asked if _bears_repetition(command)}
+        self._repeatable.update(repeatable)
         futures = [self.send(shard, command) for shard, command in asked]
         wait_for(futures, timeout_s)
-        for ident in inquiries:
-            self._inquiries.pop(ident, None)
+        repeated = self._repeated.intersection(repeatable)
+        for ident in repeatable:
+            self._repeatable.pop(ident, None)
+        self._repeated -= repeated
         late = [shard.partition for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
         for future in futures:
             future.cancel()
@@ -201,7 +208,7 @@ class Channel(Generic[T]):
         for (shard, _), answer in zip(asked, found, strict=True):
             if answer.status != "ok":
                 raise CommandFailed(shard.entity, answer)
-        return found
+        return [asked_twice(answer) if answer.id in repeated else answer for answer in found]
 
     def _stamped(self, command: Command) -> Command:
         return command.model_copy(
@@ -316,9 +323,10 @@ class Channel(Generic[T]):
 
     def _ask_again(self, shard: Shard) -> None:
         """Repeat what is still unanswered, with the same ids: the first answer counts."""
-        for ident, (asked, command) in list(self._inquiries.items()):
+        for ident, (asked, command) in list(self._repeatable.items()):
             future = self._waiting.get(ident.encode())
             if asked is shard and future is not None and not future.done():
+                self._repeated.add(ident)
                 self._produce(shard, commands.encode(self._stamped(command)), _ignored)
 
     def _faulty(self, message: Message) -> None:
@@ -359,6 +367,11 @@ _HOPELESS: Final = _NOT_THERE | frozenset(
 def _fail(future: Future[Answer], error: BaseException) -> None:
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(error)
+
+
+def _bears_repetition(command: Command) -> bool:
+    """Whether a command may be sent again where a take-over may have swallowed the answer."""
+    return command.command in _INQUIRIES or bears_repetition(command)
 
 
 def _ignored(error: KafkaError | None, message: Message) -> None:

@@ -7,8 +7,10 @@ from typing import Final, NamedTuple
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import Command
 
 SETTLED: Final = "settled"
+ALREADY_SETTLED: Final = "already_settled"
 
 MOST_RANGES: Final = 5_000
 """Ranges in one command; more go into a second one, so that no command exceeds Kafka's record size."""
@@ -81,6 +83,29 @@ def chunks(ranges: list[str]) -> Iterator[tuple[str, ...]]:
 def results(answer: Answer) -> list[SettlementResult]:
     """What an answer says of each message."""
     return [SettlementResult(BookmarkRange.parse(item.bookmarks), item.result) for item in answer.settlements]
+
+
+def bears_repetition(command: Command) -> bool:
+    """Whether a settlement does no more when it is carried out twice (C55).
+
+    What is acknowledged or expired never comes back. A cancelled message does, so its delivery has to be named.
+    """
+    if not command.bookmarks:
+        return False
+    if command.command in ("acknowledge", "expire"):
+        return True
+    return command.command in ("cancel", "renew") and all("#" in bookmarks for bookmarks in command.bookmarks)
+
+
+def asked_twice(answer: Answer) -> Answer:
+    """The answer to a settlement that was sent again: it was itself what settled the messages before (C55)."""
+    if answer.command == "renew":
+        return answer
+    settlements = tuple(
+        one.model_copy(update={"result": SETTLED}) if one.result == ALREADY_SETTLED else one
+        for one in answer.settlements
+    )
+    return answer.model_copy(update={"settlements": settlements})
 
 
 def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:

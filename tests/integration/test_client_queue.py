@@ -263,3 +263,36 @@ def test_a_queue_is_inquired_and_settled_without_a_subscription(shards: Start) -
         results = client.acknowledge([message.bookmark for message in messages])
         assert {result.result for result in results} == {"settled"}
         assert client.depth()["depth"] == 0
+
+
+@pytest.mark.feature("C55", "X3")
+@pytest.mark.parametrize("how", ["acknowledge", "expire"])
+def test_a_settlement_whose_answer_a_crash_swallowed_is_sent_again(shards: Start, how: str) -> None:
+    """It took effect before the crash; the repeated one finds it done, and that is success."""
+    queue = shards()
+    publish(queue, 1)
+    with subscriber(queue) as receiver:
+        delivery = receiver.receive(20)
+        assert delivery is not None
+        queue.dies_before_it_answers = True
+        taken = threading.Thread(target=lambda: (until(lambda: (0, how) in queue.log), queue.take_over()))
+        taken.start()
+        began = time.monotonic()
+        (result,) = receiver.settle(how, [delivery], wait=True)
+        taken.join()
+        assert result.result == "settled"
+        assert queue.log.count((0, how)) == 2
+        assert time.monotonic() - began < 20, "it did not wait for the timeout"
+    with Queue(queue.queue, connection=Connection(queue.servers)) as whole:
+        assert whole.depth()["depth"] == 0
+
+
+@pytest.mark.feature("C55", "C16")
+def test_what_was_settled_before_is_told_as_that_while_nothing_crashes(shards: Start) -> None:
+    queue = shards()
+    publish(queue, 1)
+    with subscriber(queue) as receiver, Queue(queue.queue, connection=Connection(queue.servers)) as whole:
+        delivery = receiver.receive(20)
+        assert delivery is not None
+        assert [one.result for one in whole.acknowledge([str(delivery.bookmark)])] == ["settled"]
+        assert [one.result for one in whole.acknowledge([str(delivery.bookmark)])] == ["already_settled"]

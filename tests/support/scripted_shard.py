@@ -50,6 +50,7 @@ class ScriptedShards:
         self.queues = [OrderedDict[int, Held]() for _ in range(partitions)]
         self.subscriptions: list[dict[str, Subscribed]] = [{} for _ in range(partitions)]
         self.muted = False
+        self.dies_before_it_answers = False
         self._running = threading.Event()
         self._running.set()
         admin = AdminClient({"bootstrap.servers": servers})
@@ -81,6 +82,13 @@ class ScriptedShards:
         for partition in range(self.partitions):
             for name in list(self.subscriptions[partition]):
                 self._leave(partition, name)
+
+    def take_over(self) -> None:
+        """As if another worker had restored the shards: what was carried out is known, what was asked is not."""
+        self.dies_before_it_answers = False
+        self.epoch += 1
+        for partition in range(self.partitions):
+            self._send(partition, {"lapse-kind": "epoch", "lapse-epoch": str(self.epoch)}, None)
 
     def depth(self) -> int:
         return sum(map(len, self.queues))
@@ -167,6 +175,8 @@ class ScriptedShards:
         else:
             fields = self._settle(partition, command, now_ms)
         refused = bool(error) or any(item.result != "settled" for item in fields.get("settlements", ()))
+        if self.dies_before_it_answers:
+            return
         if command.answer == "all" or (command.answer == "errors" and refused):
             status = "error" if error else "ok"
             answer = Answer(

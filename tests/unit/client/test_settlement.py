@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from lapse.protocol.answer import Answer, Settlement
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
+from lapse.protocol.command import Command
 from lapse_client.acknowledgments import Acknowledgments
 from lapse_client.delivery import Delivery
 from lapse_client.error import AlreadySettled
-from lapse_client.settlement import MOST_RANGES, SettlementBatch, chunks, results
+from lapse_client.settlement import MOST_RANGES, SettlementBatch, bears_repetition, chunks, results
 from lapse_client.shard import Shard
 
 places = st.tuples(st.sampled_from(["a", "b-1.x"]), st.integers(0, 3), st.integers(0, 40), st.integers(1, 3))
@@ -111,3 +112,20 @@ def test_an_answer_tells_the_result_of_each_range() -> None:
     )
     told = results(answer)
     assert [(len(one.messages), one.result, one.settled) for one in told] == [(2, "settled", True), (1, "stale", False)]
+
+
+@pytest.mark.feature("C55")
+@pytest.mark.parametrize(
+    ("fields", "safe"),
+    [
+        ({"command": "acknowledge", "bookmarks": ["t:0:1"]}, True),
+        ({"command": "expire", "bookmarks": ["t:0:1-5"]}, True),
+        ({"command": "cancel", "bookmarks": ["t:0:1#1@3", "t:0:2#1"]}, True),
+        ({"command": "cancel", "bookmarks": ["t:0:1#1@3", "t:0:2"]}, False),
+        ({"command": "renew", "bookmarks": ["t:0:1"]}, False),
+        ({"command": "acknowledge", "filter": "/f = 1"}, False),
+        ({"command": "purge"}, False),
+    ],
+)
+def test_only_what_does_no_more_the_second_time_is_sent_twice(fields: dict, safe: bool) -> None:
+    assert bears_repetition(Command.model_validate(fields)) is safe
