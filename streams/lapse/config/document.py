@@ -136,9 +136,13 @@ def _describe(fault: Any, text: str, name: str) -> str:
     return f"{where}: {'.'.join(path)}: {message}"
 
 
+_COMPARED_CHARACTERS: Final = 60
+"""Comparing two names takes as long as the product of their lengths."""
+
+
 def _suggestion(path: list[str]) -> str:
     known = sorted(_keys_beside(path))
-    close = difflib.get_close_matches(path[-1], known, n=1)
+    close = difflib.get_close_matches(path[-1][:_COMPARED_CHARACTERS], known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
 
 

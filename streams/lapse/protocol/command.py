@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from lapse.protocol import codec, confluent
 
@@ -33,8 +36,14 @@ MOST_BOOKMARKS: Final = 20_000
 _CHANGING: Final = frozenset({"sow_delete", "purge", "acknowledge", "cancel", "expire"})
 """Commands that an empty filter must not carry out on everything."""
 
+MOST_BYTES: Final = 2 << 20
+"""A larger record is refused unread; a producer's compression may have let it into the topic."""
+
 _SHOWN_CHARACTERS: Final = 60
-"""So much of a wrong value is shown to its sender."""
+"""So much of a wrong value, or name, is shown to its sender."""
+
+_SHOWN_FAULTS: Final = 5
+"""So many faults of one command are told; the others are counted."""
 
 MOST_PEEKED: Final = 1_000
 """Messages that one answer to a queue's `sow` shows; `skip` goes on."""
@@ -109,17 +118,23 @@ class Command(BaseModel):
         try:
             return cls(**fields)
         except ValidationError as error:
-            raise ValueError("; ".join(map(_fault, error.errors()))) from error
+            raise ValueError(_faults(error)) from error
 
     @field_validator("bookmarks", mode="before")
     @classmethod
     def _bookmarks(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
+        if not isinstance(value, list):
+            return value
+        if len(value) > MOST_BOOKMARKS:
+            raise ValueError(f"has {len(value):,} items; {MOST_BOOKMARKS:,} is the most in one command")
+        _require(value, (str,))
+        return tuple(value)
 
     @field_validator("keys", mode="before")
     @classmethod
     def _keys(cls, value: object) -> object:
         if isinstance(value, list):
+            _require(value, (str, bytes))
             return tuple(key.encode() if isinstance(key, str) else key for key in value)
         return value
 
@@ -135,9 +150,13 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
     Raises:
         CommandError: the bytes are neither, or a field is wrong; the message names the field.
     """
+    record: Any
     if not data:
         raise CommandError("an empty record is no command; send Avro or a JSON object", "json")
-    record: Any
+    if len(data) > MOST_BYTES:
+        told = _ID.search(data)
+        record = {"id": told[1].decode("utf-8", "replace")} if told else None
+        raise CommandError(f"the record has {len(data):,} bytes; a command has {MOST_BYTES:,} at most", "json", record)
     if codec.is_avro(data):
         encoding: Encoding = "avro"
         try:
@@ -161,10 +180,12 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
         if not isinstance(record, dict):
             kind = type(record).__name__
             raise CommandError(f"expected a JSON object, found {_KINDS.get(kind, 'a number')}", encoding)
+    if not record.keys() <= Command.model_fields.keys():
+        raise CommandError(_unknown(record), encoding, record)
     try:
         return Command.model_validate(record), encoding
     except ValidationError as error:
-        raise CommandError("; ".join(map(_fault, error.errors())), encoding, record) from error
+        raise CommandError(_faults(error), encoding, record) from error
 
 
 _EXPECTED: Final = {
@@ -176,20 +197,70 @@ _EXPECTED: Final = {
 }
 """What was expected, by pydantic's name of the fault, where pydantic's words are Python's."""
 
+_ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,500})"')
+"""Where the id stands in a JSON object that is not read."""
+
+_ITEM: Final = "item"
+"""The fault of an item of an array."""
+
 _KINDS: Final = {"list": "an array", "NoneType": "null", "str": "a text", "bool": "a boolean"}
+
+
+def _unknown(record: Mapping[str, object]) -> str:
+    """Say which fields there are not: a few by name, for a record may have any number of them."""
+    names = [name for name in record if name not in Command.model_fields]
+    told = [_unknown_field(name) for name in names[:_SHOWN_FAULTS]]
+    return "; ".join(told) + _and_more(len(names))
+
+
+def _unknown_field(name: str) -> str:
+    meant = get_close_matches(name[:_SHOWN_CHARACTERS], Command.model_fields, 1)
+    hint = f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them"
+    return f"field {_cut(name)}: unknown{hint}"
+
+
+def _faults(error: ValidationError) -> str:
+    faults = error.errors(include_url=False)
+    return "; ".join(map(_fault, faults[:_SHOWN_FAULTS])) + _and_more(len(faults))
+
+
+def _and_more(count: int) -> str:
+    return f"; and {count - _SHOWN_FAULTS:,} more faults" if count > _SHOWN_FAULTS else ""
+
+
+def _require(items: Sequence[object], kinds: tuple[type, ...]) -> None:
+    """See that items are texts; the first that is none ends the search.
+
+    Raises:
+        PydanticCustomError: one is not.
+    """
+    for at, item in enumerate(items):
+        if not isinstance(item, kinds):
+            raise PydanticCustomError(_ITEM, "expected a text, not {given}", {"at": at, "given": _shown(item)})
+
+
+def _shown(value: object) -> str:
+    """A wrong value, as far as it helps; a nested one is not written out, which takes time and stack."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    return repr(str(value)[:_SHOWN_CHARACTERS])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _fault(fault: ErrorDetails) -> str:
     where = ".".join(str(part) for part in fault["loc"]) or "command"
     if fault["type"] == "missing":
         return f"field {where}: required"
-    if fault["type"] != "extra_forbidden":
-        if fault["type"] == "value_error":
-            return f"field {where}: {fault['msg'].removeprefix('Value error, ')}"
-        given = str(fault["input"])[:_SHOWN_CHARACTERS]
-        return f"field {where}: {_EXPECTED.get(fault['type'], fault['msg'])}, not {given!r}"
-    meant = get_close_matches(where, Command.model_fields, 1)
-    return f"field {where}: unknown" + (f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them")
+    if fault["type"] == "extra_forbidden":
+        return _unknown_field(where)
+    if fault["type"] == "value_error":
+        return f"field {where}: {fault['msg'].removeprefix('Value error, ')}"
+    if fault["type"] == _ITEM:
+        return f"field {where}.{fault['ctx']['at']}: {fault['msg']}"
+    return f"field {where}: {_EXPECTED.get(fault['type'], fault['msg'])}, not {_shown(fault['input'])}"
 
 
 def _text(value: object) -> str:

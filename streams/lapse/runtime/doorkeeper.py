@@ -59,6 +59,11 @@ class Denied(CommandError):
         self.cause = cause
 
 
+def whose(record: Any) -> str:
+    """The user that a command names as its sender, true or not; empty if none."""
+    return signature.read(record.headers).user
+
+
 def of_user(user: str, name: str) -> str:
     """A name that a user has chosen, as shards know it."""
     return f"{user}{_OWN}{name}"

@@ -24,7 +24,7 @@ from lapse.protocol import topic as names
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
-from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all
+from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all, whose
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.forwarding import FORWARDER, Forwarding
@@ -34,6 +34,7 @@ from lapse.runtime.payload import PayloadWindow
 from lapse.runtime.producer import Output
 from lapse.runtime.queue_command import QueueCommands, restricted
 from lapse.runtime.queue_output import QueueOutput
+from lapse.runtime.refusal_log import RefusalLog
 from lapse.runtime.store import Items
 from lapse.runtime.under_way import NOTHING_NOTED, STOPPED
 from lapse.runtime.word import WORD_KEY
@@ -99,6 +100,7 @@ class QueueMachine:
             f"{settings.name}, partition {settings.partition}", self._dying_letter, restored.state.dying
         )
         self._answers: list[Output] = []
+        self._refusals = RefusalLog(f"{settings.name}, partition {settings.partition}")
         self._waiting: deque[tuple[Admitted, int, int]] = deque()
         self._doorkeeper: Doorkeeper | None = None
         self._admit: Callable[[Any], Admitted] = admit_all
@@ -187,7 +189,7 @@ class QueueMachine:
     def _refuse_unread(self, error: CommandError, record: Any) -> None:
         """Answer a record that is no command, or one of somebody who may not give it."""
         settings = self.shard.settings
-        logger.warning("%s, offset %d: command refused: %s", settings.name, record.offset, error)
+        self._refusals.tell(whose(record), record.offset, str(error))
         if error.silent:
             self.figures.refused_commands += 1
             return
@@ -388,6 +390,7 @@ class QueueMachine:
 
     async def finish(self, write_letters: Write) -> Effects:
         """End the step: read the payloads it needs, write its letters, and say what else is to be written."""
+        self._refusals.sum_up()
         await self._carry_out_waiting()
         if self.shard.unjudged:
             await self._judge(self.shard.unjudged)

@@ -20,12 +20,13 @@ from lapse.core.sow.shard import SowShard
 from lapse.protocol import topic as names
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
-from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all
+from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all, whose
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.letter_retry import LetterRetry, Write
 from lapse.runtime.machine import Effects
 from lapse.runtime.producer import Output
+from lapse.runtime.refusal_log import RefusalLog
 from lapse.runtime.sow_output import SowOutput
 from lapse.runtime.store import Items
 from lapse.runtime.under_way import NOTHING_NOTED
@@ -84,6 +85,7 @@ class SowMachine:
         self._ahead: Items = []
         self._queries: deque[tuple[Query, Encoding, int]] = deque()
         self._command_offset = -1
+        self._refusals = RefusalLog(f"{settings.name}, partition {settings.partition}")
         self._deletion: tuple[Deletion, bool, Encoding] | None = None
         self.unfinished: int | None = None
         self._answers: list[Output] = []
@@ -141,7 +143,7 @@ class SowMachine:
         try:
             command, encoding, restriction = self._admit(record)
         except CommandError as error:
-            logger.warning("%s, offset %d: command refused: %s", name, record.offset, error)
+            self._refusals.tell(whose(record), record.offset, str(error))
             if not error.silent:
                 refusal = Reply(error.id, error.command, error.subscription, record.timestamp, str(error))
                 self._answers.append(self._output.answer(refusal, error.encoding))
@@ -271,6 +273,7 @@ class SowMachine:
 
     async def finish(self, write_letters: Write) -> Effects:
         """End the step: write its letters, and say what else is to be written."""
+        self._refusals.sum_up()
         step, self._step = self._step, Step()
         effects = Effects()
         await self._write_letters(step, write_letters)

@@ -1,5 +1,7 @@
 """Commands as clients without our library send them, and what is said about bad ones."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,3 +71,45 @@ def test_any_bytes_raise_command_error_at_most(data):
         command.decode(data)
     except CommandError as refused:
         assert str(refused)  # noqa: PT017
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{%s}" % b",".join(b'"field-number-%d": 1' % at for at in range(75_000)),
+        b'{"command": "sow", "keys": [%s]}' % b",".join([b"1"] * 900_000),
+        b'{"command": "acknowledge", "bookmarks": [%s]}' % b",".join([b"1"] * 20_000),
+        b'{"command": "acknowledge", "bookmarks": [%s]}' % b",".join([b"1"] * 900_000),
+        b'{"command": "sow", "%s": 1}' % (b"filter" * 300_000),
+        b'{"command": "sow", "filter": [%s]}' % b",".join([b"1"] * 900_000),
+    ],
+    ids=["fields", "keys", "bookmarks", "too many bookmarks", "a long field", "a long array"],
+)
+def test_a_command_with_any_number_of_faults_is_refused_in_a_moment_and_a_few_words(body):
+    began = time.process_time()
+    with pytest.raises(CommandError) as caught:
+        command.decode(body)
+    assert time.process_time() - began < 2, "linear: some milliseconds; each name compared with each field: 26 s"
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.feature("X7")
+def test_unknown_fields_are_named_up_to_five_and_counted():
+    with pytest.raises(CommandError, match=r"field a0: unknown.*field a4: unknown.*; and 3 more faults$"):
+        command.decode(b"{%s}" % b",".join(b'"a%d": 1' % at for at in range(8)))
+
+
+@pytest.mark.feature("X7")
+def test_a_command_that_is_too_large_is_refused_unread():
+    with pytest.raises(CommandError, match="a command has 2,097,152 at most") as caught:
+        command.decode(b'{"command": "sow", "keys": ["%s"], "id": "7"}' % (b"k" * (2 << 20)))
+    assert caught.value.id == "7", "whoever waits for the answer gets it"
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("field", ["command", "filter", "keys", "bookmarks", "top_n", "leased"])
+def test_a_nested_value_is_refused_however_deep(field):
+    for depth in (500, 1_000):
+        with pytest.raises(CommandError, match=field):
+            command.decode(b'{"command": "sow", "%s": %s1%s}' % (field.encode(), b"[" * depth, b"]" * depth))

@@ -1,0 +1,82 @@
+"""What the log says of refused commands: a few lines for each user and minute, and how many there were besides (X7).
+
+Anybody who can write to a commands topic can have a command refused, as often as they like.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_LINES: Final = 10
+_PERIOD_S: Final = 60.0
+_MOST_CHARACTERS: Final = 500
+_MOST_USERS: Final = 1_000
+"""Beyond them all others count as one: names of users come from outside."""
+
+
+@dataclass(slots=True)
+class _Period:
+    began_s: float
+    told: int = 0
+    untold: int = 0
+
+
+class RefusalLog:
+    """The refusals of one shard.
+
+    Args:
+        shard: its entity and partition, for people.
+    """
+
+    def __init__(self, shard: str) -> None:
+        self._shard = shard
+        self._periods: dict[str, _Period] = {}
+        self._next_s = 0.0
+
+    def tell(self, user: str, offset: int, why: str) -> None:
+        """Tell of a refusal, or count it.
+
+        Args:
+            user: who is said to have sent it; empty = nobody is named.
+            offset: where the command stands on the commands topic.
+            why: what was wrong.
+        """
+        self.sum_up()
+        if user not in self._periods and len(self._periods) >= _MOST_USERS:
+            user = "others"
+        period = self._periods.setdefault(user, _Period(time.monotonic()))
+        if period.told >= _LINES:
+            period.untold += 1
+            return
+        period.told += 1
+        cut = why if len(why) <= _MOST_CHARACTERS else f"{why[:_MOST_CHARACTERS]}…"
+        more = "; further ones are only counted for a minute" if period.told == _LINES else ""
+        logger.warning("%s, offset %d: command%s refused: %s%s", self._shard, offset, _of(user), cut, more)
+
+    def sum_up(self) -> None:
+        """Tell how many were only counted, once their minute is over."""
+        now_s = time.monotonic()
+        if now_s < self._next_s or not self._periods:
+            return
+        self._next_s = now_s + 1
+        for user, period in list(self._periods.items()):
+            if now_s - period.began_s < _PERIOD_S:
+                continue
+            del self._periods[user]
+            if period.untold:
+                logger.warning(
+                    "%s: %d more commands%s were refused within %.0f s",
+                    self._shard,
+                    period.untold,
+                    _of(user),
+                    now_s - period.began_s,
+                )
+
+
+def _of(user: str) -> str:
+    return f" of {user[:64]!r}" if user else ""
