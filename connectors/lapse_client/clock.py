@@ -21,7 +21,7 @@ class BrokerClock:
 
     A record that was sent at `s`, stamped `b` by the broker and acknowledged at `a` says that the broker's clock
     showed `b` somewhere between `s` and `a`. The narrowest such window that is not outdated wins. Until there is
-    one, the local wall clock is used.
+    one, `now_ms` is the local wall clock's, which decides nothing: see `past_ms`.
     """
 
     def __init__(self) -> None:
@@ -48,3 +48,7 @@ class BrokerClock:
     def now_ms(self) -> float:
         """The broker's time, ms since the epoch."""
         return elapsed_ms() + self._offset_ms
+
+    def past_ms(self) -> float:
+        """Everything up to this instant is over for certain: the broker's time; minus infinity while it is unknown."""
+        return self.now_ms() if self._measured_at_ms else float("-inf")

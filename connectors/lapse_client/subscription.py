@@ -163,7 +163,7 @@ class Subscription:
             taken = self.arrivals.take(most, timeout_s)
             if not taken:
                 return taken
-            now_ms = self.channel.clock.now_ms()
+            now_ms = self.channel.clock.past_ms()
             kept = [delivery for delivery in taken if delivery.lease_ends_ms > now_ms]
             if len(kept) != len(taken):
                 self._forget(delivery for delivery in taken if delivery.lease_ends_ms <= now_ms)
@@ -175,7 +175,7 @@ class Subscription:
     def receive(self, timeout_s: float | None) -> Delivery | None:
         """Return one delivery whose lease still holds; None after the timeout, or at the end."""
         delivery = self.arrivals.pop()
-        if delivery is not None and delivery.lease_ends_ms > self.channel.clock.now_ms():
+        if delivery is not None and delivery.lease_ends_ms > self.channel.clock.past_ms():
             return delivery
         if delivery is not None:
             self._forget([delivery])

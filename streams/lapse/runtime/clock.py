@@ -18,7 +18,8 @@ class BrokerClock:
     """Monotonic time plus the offset measured against the broker.
 
     Every record that lapse itself writes to a topic with `LogAppendTime` comes back with the broker's instant, and so
-    measures the offset; until the first one the wall clock has to do.
+    measures the offset. Before the first one nobody knows what time it is: the wall clock may be wrong by anything, and
+    decides nothing. The claim of a shard measures, so the clock is known before any shard can ask.
 
     Args:
         max_skew_ms: offset between the wall clock and the broker that causes a warning, ms.
@@ -35,16 +36,34 @@ class BrokerClock:
         self.max_skew_ms = max_skew_ms
         self._monotonic = monotonic
         self._wall = wall
-        self._offset_ms = wall() * 1000 - monotonic() * 1000
+        self._offset_ms = 0.0
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
         self._warned = False
         self._floor_ms = 0
         self.measured_at: float | None = None
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the broker's clock is known."""
+        return self.measured_at is not None
+
     def now_ms(self) -> int:
-        """The broker's instant now, ms since the epoch; never goes back."""
+        """The broker's instant now, ms since the epoch; never goes back.
+
+        Raises:
+            RuntimeError: it was never measured.
+        """
+        if self.measured_at is None:
+            raise RuntimeError(
+                "the broker's clock was not measured: no record came back with the broker's timestamp. The topics of "
+                "lapse need message.timestamp.type=LogAppendTime; `lapse apply` sets it"
+            )
         self._floor_ms = max(self._floor_ms, int(self._monotonic() * 1000 + self._offset_ms))
         return self._floor_ms
+
+    def stamp_ms(self) -> int:
+        """What to put on a record, ms since the epoch: the broker's instant; the wall clock's while that is unknown."""
+        return self.now_ms() if self.is_measured else int(self._wall() * 1000)
 
     def seen(self, instant_ms: int) -> None:
         """Note that the broker's clock has reached an instant: ours is not behind it from here on."""
@@ -56,8 +75,8 @@ class BrokerClock:
 
     @property
     def skew_ms(self) -> float:
-        """How far the broker's clock is ahead of the worker's wall clock, ms."""
-        return self._offset_ms - (self._wall() - self._monotonic()) * 1000
+        """How far the broker's clock is ahead of the worker's wall clock, ms; 0 while that is unknown."""
+        return self._offset_ms - (self._wall() - self._monotonic()) * 1000 if self.is_measured else 0.0
 
     def measured(self, sent: float, acknowledged: float, broker_ms: int) -> None:
         """Take in one measurement.
@@ -67,11 +86,12 @@ class BrokerClock:
             acknowledged: monotonic seconds when its acknowledgment came.
             broker_ms: the timestamp that the broker gave it, ms since the epoch.
         """
+        first = self.measured_at is None
         self.measured_at = acknowledged
         # A timestamp is cut to the ms, hence the half.
         self._samples.append((acknowledged - sent, broker_ms + 0.5 - (sent + acknowledged) * 500))
         offset_ms = min(self._samples)[1]
-        if abs(offset_ms - self._offset_ms) > 1_000 and self._samples[-1][1] == offset_ms:
+        if not first and abs(offset_ms - self._offset_ms) > 1_000 and self._samples[-1][1] == offset_ms:
             self._floor_ms = 0  # the clock was stepped: follow it rather than stand still
         self._offset_ms = offset_ms
         skewed = abs(self.skew_ms) > self.max_skew_ms

@@ -68,14 +68,14 @@ class Services:
         stands_by: bool = False,
     ) -> None:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
-        self.journal_producer = BatchProducer(brokers, security)
-        self.output_producer = BatchProducer(brokers, security)
+        self.clock = BrokerClock(max_skew_ms)
+        self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms)
+        self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms)
         self.letters = LetterWriter(self.output_producer)
         self.changelog_reader = ChangelogReader(brokers, security)
         self.topic_ids = TopicIds(admin)
         self.log_reader = LogReader(brokers, security, self.topic_ids)
         self.aside_reader = LogReader(brokers, security, self.topic_ids)
-        self.clock = BrokerClock(max_skew_ms)
         self.watch = Watch(session_s)
         self.stands_by = stands_by
         self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
@@ -170,6 +170,11 @@ class Entity(ABC):
     def changelog_reader(self) -> ChangelogReader:
         """Reads the changelog."""
         return self.services.changelog_reader
+
+    @property
+    def clock(self) -> BrokerClock:
+        """The broker's clock."""
+        return self.services.clock
 
     @property
     def worker_name(self) -> str:

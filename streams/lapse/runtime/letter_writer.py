@@ -97,7 +97,8 @@ class LetterWriter:
         while at < stop or sending is not None:
             batch, done = None, at
             if at < stop:
-                batch, done = filled(lot.rows, at, stop, self._batch_bytes.get(lot.topic, MAX_FOREIGN_BATCH_BYTES))
+                most_bytes = self._batch_bytes.get(lot.topic, MAX_FOREIGN_BATCH_BYTES)
+                batch, done = filled(lot.rows, at, stop, most_bytes, self._producer.stamp_ms())
             if sending is not None:
                 found = await sending
                 sending = None

@@ -91,7 +91,7 @@ class Figures(Collector):
         waiting = GaugeMetricFamily(
             "lapse_letters_waiting", "Dead letters on their way, and refused ones.", labels=_SHARD
         )
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.stamp_ms()
         for shard, machine, oldest_ms in rows:
             gauges = machine.gauges()
             for state in _STATES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, errors
@@ -11,7 +11,7 @@ from aiokafka.producer.message_accumulator import MessageBatch
 from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
-from lapse.runtime.record_batch import MAX_BATCH_BYTES, Headers, PackedBatch, RecordBatch, Row
+from lapse.runtime.record_batch import MAX_BATCH_BYTES, Headers, PackedBatch, RecordBatch, Row, wall_ms
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
@@ -95,14 +95,14 @@ class _Lot(NamedTuple):
     rows: list[Row]
     records: list[bytes]
 
-    def batches(self) -> Iterator[RecordBatch | PackedBatch]:
+    def batches(self, stamp_ms: int) -> Iterator[RecordBatch | PackedBatch]:
         done = 0
         while done < len(self.rows):
-            batch, done = filled(self.rows, done, len(self.rows))
+            batch, done = filled(self.rows, done, len(self.rows), stamp_ms=stamp_ms)
             yield batch
         done = 0
         while done < len(self.records):
-            packed = PackedBatch()
+            packed = PackedBatch(stamp_ms)
             done = packed.add_packed(self.records, done, len(self.records), MAX_FOREIGN_BATCH_BYTES)
             yield packed
 
@@ -113,9 +113,11 @@ class BatchProducer:
     Args:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
+        stamp_ms: what records are stamped with, ms since the epoch; it counts on topics with `CreateTime`.
     """
 
-    def __init__(self, bootstrap_servers: str, security: dict[str, Any]) -> None:
+    def __init__(self, bootstrap_servers: str, security: dict[str, Any], stamp_ms: Callable[[], int] = wall_ms) -> None:
+        self.stamp_ms = stamp_ms
         self._bootstrap_servers = bootstrap_servers
         self._security = security
         self._producer: AIOKafkaProducer | None = None
@@ -165,7 +167,7 @@ class BatchProducer:
         Raises:
             BatchTooLarge: they do not fit.
         """
-        batch = RecordBatch()
+        batch = RecordBatch(self.stamp_ms())
         if not batch.add_items(records, headers):
             raise BatchTooLarge(f"{topic}, partition {partition}: more than {MAX_BATCH_BYTES} bytes in one step")
         size: int = batch.size()
@@ -189,11 +191,12 @@ class BatchProducer:
                 lots[-1].records.extend(output.records)
             else:
                 lots[-1].rows.append((output.key, output.value, output.headers))
+        stamp_ms = self.stamp_ms()
         return [
             await self.producer.send_batch(batch, topic, partition=partition)
             for (topic, partition), lots in by_partition.items()
             for lot in lots
-            for batch in lot.batches()
+            for batch in lot.batches(stamp_ms)
         ]
 
     def give_up(self, topic: str, partition: int, why: errors.KafkaError) -> None:
@@ -205,18 +208,24 @@ class BatchProducer:
 
     async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:
         """Send one record and wait until it is safe; the result has the broker's timestamp."""
-        return await self.producer.send_and_wait(topic, value, key=key, partition=partition)
+        return await self.producer.send_and_wait(
+            topic, value, key=key, partition=partition, timestamp_ms=self.stamp_ms()
+        )
 
 
 def filled(
-    rows: list[Row], first: int, stop: int, most_bytes: int = MAX_FOREIGN_BATCH_BYTES
+    rows: list[Row],
+    first: int,
+    stop: int,
+    most_bytes: int = MAX_FOREIGN_BATCH_BYTES,
+    stamp_ms: int | None = None,
 ) -> tuple[RecordBatch, int]:
     """Return a batch of rows from `first` on, and the row behind its last.
 
     The first record of a batch may have any size; what is too much for the topic, the broker says.
     """
-    batch = RecordBatch()
+    batch = RecordBatch(stamp_ms)
     done = batch.add_rows(rows, first, stop, most_bytes - min(_SPARED_BYTES, most_bytes // 8))
     if batch.size() > most_bytes and done > first + 1:
-        return filled(rows, first, done - 1, most_bytes)
+        return filled(rows, first, done - 1, most_bytes, stamp_ms)
     return batch, done

@@ -19,13 +19,19 @@ Headers = list[tuple[str, bytes]]
 Row = tuple[bytes | None, bytes | None, Headers]
 
 
+def wall_ms() -> int:
+    """This machine's clock, ms since the epoch."""
+    return int(time.time() * 1000)
+
+
 class RecordBatch(BatchBuilder):
     """aiokafka's, without a call through its layers for each record: that costs as much as to write the record."""
 
     _relative_offset: int
 
-    def __init__(self) -> None:
+    def __init__(self, stamp_ms: int | None = None) -> None:
         super().__init__(MAX_BATCH_BYTES, 0)
+        self._stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
 
     def add_rows(self, rows: Sequence[Row], first: int, stop: int, full_bytes: int) -> int:
         """Add rows from `first` on, and return the one behind the last that is in.
@@ -34,7 +40,7 @@ class RecordBatch(BatchBuilder):
         `MAX_BATCH_BYTES`; the first may have any size.
         """
         append, size = self._builder.append, self._builder.size
-        now_ms = int(time.time() * 1000)
+        now_ms = self._stamp_ms
         number = self._relative_offset
         for at in range(first, stop):
             key, value, headers = rows[at]
@@ -52,7 +58,7 @@ class RecordBatch(BatchBuilder):
     def add_items(self, items: Iterable[tuple[bytes, bytes | None]], headers: Headers) -> bool:
         """Add keys and values that bear the same headers; False if they do not fit in."""
         append = self._builder.append
-        now_ms = int(time.time() * 1000)
+        now_ms = self._stamp_ms
         number = self._relative_offset
         for key, value in items:
             if append(number, now_ms, key, value, headers) is None:
@@ -78,8 +84,9 @@ class PackedBatch(BatchBuilder):
     _relative_offset: int
     _buffer: bytes | None
 
-    def __init__(self) -> None:
+    def __init__(self, stamp_ms: int | None = None) -> None:
         super().__init__(MAX_BATCH_BYTES, 0)
+        self._stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
         self._parts: list[bytes] = []
         self._bytes = _HEAD.size + _BODY_HEAD.size
         self._producer: tuple[int, int, int] = (-1, -1, -1)
@@ -121,7 +128,7 @@ class PackedBatch(BatchBuilder):
     def _build(self) -> bytes:
         self.close()
         if self._buffer is None:
-            now_ms = int(time.time() * 1000)
+            now_ms = self._stamp_ms
             count = self._relative_offset
             body = b"".join([_BODY_HEAD.pack(0, count - 1, now_ms, now_ms, *self._producer, count), *self._parts])
             length = _HEAD.size - _BEFORE_LENGTH_ENDS + len(body)

@@ -19,6 +19,7 @@ from faust.stores.base import Store as FaustStore
 from faust.types import TP, EventT
 
 from lapse.runtime.changelog import Changelog, ChangelogReader, claim_key, epoch_header
+from lapse.runtime.clock import BrokerClock
 from lapse.runtime.head_start import HeadStart
 from lapse.runtime.producer import BatchProducer, BatchTooLarge
 from lapse.runtime.standby import Standby
@@ -46,6 +47,10 @@ class ShardOwner(Protocol):
     @property
     def laid_down(self) -> AbstractSet[int]:
         """Shards of a deleted entity that have written their last here: there is nothing to own any more (C4)."""
+
+    @property
+    def clock(self) -> BrokerClock:
+        """The broker's clock, which every claim measures."""
 
     @property
     def worker_name(self) -> str:
@@ -250,8 +255,12 @@ class JournalStore(FaustStore[Any, Any]):
             epoch = changelog.epoch + 1
             await owner.prepare(partition, epoch)
             claim = [(claim_key(epoch), owner.worker_name.encode())]
+            began_s = time.monotonic()
             sent, _ = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
-            claimed_at = (await sent).offset
+            claimed = await sent
+            claimed_at = claimed.offset
+            if claimed.timestamp_type == 1:  # before the shard can decide anything
+                owner.clock.measured(began_s, time.monotonic(), claimed.timestamp)
             # What stands before the claim counts; what lower epochs write behind it does not.
             while changelog.next_offset <= claimed_at:
                 await reader.read(topic, partition, changelog, keep)

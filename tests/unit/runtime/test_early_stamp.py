@@ -24,6 +24,7 @@ class Time:
     def __init__(self) -> None:
         self.s = 0.0
         self.clock = BrokerClock(500, lambda: self.s, lambda: NOW_MS / 1000 + self.s)
+        self.clock.measured(0, 0, NOW_MS)
 
 
 @pytest.mark.feature("C6")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,9 +92,11 @@ async def run(
     commands: Sequence[Arrived] = (),
 ) -> None:
     anything: Any = broker
+    clock = BrokerClock()
+    clock.measured(time.monotonic(), time.monotonic(), int(time.time() * 1000))
     runner = Runner(
         entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
-        reader=anything, log=anything, clock=BrokerClock(), watch=Watch(60), commands_topic=COMMANDS.topic,
+        reader=anything, log=anything, clock=clock, watch=Watch(60), commands_topic=COMMANDS.topic,
         positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}),
     )  # fmt: skip
     broker.runner = runner

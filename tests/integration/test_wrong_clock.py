@@ -1,0 +1,131 @@
+"""Workers whose wall clock is wrong, by minutes: only the broker's clock, as measured, counts."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+import support.skewed_worker
+from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
+from support.log import Headers, texts, until
+
+LIFETIME_MS = 8_000
+LEASE_MS = 4_000
+QUEUE = {"expiration": "enabled", "lease_period": f"{LEASE_MS}ms"}
+
+
+def ttl(milliseconds: int) -> Headers:
+    return [("lapse-ttl-ms", str(milliseconds).encode())]
+
+
+class Skewed:
+    """A worker of a deployment whose wall clock differs from the machine's."""
+
+    def __init__(self, here: Deployment, ahead_s: float) -> None:
+        self._clock = here.directory / f"clock-{len(here.workers)}"
+        self.step(ahead_s)
+        data = here.directory / f"data-{len(here.workers)}"
+        command = ["worker", "--config", str(here.config), "--data-dir", str(data), "--no-supervise"]
+        self.worker: WorkerProcess = here.run([support.skewed_worker.__file__, str(self._clock), *command])
+
+    def step(self, ahead_s: float) -> None:
+        """Set its clock."""
+        new = Path(f"{self._clock}.new")
+        new.write_text(str(ahead_s))
+        new.rename(self._clock)
+
+
+def assert_right_times(here: Deployment, rounds: int = 1) -> None:
+    """A message is delivered under a lease of the right length; one that nobody takes expires at its deadline."""
+    with here.subscriber("orders") as subscriber:
+        for _ in range(rounds):
+            (written,) = here.write("orders", "taken", headers=ttl(LIFETIME_MS))
+            delivery = subscriber.receive(6)
+            assert delivery is not None
+            assert delivery.delivery_count == 1
+            assert abs(delivery.lease_ends_ms - written.timestamp_ms - LEASE_MS) < LEASE_MS
+            delivery.acknowledge()
+    tail = here.tail(f"dlq.{here.name('orders')}")
+    before = len(tail.drain())
+    (written,) = here.write("orders", "left", headers=ttl(2_000))
+    assert here.depth("orders")["depth"] == 1
+    letters = tail.wait(before + 1)
+    letter = texts(letters[before])
+    assert [one.value() for one in letters[before:]] == [b"left"]
+    assert written.timestamp_ms + 2_000 <= int(letter["lapse-expired-at-ms"]) <= broker_now_ms()
+
+
+@pytest.mark.feature("L13", "C3", "L10", "Q5")
+@pytest.mark.parametrize("ahead_s", [60, 300, -60])
+def test_a_worker_that_starts_with_a_wrong_clock_gives_messages_their_lifetimes(deploy: Deploy, ahead_s: int) -> None:
+    """Messages wait for the worker already; none is dead-lettered before its deadline, and leases have their length."""
+    here = deploy({"orders": QUEUE}).apply()
+    tail = here.tail(f"dlq.{here.name('orders')}")
+    waiting: list[bytes] = []
+
+    def receive() -> None:
+        with here.subscriber("orders", 10, timeout_s=60) as subscriber:
+            while len(waiting) < 5 and (delivery := subscriber.receive(60)) is not None:
+                assert abs(delivery.lease_ends_ms - broker_now_ms()) <= LEASE_MS
+                waiting.append(delivery.value or b"")
+                delivery.acknowledge()
+
+    here.write("orders", *(f"{number}" for number in range(5)), headers=ttl(40_000))
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    skewed = Skewed(here, ahead_s)
+    skewed.worker.wait_for_shards(1)
+    receiver.join(60)
+    assert waiting == [b"0", b"1", b"2", b"3", b"4"]
+    assert not tail.drain()
+    assert_right_times(here)
+    where = "ahead of" if ahead_s > 0 else "behind"
+    until(lambda: f"ms {where} the broker's" in skewed.worker.text, "a warning")
+
+
+@pytest.mark.feature("L13", "C3", "L10", "Q5")
+def test_a_wall_clock_that_steps_while_a_worker_runs_changes_nothing(deploy: Deploy) -> None:
+    here = deploy({"orders": QUEUE}).apply()
+    skewed = Skewed(here, 0)
+    skewed.worker.wait_for_shards(1)
+    assert_right_times(here)
+    for ahead_s in (300, -3_600, 60):
+        skewed.step(ahead_s)
+        assert_right_times(here)
+    assert skewed.worker.running
+
+
+@pytest.mark.feature("L13", "C3", "Q16", "Q5")
+@pytest.mark.parametrize("ahead_s", [60, -60])
+def test_a_worker_with_a_wrong_clock_takes_leases_over_as_they_are(deploy: Deploy, ahead_s: int) -> None:
+    """The first worker is right and is killed while it has leased a message; the second one's clock is wrong."""
+    here = deploy({"orders": {**QUEUE, "lease_period": "30s", "max_deliveries": 1}}, session_timeout="2s").apply()
+    right = here.worker().wait_for_shards(1)
+    here.write("orders", "leased", headers=ttl(120_000))
+    with here.subscriber("orders", timeout_s=60) as subscriber:
+        delivery = subscriber.receive(10)
+        assert delivery is not None
+        right.kill()
+        Skewed(here, ahead_s).worker.wait_for_shards(1)
+        with here.queue("orders") as queue:
+            (leased,) = queue.peek()
+        assert leased.state == "leased"
+        delivery.acknowledge()
+        until(lambda: here.depth("orders")["depth"] == 0, "the acknowledgment of the delivery that is still leased")
+    assert not here.tail(f"dlq.{here.name('orders')}").drain()
+
+
+@pytest.mark.feature("L13", "C38")
+def test_what_a_worker_with_a_wrong_clock_forwards_arrives_now(deploy: Deploy) -> None:
+    """The target has the timestamps of its producers: the worker is one, and its lifetimes begin there."""
+    here = deploy({"orders": {"forward_to": "next{}"}, "next": {}}).apply()
+    resource = ConfigResource(ResourceType.TOPIC, here.name("next"))
+    set_type = AlterConfigOpType.SET
+    resource.add_incremental_config(ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=set_type))
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    admin.incremental_alter_configs([resource])[resource].result(15)
+    Skewed(here, 300).worker.wait_for_shards(2)
+    here.write("orders", "on")
+    (forwarded,) = here.tail(here.name("next")).wait(1)
+    assert abs(forwarded.timestamp()[1] - broker_now_ms()) < 60_000
