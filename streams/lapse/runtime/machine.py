@@ -46,6 +46,7 @@ class Machine(Protocol):
         most_at_once: after so many others have their turn.
         step_turns: how often `advance` is called in a step, at most.
         delivery_turns: how often `deliver` is.
+        delivery_patience_s: a delivery that Kafka has not taken for so long ends the process: it would come too late.
         retry: the letters that the broker refused (C27).
         under_way: notes what the machine is doing, so that what stops the worker again and again can be set aside (X7).
     """
@@ -56,6 +57,7 @@ class Machine(Protocol):
     most_at_once: int
     step_turns: int
     delivery_turns: int
+    delivery_patience_s: float
     retry: LetterRetry[Any]
     under_way: UnderWay
 

@@ -43,6 +43,11 @@ logger = logging.getLogger(__name__)
 
 _STEP_RECORDS: Final = 10_000
 
+_LEAST_PATIENCE_S: Final = 5.0
+"""Shorter than that, a broker's hiccup would end workers, even if the lease is over by then."""
+
+_MOST_PATIENCE_S: Final = 30.0
+
 _CHANGE_BYTES = 64
 """What a change takes in the journal, its places left out."""
 
@@ -87,6 +92,7 @@ class QueueMachine:
         self.figures = ShardFigures()
         self.step_records = self.most_at_once = _STEP_RECORDS
         self.step_turns = self.delivery_turns = 1
+        self.delivery_patience_s = min(max(0.9 * settings.lease_ms / 1000, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         self._ahead: Items = []
         self.shard = QueueShard(settings, restored.state)
         self._journal = QueueJournal(restored.state, epoch, restored)
@@ -142,7 +148,7 @@ class QueueMachine:
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""
         self._payloads.keep(topic, partition, records)
-        self.shard.arrive(topic, partition, records, self._step)
+        self.shard.arrive(topic, partition, records, self._step, self._now_ms)
         self._arrived = True
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
@@ -359,6 +365,7 @@ class QueueMachine:
 
     def take_over(self, now_ms: int) -> Items:
         """Begin a reign; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
+        self._now_ms = max(self._now_ms, now_ms)
         items = self._journal.begin()
         self.shard.take_over(now_ms, self._step)
         if self._doorkeeper is not None:

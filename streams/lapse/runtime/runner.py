@@ -37,6 +37,9 @@ _BREATH_S: Final = 0.001
 """Between two parts of a query, and between steps that write nothing, such as those of one that sorts: they wait for no
 broker, and the thread that reads from Kafka would not come to run."""
 
+_BELATED_S: Final = 0.5
+"""A timer that is later than that says that the process stood still."""
+
 _TURNS_TO_KAFKA: Final = 6
 """So many turns of the loop it takes at most until what is to be written is on its way."""
 
@@ -108,6 +111,7 @@ class Runner:
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
         self._ticker = Ticker(f"{entity}, partition {partition}", commands, machine, producer, clock)
         self._sent: deque[asyncio.Future[Any]] = deque()
+        self._patience: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._writing_before: asyncio.Task[None] | None = None
@@ -148,6 +152,8 @@ class Runner:
         """Give the shard up."""
         await self.pause()
         self._ticker.stop()
+        if self._patience is not None:
+            self._patience.cancel()
         if self.machine.rule is not None:
             self.machine.rule.stop()
         self.machine.retry.stop()
@@ -321,6 +327,8 @@ class Runner:
         if effects.after:
             await self._collect_sent()
             self._sent.extend(await self._producer.send(effects.after))
+            if self._patience is None:
+                self._watch_sent(None)
             while effects.must_arrive and self._sent:
                 await self._sent_one()
         self._inbox.durable(processed)
@@ -459,6 +467,27 @@ class Runner:
         """Wait for deliveries that were sent before; a failed one ends the process as any write does."""
         while self._sent and (self._sent[0].done() or len(self._sent) > 64):
             await self._sent_one()
+
+    def _watch_sent(self, before: asyncio.Future[Any] | None) -> None:
+        """End the process if what was the oldest delivery on its way still is: Kafka would take it too late (L10).
+
+        What has not reached Kafka by then ends with the process; the messages are delivered again (Q16).
+        """
+        loop = asyncio.get_running_loop()
+        if self._patience is not None and loop.time() - self._patience.when() > _BELATED_S:
+            before = None  # this process stood still; what Kafka has answered meanwhile comes now
+        self._patience = None
+        oldest = next((one for one in self._sent if not one.done()), None)
+        if oldest is None:
+            return
+        patience_s = self.machine.delivery_patience_s
+        if oldest is before:
+            end_process(
+                f"{self.entity}, partition {self.partition}: Kafka has not taken a delivery for {patience_s:g} s. It "
+                "would come after its lease, perhaps after its message's deadline; it is given up"
+            )
+        # Twice within the time: one that is found half-way is at most so old at the second look.
+        self._patience = loop.call_later(patience_s / 2, self._watch_sent, oldest)
 
     async def _sent_one(self) -> None:
         try:

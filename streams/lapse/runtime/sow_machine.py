@@ -41,6 +41,9 @@ _STEP_RECORDS: Final = 2_500
 _MOST_AT_ONCE: Final = 500
 """Small enough that whoever waits for its turn, or for a step's end, waits for milliseconds."""
 
+_PATIENCE_S: Final = 30.0
+"""Nothing is leased; what comes so late is of no use to anybody."""
+
 _DELIVERY_TURNS: Final = 4
 """Parts of queries in one step, each as long as a millisecond or two."""
 
@@ -74,6 +77,7 @@ class SowMachine:
         self.most_at_once = _MOST_AT_ONCE
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.delivery_turns = _DELIVERY_TURNS
+        self.delivery_patience_s = _PATIENCE_S
         self.one_order = shard.settings.home.shared
         """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
         self._output = output

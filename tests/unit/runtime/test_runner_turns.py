@@ -13,6 +13,7 @@ from aiokafka.structs import RecordMetadata
 from faust.types import TP
 
 from lapse.core.sow.shard import SowShard
+from lapse.runtime import runner as module
 from lapse.runtime.clock import BrokerClock
 from lapse.runtime.producer import Output, Packed
 from lapse.runtime.runner import Runner
@@ -84,6 +85,17 @@ async def nothing(topic: str, partition: int, offset: int) -> None:
     return None
 
 
+def runner_of(machine: SowMachine, broker: Broker) -> Runner:
+    anything: Any = broker
+    clock = BrokerClock()
+    clock.measured(time.monotonic(), time.monotonic(), int(time.time() * 1000))
+    return Runner(
+        entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
+        reader=anything, log=anything, clock=clock, watch=Watch(60), commands_topic=COMMANDS.topic,
+        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}),
+    )  # fmt: skip
+
+
 async def run(
     machine: SowMachine,
     broker: Broker,
@@ -91,14 +103,7 @@ async def run(
     records: list[Arrived],
     commands: Sequence[Arrived] = (),
 ) -> None:
-    anything: Any = broker
-    clock = BrokerClock()
-    clock.measured(time.monotonic(), time.monotonic(), int(time.time() * 1000))
-    runner = Runner(
-        entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
-        reader=anything, log=anything, clock=clock, watch=Watch(60), commands_topic=COMMANDS.topic,
-        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}),
-    )  # fmt: skip
+    runner = runner_of(machine, broker)
     broker.runner = runner
     await runner.start()
     runner.receive(SOURCE, records)
@@ -330,3 +335,29 @@ def test_a_query_that_comes_while_the_last_part_of_another_is_written_is_answere
     asking = [Arrived(0, T + 1, None, b'{"command": "sow", "id": "q", "top_n": 100}')]
     asyncio.run(run(machine, broker, lambda: len(answers) == 2, records, asking))
     assert [orjson.loads(answer)["counts"]["records"] for answer in answers] == [100, COUNT]
+
+
+@pytest.mark.feature("L10", "Q16")
+@pytest.mark.parametrize("stood_still", [False, True])
+def test_a_delivery_that_kafka_does_not_take_ends_the_process(
+    stood_still: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that Kafka took while the process stood still, whose answer is read only now."""
+    ended: list[str] = []
+    monkeypatch.setattr(module, "end_process", lambda why, error=None: ended.append(why))
+    machine = SowMachine(shard_of(100), SowOutput("prices", 0, 1, "", 1), nothing)
+    machine.delivery_patience_s = 0.6
+
+    async def deliver() -> None:
+        runner = runner_of(machine, Broker())
+        loop = asyncio.get_running_loop()
+        delivery: asyncio.Future[Any] = loop.create_future()
+        runner._sent.append(delivery)
+        runner._watch_sent(None)
+        if stood_still:
+            time.sleep(1.2)  # noqa: ASYNC251  # that is what it is about
+            loop.call_later(0.1, delivery.set_result, None)
+        await asyncio.sleep(1)
+
+    asyncio.run(deliver())
+    assert bool(ended) != stood_still

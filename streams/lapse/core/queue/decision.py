@@ -29,12 +29,14 @@ class Decisions:
         settings: the queue's.
         state: the shard's.
         matching: what is known of its messages under the filters.
+        began_ms: when the reign began, ms since the epoch; nothing is decided before it.
     """
 
     def __init__(self, settings: QueueSettings, state: QueueState, matching: Matching) -> None:
         self.settings = settings
         self.state = state
         self.matching = matching
+        self.began_ms = 0
 
     def do(self, change: Change, step: Step) -> None:
         """Carry out a decision."""
@@ -62,6 +64,10 @@ class Decisions:
         """The instant up to which deadlines count as passed; negative while expiration is off."""
         return now_ms if self.settings.expiration.enabled else -1
 
+    def decided_ms(self, at_ms: int) -> int:
+        """The instant of a decision about something that counts as of `at_ms`: not before the reign began (C53)."""
+        return max(at_ms, self.began_ms)
+
     def refuse(
         self,
         number: int,
@@ -74,7 +80,8 @@ class Decisions:
     ) -> None:
         """Tell of a message that leaves without ever having had a place."""
         messages = self.one(number, offset, deadline_ms)
-        step.removals.append(Removal(messages, reasons, at_ms, self.settings.writes_letter(reasons), detail))
+        letter = self.settings.writes_letter(reasons)
+        step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail))
 
     def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "") -> None:
         """Tell what happened to messages."""

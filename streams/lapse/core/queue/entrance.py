@@ -30,7 +30,7 @@ class Entrance:
         self._settings = decisions.settings
         self._matching = decisions.matching
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step) -> None:
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> None:
         """Take in records of an underlying topic, in the order of their offsets.
 
         Records that were seen before are skipped, so that reading again after a crash changes nothing.
@@ -60,7 +60,7 @@ class Entrance:
                 self._schedule.add(number, offset, at_ms, deadline_ms, of_one, step)
         if scheduled:
             self._tell_scheduled(source, arrivals, records[-1].timestamp, step)
-        self._refuse(number, records, arrivals, step)
+        self._refuse(number, records, arrivals, step, now_ms)
         source.next_offset = max(source.next_offset, behind)
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
@@ -144,13 +144,13 @@ class Entrance:
             self._decisions.do(Change(Verb.HONOURED, source=number, offset=offset), step)
         return [record for record in records if record.offset not in honoured]
 
-    def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step) -> None:
+    def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int) -> None:
         """Tell of the messages that did not enter."""
         if not arrivals.invalid and not arrivals.expired:
             return
-        arrived_ms = {record.offset: record.timestamp for record in records}
+        decided_ms = {record.offset: max(record.timestamp, now_ms) for record in records}
         for offset, fault in arrivals.invalid:
-            at_ms = arrived_ms[offset]
+            at_ms = decided_ms[offset]
             self._decisions.refuse(number, offset, NEVER, (Reason.INVALID_LIFETIME,), at_ms, step, fault)
         for offset, deadline_ms in arrivals.expired:
-            self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), arrived_ms[offset], step)
+            self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), decided_ms[offset], step)

@@ -90,8 +90,9 @@ class Removals:
     ) -> None:
         """Remove messages for these reasons."""
         letter = self._settings.writes_letter(reasons)
+        at_ms = self._decisions.decided_ms(now_ms)
         for messages in self._decisions.messages(slots):
-            step.removals.append(Removal(messages, reasons, now_ms, letter, detail, subscription=subscription))
+            step.removals.append(Removal(messages, reasons, at_ms, letter, detail, subscription=subscription))
         expired = Reason.TIME_LIMIT in reasons
         self._decisions.do(Change(Verb.EXPIRED if expired else Verb.SETTLED, places_of(slots)), step)
 

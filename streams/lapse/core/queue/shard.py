@@ -69,13 +69,20 @@ class QueueShard:
 
     # What comes in
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step) -> None:
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> None:
         """Take in records of an underlying topic, in the order of their offsets (L1 to L8, L12).
 
         Records that were seen before are skipped, so that reading again after a crash changes nothing.
+
+        Args:
+            topic: the topic.
+            partition: its partition.
+            records: what comes next in its log.
+            step: gets what is decided.
+            now_ms: the instant; what may not enter leaves as of it, or as of its arrival if that is later (C53).
         """
         self.state.segments.make_room()
-        self._entrance.arrive(topic, partition, records, step)
+        self._entrance.arrive(topic, partition, records, step, now_ms)
 
     def room(self) -> int:
         """How many more messages may become active (Q13); none once the shard has agreed to end."""
@@ -434,6 +441,7 @@ class QueueShard:
         messages that were sent at most once become free (Q6). Not before the journal has begun: a change has to stand
         behind what it changes.
         """
+        self._decisions.began_ms = now_ms
         self.agreement.take_over(now_ms)
         for subscription in self.state.subscriptions.values():
             subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)

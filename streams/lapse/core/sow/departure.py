@@ -96,7 +96,7 @@ class Departures:
                 step.messages.append(Expelled(subscriber.subscription.id, seen))
         state.drop_all(names, step)
         if gone:
-            step.departures.append(Expiries(now_ms, gone))
+            step.departures.append(Expiries(self._decided_ms(now_ms), gone))
 
     def delete(self, name: bytes, entry: bytes, at_ms: int, step: Step) -> None:
         """Remove a record by a command that counts as of `at_ms`."""
@@ -180,6 +180,7 @@ class Departures:
     def _departed(
         self, name: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT
     ) -> None:
+        now_ms = self._decided_ms(now_ms)
         facts = facts_of(entry)
         place = Place(*self._state.sources[facts.source], facts.offset)
         if self._settings.dead_letter_reasons.isdisjoint(reasons) and not self._settings.keeps_copies:
@@ -189,6 +190,10 @@ class Departures:
             step, place, name[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
             deadline_of(entry), reasons, now_ms, "", name[1:],
         )  # fmt: skip
+
+    def _decided_ms(self, at_ms: int) -> int:
+        """The instant of a decision about something that counts as of `at_ms`: by now it is later (C53)."""
+        return max(at_ms, self._state.now_ms)
 
     def _leave(
         self,
@@ -206,6 +211,7 @@ class Departures:
         in_log: bool = False,
     ) -> None:
         """Tell of a removal, and write a letter if one of its reasons asks for one (C22, C25, D1)."""
+        at_ms = self._decided_ms(at_ms)
         reasons = in_order(reasons)
         lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)
         if lettered or self._settings.keeps_copies:

@@ -138,6 +138,7 @@ class Oracle:
         self.next_number = 0
         self.turn = -1
         self.served: list[int] = []
+        self.began_ms = 0
         self.paused = False
         self.deliveries: list[Sent] = []
         self.removals: list[Gone] = []
@@ -346,6 +347,7 @@ class Oracle:
         return min(due, default=None)
 
     def take_over(self, now_ms: int) -> None:
+        self.began_ms = now_ms
         self.turn = -1
         self.served = []
         for subscriber in self.subscribers.values():
@@ -779,6 +781,14 @@ class Oracle:
         wanted = {str(reason) for reason in self.settings.dead_letter_reasons}
         letter = bool(self.settings.dead_letter_topic) and bool(wanted.intersection(ordered))
         self.removals.append(
-            Gone(message.bookmark, ordered, letter, message.deadline_ms, now_ms, message.deliveries, message.cancels)
+            Gone(
+                message.bookmark,
+                ordered,
+                letter,
+                message.deadline_ms,
+                max(now_ms, self.began_ms),
+                message.deliveries,
+                message.cancels,
+            )
         )
         message.state, message.holder = ("expired" if "time_limit" in ordered else "gone"), ""
