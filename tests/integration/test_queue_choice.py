@@ -24,6 +24,8 @@ QUEUES = {
     },
     "inbox": {"forward_to": "work{}", "expiration": "enabled"},
     "work": {"expiration": "enabled"},
+    "parts": {"forward_to": "whole{}", "expiration": "enabled", "partitions": 2},
+    "whole": {"expiration": "1h", "expiration_model": "ceiling"},
     "plain": {},
     "spread": {"ordering": "total", "partitions": 3},
 }
@@ -190,6 +192,50 @@ def test_a_forwarded_message_keeps_its_deadline_to_the_millisecond(served: Deplo
         assert (delivery.expires_at_ms, delivery.delivery_count) == (expires_at_ms, 1)
         delivery.acknowledge()
     assert served.depth("inbox")["depth"] == 0
+
+
+@pytest.mark.feature("C78", "X6", "C29")
+def test_forwarded_messages_are_told_apart_though_producers_gave_them_the_same_id(served: Deployment) -> None:
+    """Ids are unique per partition; what comes from two of them is no repeat. A redriven message goes on as well."""
+    for partition in (0, 1):
+        for value, name in (("a", b"1"), ("b", b"2"), ("again", b"1")):
+            headers = [("lapse-message-id", name), ("lapse-enqueue-at-ms", b"1")]
+            served.write("parts", json.dumps(f"{value}{partition}"), headers=headers, partition=partition)
+    redriven = [("lapse-redrive-queue", served.name("parts").encode()), ("lapse-message-id", b"redrive/x")]
+    served.write("parts", json.dumps("redriven"), headers=redriven)
+    assert sorted(map(str, taken(served, "whole", 5))) == ["a0", "a1", "b0", "b1", "redriven"]
+    records = served.tail(served.name("whole")).wait(5)
+    facts = {json.loads(record.value() or b""): dict(record.headers() or []) for record in records}
+    ids = {value: one["lapse-message-id"] or b"" for value, one in facts.items()}
+    assert len(set(ids.values())) == 5
+    assert ids["a1"].startswith(f"forward/{served.name('parts')}/{served.name('parts')}:1:0/".encode())
+    originals = {value: one.get("lapse-original-message-id") for value, one in facts.items()}
+    assert originals == {"a0": b"1", "a1": b"1", "b0": b"2", "b1": b"2", "redriven": None}
+
+
+@pytest.mark.feature("C89", "L7")
+def test_a_ceiling_lowers_the_deadline_of_what_is_forwarded_into_it(served: Deployment) -> None:
+    """A longer one, and none, become the ceiling's; a shorter one stays. Under `override` none stays none."""
+    soon_ms = broker_now_ms() + 600_000
+    served.write("parts", '"none"')
+    served.write("parts", '"long"', headers=[("lapse-ttl-ms", b"7200000")])
+    served.write("parts", '"short"', headers=[("lapse-expires-at-ms", b"%d" % soon_ms)])
+    deadlines = {}
+    with served.subscriber("whole", 1) as subscriber:
+        for _ in range(3):
+            delivery = subscriber.receive(15)
+            assert delivery is not None
+            assert delivery.expires_at_ms is not None
+            deadlines[delivery.value] = delivery.expires_at_ms - delivery.timestamp_ms, delivery.expires_at_ms
+            delivery.acknowledge()
+    assert deadlines[b'"none"'][0] == deadlines[b'"long"'][0] == 3_600_000
+    assert deadlines[b'"short"'][1] == soon_ms
+    served.write("inbox", '"none"')
+    with served.subscriber("work", 1) as subscriber:
+        delivery = subscriber.receive(15)
+        assert delivery is not None
+        assert delivery.expires_at_ms is None
+        delivery.acknowledge()
 
 
 @pytest.mark.feature("L5", "L14")

@@ -18,6 +18,10 @@ QUEUES = {
     "told": {"expiration": "enabled", "lease_period": "60s"},
     "spread": {"expiration": "1s", "partitions": 3},
     "redriven": {"expiration": "1s"},
+    "dead": {"expiration": "enabled"},
+    "mourner": {"topics": ["dlq.dead{}"], "expiration": "enabled", "forward_to": "archive{}"},
+    "archive": {"expiration": "enabled", "max_cancels": 1},
+    "brief": {"topics": ["dlq.dead{}"], "expiration": "400ms"},
 }
 
 KIP_1191 = {
@@ -217,3 +221,41 @@ def test_every_step_of_a_messages_life_is_told_with_its_counts(served: Deploymen
     assert all(event.entity == served.name("told") and event.partition == 0 and event.epoch == 1 for event in events)
     instants = [event.at_ms for event in events]
     assert instants == sorted(instants)
+
+
+@pytest.mark.feature("C54", "D2")
+def test_letters_as_messages_have_the_default_lifetime_alone_and_their_letters_no_header_that_nobody_wrote(
+    served: Deployment,
+) -> None:
+    """Where lifetimes are acted on, a letter's own deadline is history; a default counts from the letter's arrival."""
+    served.write("dead", "x", headers=[("lapse-ttl-ms", b"200"), ("lapse-message-id", b"same")])
+    served.write("dead", "y", headers=[("lapse-ttl-ms", b"200"), ("lapse-message-id", b"other")])
+    first = served.letters("dead", 2)
+    # What other programs write says the same in their own headers, and copies the producer's beside them.
+    foreign = [("__streams.errors.topic", b"t"), ("lapse-ttl-ms", b"1"), ("lapse-message-id", b"same")]
+    served.write("dlq.dead", "z", headers=foreign)
+    with served.subscriber("archive", 1) as subscriber:
+        for value in (b"x", b"y", b"z"):
+            delivery = subscriber.receive(15)
+            assert delivery is not None
+            assert (delivery.value, delivery.expires_at_ms) == (value, None)
+            delivery.cancel()
+            again = subscriber.receive(15)
+            assert again is not None
+            again.cancel()
+    for letter in served.letters("archive", 3):
+        facts = dict(letter.headers() or [])
+        assert len(facts) == len(letter.headers() or [])
+        assert facts["lapse-reasons"] == b"max_cancels"
+        if letter.value() != b"z":
+            assert {name for name in facts if name.startswith("lapse-original-")} == {
+                "lapse-original-ttl-ms",
+                "lapse-original-message-id",
+            }
+            assert facts["lapse-original-ttl-ms"] == b"200"
+    for letter in served.letters("brief", 3):
+        facts = dict(letter.headers() or [])
+        if letter.value() == b"x":
+            assert int(facts["lapse-expires-at-ms"]) == first[0].timestamp()[1] + 400
+            assert {name for name in facts if name.startswith("lapse-original-")} == {"lapse-original-ttl-ms"}
+            assert facts["lapse-original-ttl-ms"] == b"200"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from lapse.core.letter import is_letter
+
 NEVER: Final = (1 << 63) - 1
 """A deadline that no clock reaches: the message never expires."""
 
@@ -94,6 +96,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 def read(headers: Headers, timestamp_ms: int) -> Lifetime:
     """Read the lifetime and schedule that a record's headers state (L2 to L5, C7, C8).
 
+    Those of a dead letter are history: it states none (C54).
+
     Args:
         headers: the record's headers; other names are ignored, a name may be repeated.
         timestamp_ms: the record's timestamp, ms since the epoch; it decides whether two statements mean
@@ -102,6 +106,8 @@ def read(headers: Headers, timestamp_ms: int) -> Lifetime:
     Raises:
         InvalidLifetime: a value that its rule does not allow, or two that state different instants.
     """
+    if is_letter(headers):
+        return NO_LIFETIME
     stated: list[tuple[str, int | None, int | None]] = []
     schedules: list[int] = []
     for name, value in headers:

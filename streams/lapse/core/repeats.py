@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-MESSAGE_ID: Final = "lapse-message-id"
+from lapse.core.letter import MESSAGE_ID as MESSAGE_ID
+from lapse.core.letter import is_letter
+
 _LONGEST: Final = 40
 """A longer id, or one that JSON would write longer, is kept as its digest: those of a step share one RecordBatch."""
 
@@ -122,5 +124,9 @@ def name_of(raw: bytes) -> str:
 
 
 def id_of(headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
-    """The message id that headers state: the first that is not empty; None without one."""
-    return next((value for name, value in headers if name == MESSAGE_ID and value), None)
+    """The message id that headers state: the first that is not empty; None without one.
+
+    A dead letter has none: the one that it bears belonged to the message, which may have died in several queues (C54).
+    """
+    found = next((value for name, value in headers if name == MESSAGE_ID and value), None)
+    return None if found is not None and is_letter(headers) else found

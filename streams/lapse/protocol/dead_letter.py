@@ -73,15 +73,17 @@ def lapse_id(entity: str, bookmark: Bookmark, redriven: int) -> str:
 def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     """Build a dead letter's headers: the original ones, lifetimes renamed, then what is known of the death.
 
-    A header of an earlier death is overwritten, an earlier `lapse-original-…` is kept (D2).
+    A header of an earlier death is overwritten, an earlier `lapse-original-…` is kept (D2). Of a letter's letter no
+    lifetime is renamed: the first letter had renamed the producer's, so what it bears is lapse's own (C54).
     """
     redriven = redriven_count(original)
+    again = any(name == header.LAPSE_ID for name, _ in original)
     kept_originals = {name for name, _ in original if name in header.ORIGINAL_NAMES.values()}
     letter: list[tuple[str, bytes]] = []
     for name, value in original:
         renamed = header.ORIGINAL_NAMES.get(name)
         if renamed is not None:
-            if renamed not in kept_originals:
+            if not again and renamed not in kept_originals:
                 letter.append((renamed, value))
         elif name not in header.DEAD_LETTER_NAMES and name not in _FOR_THE_QUEUE:
             letter.append((name, value))

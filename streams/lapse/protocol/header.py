@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from lapse.core.letter import LAPSE_ID as LAPSE_ID
+
 # The lifetimes of L2 to L5 belong to the core, and are headers all the same: `X as X` hands them on.
 from lapse.core.lifetime import CE_EXPIRYTIME as CE_EXPIRYTIME
 from lapse.core.lifetime import ENQUEUE_AT_MS as ENQUEUE_AT_MS
@@ -17,6 +19,8 @@ from lapse.core.lifetime import TTL_MS as TTL_MS
 # On a publish: the lifetimes of L2 to L5 are named in `lapse.core.lifetime`; then S2, X6, C29.
 COMMAND: Final = "lapse-command"
 MESSAGE_ID: Final = "lapse-message-id"
+ORIGINAL_MESSAGE_ID: Final = "lapse-original-message-id"
+"""The id that a producer gave; forwarding writes another one as `MESSAGE_ID` (C78)."""
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 REDRIVEN_COUNT: Final = "lapse-redriven-count"
 TRANSFER: Final = "lapse-transfer"
@@ -67,7 +71,6 @@ DLQ_MESSAGE: Final = "__dlq.errors.message"
 REASONS: Final = "lapse-reasons"
 CANCEL_COUNT: Final = "lapse-cancel-count"
 EXPIRED_AT_MS: Final = "lapse-expired-at-ms"
-LAPSE_ID: Final = "lapse-id"
 
 DEAD_LETTER_NAMES: Final = frozenset(
     {

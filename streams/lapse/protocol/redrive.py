@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from lapse.core import letter
 from lapse.protocol import header
 
 MAX_REDRIVES: Final = 3
 """A letter that was redriven so often stays where it is, unless asked otherwise: the loop limit."""
 
-OWN: Final = frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.MESSAGE_ID, *header.DEAD_LETTER_NAMES})
+OWN: Final = (
+    frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.MESSAGE_ID, *header.DEAD_LETTER_NAMES}) | letter.MARKERS
+)
 """Headers of a letter that the redriven record does not have, or has with values of its own."""
+
+
+REDRIVEN: Final = b"redrive/"
+"""What the id of a redriven record begins with."""
 
 
 def message_id(lapse_id: str) -> str:
     """The id of the redriven record: one that is sent twice is dropped once (X6)."""
-    return f"redrive/{lapse_id}"
+    return f"{REDRIVEN.decode()}{lapse_id}"
 
 
 def headers(

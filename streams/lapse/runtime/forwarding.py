@@ -2,7 +2,8 @@
 
 To the shard, the forwarder is a subscription of its own. What it is handed is written to the target and acknowledged in
 the same step: the target has it before the journal says that it left. A crash in between forwards once more, with the
-same `lapse-message-id`, so that the target drops the repeat (X6).
+same `lapse-message-id`, so that the target drops the repeat (X6). The id is the forwarder's own: ids of producers are
+unique within a partition of their topic, and messages of many partitions meet in the target (C78).
 """
 
 from __future__ import annotations
@@ -12,18 +13,25 @@ from typing import Any, Final
 
 from aiokafka.partitioner import murmur2
 
+from lapse.core.letter import FORWARDED
 from lapse.core.lifetime import NAMES, NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
 from lapse.protocol import header
+from lapse.protocol.redrive import REDRIVEN
 from lapse.runtime.producer import Output
 
 FORWARDER: Final = "lapse-forward"
 """Name of the subscription."""
 
 _BACKLOG: Final = 4_096
+
+_REPLACED: Final = NAMES | {header.TRANSFER, header.REDRIVE_QUEUE, header.MESSAGE_ID}
+"""A record that is redriven for the source alone would be skipped by the target."""
+
+_GIVEN_BY_LAPSE: Final = (FORWARDED, REDRIVEN)
 
 
 class Forwarding:
@@ -51,15 +59,15 @@ class Forwarding:
         for at, record in enumerate(records):
             if record is None:
                 continue
-            headers = [(name, value) for name, value in record.headers if name not in NAMES and name != header.TRANSFER]
+            headers = _passed_on(record.headers)
             deadline_ms = NEVER if messages.deadlines_ms is None else int(messages.deadlines_ms[at])
             if deadline_ms == NEVER:
                 headers.append((header.TTL_MS, b"0"))
             else:
                 headers.append((header.EXPIRES_AT_MS, b"%d" % deadline_ms))
-            if not any(name == header.MESSAGE_ID for name, _ in headers):
-                bookmark = f"{self._queue}/{messages.topic}:{messages.partition}:{record.offset}"
-                headers.append((header.MESSAGE_ID, bookmark.encode()))
+            # The timestamp is its generation: a topic that is created again has the same bookmarks once more.
+            place = f"{self._queue}/{messages.topic}:{messages.partition}:{record.offset}/{record.timestamp}"
+            headers.append((header.MESSAGE_ID, FORWARDED + place.encode()))
             outputs.append(
                 Output(self._topic, self._partition(messages.partition, record), record.key, record.value, headers)
             )
@@ -76,3 +84,17 @@ class Forwarding:
         if record.key is None:
             return source % self._partitions
         return int((murmur2(record.key) & 0x7FFFFFFF) % self._partitions)
+
+
+def _passed_on(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
+    """A record's headers as the target gets them, but for its lifetime and its id."""
+    given: Sequence[tuple[str, Any]] = headers  # a header may be null, which the wire allows
+    kept = [(name, value) for name, value in given if name not in _REPLACED]
+    stated = next((value for name, value in given if name == header.MESSAGE_ID and value), None)
+    if (
+        stated is not None
+        and not stated.startswith(_GIVEN_BY_LAPSE)
+        and all(name != header.ORIGINAL_MESSAGE_ID for name, _ in kept)
+    ):
+        kept.append((header.ORIGINAL_MESSAGE_ID, stated))
+    return kept

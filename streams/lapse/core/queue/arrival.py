@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from lapse.core import lifetime
+from lapse.core import letter, lifetime
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP, TTL_MS, Expiration, ExpirationModel, InvalidLifetime
 from lapse.core.record import Record
 from lapse.core.repeats import MESSAGE_ID, id_of
@@ -18,7 +18,7 @@ REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 TRANSFER: Final = "lapse-transfer"
 """`queue/id`: a transfer to that queue has put the record there; nobody else takes it (Q17)."""
 
-_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER}
+_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER} | letter.MARKERS
 _SILENT: Final = -1
 _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18

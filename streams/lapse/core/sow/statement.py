@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lapse.core import lifetime
+from lapse.core import letter, lifetime
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel
 from lapse.core.sow.record import pack_headers
 
@@ -61,7 +61,7 @@ class Statements:
         for name, _ in headers:
             if name in _LIFETIMES:
                 lifetimes += 1
-            elif name.startswith(_RESERVED):
+            elif name.startswith(_RESERVED) or name in letter.MARKERS:
                 return None
         if lifetimes > 1:  # whether they mean the same depends on the record's timestamp
             return None

@@ -18,7 +18,7 @@ VALUES = st.one_of(
     st.integers(0, 10**6).map(lambda number: b"%d" % number),
     st.binary(max_size=9),
 )
-NAMES = st.sampled_from([*sorted(lifetime.NAMES), "trace", "lapse-redrive-queue", "Lapse-Ttl-Ms"])
+NAMES = st.sampled_from([*sorted(lifetime.NAMES), "trace", "lapse-redrive-queue", "Lapse-Ttl-Ms", "lapse-id"])
 HEADERS = st.one_of(
     st.tuples(st.just("lapse-ttl-ms"), VALUES).map(lambda header: [header]),
     st.lists(st.tuples(NAMES | st.just("lapse-ttl-ms"), VALUES), max_size=3),
