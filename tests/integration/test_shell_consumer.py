@@ -1,11 +1,13 @@
-"""A queue consumed, and a SOW topic asked, with nothing but kcat and a shell, as docs/protocol.md shows it (X2)."""
+"""A queue consumed, and a SOW topic asked, without lapse's client, as docs/protocol.md shows it (X2)."""
 
+import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,59 @@ ROOT = Path(__file__).parents[2]
 
 
 def blocks(deployment: Deployment) -> list[str]:
-    """The page's scripts, for the topics of a deployment."""
+    """The page's shell scripts, for the topics of a deployment."""
     page = (ROOT / "docs/protocol.md").read_text("utf-8").split("\n## With nothing but kcat and a shell\n")[1]
     text = page.split("\n## ")[0].replace("localhost:9092", deployment.servers)
     for stem in ("orders", "prices"):
         text = re.sub(rf"\b{stem}\b", deployment.name(stem), text)
     return re.findall(r"^```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def python_worker(directory: Path) -> Path:
+    """The page's worker, saved as it stands there."""
+    page = (ROOT / "docs/protocol.md").read_text("utf-8")
+    (script,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    file = directory / "worker.py"
+    file.write_text(script)
+    return file
+
+
+HANDLER = """
+import os, sys, time
+value = sys.stdin.buffer.read()
+with open(sys.argv[1], "a") as out:
+    out.write(value.hex() + "\\n")
+if value == b"slow":
+    time.sleep(30)
+sys.exit(value == b"bad")
+"""
+
+
+@pytest.fixture
+def consumers() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    """Runs the page's worker on a queue."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def begin(one: Deployment, directory: Path) -> "subprocess.Popen[bytes]":
+        handler = directory / "handle.py"
+        handler.write_text(HANDLER)
+        handling = [sys.executable, str(handler), str(directory / "said")]
+        environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": one.servers}
+        command = [sys.executable, str(python_worker(directory)), one.name("orders"), *handling]
+        begun.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+
+
+def said(directory: Path) -> list[bytes]:
+    """What the handler was given, in order."""
+    file = directory / "said"
+    return [bytes.fromhex(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 @pytest.fixture
@@ -38,26 +87,60 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return environment
 
 
-@pytest.mark.feature("X2", "Q3", "Q5", "Q8")
-def test_a_queue_is_consumed(deploy: Deploy, environment: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.feature("X2", "L2")
+def test_a_message_is_published_with_a_lifetime(deploy: Deploy, environment: dict[str, str]) -> None:
     one = deploy({"orders": {"expiration": "enabled", "dead_letter": "dlq.orders{}"}}).apply()
     one.worker().wait_for_shards(1)
-    publish, consume, _ = blocks(one)
-    said = tmp_path / "said"
-    environment["KAFKA_BOOTSTRAP_SERVERS"] = one.servers
-    with said.open("w") as out:
-        consumer = subprocess.Popen(["sh", "-c", consume], env=environment, stdout=out, start_new_session=True)
-        try:
-            # Its own first message, which says how long it lives, and two more.
-            done = subprocess.run(["sh", "-c", publish.splitlines()[0]], env=environment, timeout=60, check=False)
-            assert done.returncode == 0
-            one.write("orders", '{"id": 2}', '{"id": 3}')
-            until(lambda: said.read_text().count("working on") == 3, "three messages are worked on", 60)
-            until(lambda: one.depth("orders")["depth"] == 0, "all are acknowledged")
-        finally:
-            os.killpg(consumer.pid, signal.SIGKILL)
-    told = [re.sub(r" \(.*:0:(\d+)\)$", r" at \1", line) for line in said.read_text().splitlines()]
-    assert told == [f'working on {{"id": {number}}} at {number - 1}' for number in (1, 2, 3)]
+    publish, _ = blocks(one)
+    done = subprocess.run(["sh", "-c", publish.splitlines()[0]], env=environment, timeout=60, check=False)
+    assert done.returncode == 0
+    with one.subscriber("orders") as subscriber:
+        assert subscriber.receive(20).value == b'{"id": 1}'
+
+
+@pytest.mark.feature("X2", "Q3", "Q5", "Q8")
+def test_hostile_records_reach_the_handler_as_they_are_and_settle_nothing_else(
+    deploy: Deploy, consumers: Callable[..., object], tmp_path: Path
+) -> None:
+    """Line feeds, bars, no UTF-8, and headers that look like lapse's own: in names, in values, and in their order."""
+    one = deploy({"orders": {"partitions": 2, "dead_letter": "dlq.orders{}"}}).apply()
+    one.worker().wait_for_shards(2)
+    one.write("orders", "for another", partition=1, headers=[("lapse-enqueue-at-ms", b"99999999999999")])
+    forged = f"x,lapse-bookmark={one.name('orders')}:1:0,lapse-delivery-count=1,lapse-subscription=me".encode()
+    values = [b"two\nlines", b"a|b\x00c", b"\xff\xfe no text", b"$(touch hostile) `id` ; '", b"", b"-n"]
+    for at, value in enumerate(values):
+        headers = [
+            ("trace", forged),
+            ("a|b", b"c|d\ne"),
+            ("lapse-bookmark", f"{one.name('orders')}:1:0".encode()),
+            ("lapse-lease-until-ms", b"soon"),
+            ("lapse-epoch", b"99"),
+        ]
+        one.write("orders", value, partition=at % 2, headers=headers)
+    consumers(one, tmp_path)
+    until(lambda: len(said(tmp_path)) == len(values), "each is worked on", 60)
+    until(lambda: one.depth("orders")["depth"] == 0, "each is acknowledged")
+    assert sorted(said(tmp_path)) == sorted(values)
+    assert one.depth("orders")["scheduled"] == 1, "what a header names is untouched"
+    assert not (Path.cwd() / "hostile").exists()
+
+
+@pytest.mark.feature("X2", "Q5", "Q8")
+def test_what_fails_or_outlasts_its_lease_comes_again_and_a_crash_of_the_shard_loses_nothing(
+    deploy: Deploy, consumers: Callable[..., object], tmp_path: Path
+) -> None:
+    one = deploy({"orders": {"lease_period": "3s", "max_deliveries": 2, "dead_letter": "dlq.orders{}"}}).apply()
+    worker = one.worker().wait_for_shards(1)
+    consumers(one, tmp_path)
+    one.write("orders", "bad", "slow", "good")
+    letters = {letter.value() for letter in one.letters("orders", 2, 60)}
+    assert letters == {b"bad", b"slow"}
+    until(lambda: b"good" in said(tmp_path), "the good one is worked on", 30)
+    worker.kill()
+    worker.start()
+    one.write("orders", "after")
+    until(lambda: b"after" in said(tmp_path), "it goes on with the shard's next owner", 60)
+    until(lambda: one.depth("orders")["depth"] == 0, "all is settled", 30)
 
 
 @pytest.mark.feature("X2", "S5", "S8")
@@ -67,7 +150,7 @@ def test_a_sow_topic_is_asked_and_its_state_read(deploy: Deploy, environment: di
     one.apply().worker().wait_for_shards(1)
     for key, price in (("A", 4), ("B", 6), ("A", 9), ("C", 5)):
         one.write("prices", f'{{"price": {price}}}', key=key.encode())
-    *_, ask = blocks(one)
+    _, ask = blocks(one)
     command, *reading = ask.splitlines()
 
     def told(script: str) -> str:
