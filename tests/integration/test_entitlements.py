@@ -14,10 +14,12 @@ from confluent_kafka.admin import AdminClient
 
 from lapse.core.retirement import Saying, Word
 from lapse.protocol import signature, topic
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import Command
 from lapse.runtime.word import WORD_KEY
 from lapse_client import CommandFailed, LapseError, Publisher, Queue, history
 from lapse_client.connection import Connection
-from support.deployment import Deploy, Deployment
+from support.deployment import Deploy, Deployment, broker_now_ms
 from support.entitled import Entitled
 from support.log import Tail, header, texts, until, write
 
@@ -30,9 +32,10 @@ QUEUES = {
     "taken": {},
     "told": {},
     "copied": {},
+    "hidden": {"expiration": "enabled", "lease_period": "60s", "leasing": "strict"},
 }
 SOW = {"quotes": {}}
-SHARDS = 1 + 1 + 2 + 1 + 1 + 1 + 1
+SHARDS = 1 + 1 + 2 + 1 + 1 + 1 + 1 + 1
 USERS = {
     "alice": {"entitlements": {".*": {"read": True, "publish": True, "filter": "/desk = 'A'"}}},
     "bob": {"entitlements": {".*": {"read": True, "filter": "/desk = 'B'"}}},
@@ -137,6 +140,50 @@ def test_looking_and_settling_go_as_far_as_the_entitlement(office: Entitled) -> 
             (shown,) = ops.peek(filter="/n = 1")
             assert shown.subscription == f"bob/{bob_s.name}"
             held.acknowledge()
+
+
+def answers(client: Queue, command: str, *bookmarks: str) -> list[str]:
+    """What a command that settles is answered, bookmark by bookmark."""
+    asked = Command(command=command, subscription="s", bookmarks=bookmarks)
+    (answer,) = client._ask(asked)
+    return [settlement.result for settlement in answer.settlements for _ in BookmarkRange.parse(settlement.bookmarks)]
+
+
+@pytest.mark.feature("L5", "Q8", "C16", "C17")
+def test_a_message_that_a_user_may_not_see_answers_as_one_that_never_was(office: Entitled) -> None:
+    """Every command that settles, on messages of another in every state, one by one and as a range."""
+    name = office.name("hidden")
+    in_a_minute = [("lapse-enqueue-at-ms", str(broker_now_ms() + 60_000).encode())]
+    short = [("lapse-ttl-ms", b"1")]
+    with office.subscriber_of("bob", "hidden", 2) as bob, office.queue_of("ops", "hidden") as ops:
+        states = {}
+        for state, headers in {"leased": [], "delayed": [], "scheduled": in_a_minute, "expired": short}.items():
+            (written,) = write(office.servers, name, [trade("B")], headers=headers)
+            states[state] = office.bookmark("hidden", written)
+        leased, delayed = taken(bob, 2)
+        delayed.cancel(delay_ms=60_000)
+        bob.flush()
+        (written,) = write(office.servers, name, [trade("B")])
+        states["settled"] = office.bookmark("hidden", written)
+        taken(bob, 1)[0].acknowledge()
+        bob.flush()
+        dead = write(office.servers, name, [trade("B")], headers=[("lapse-ttl-ms", b"never")])
+        states["dead on arrival"] = office.bookmark("hidden", dead[0])
+        (own,) = write(office.servers, name, [trade("A")], headers=in_a_minute)
+        until(lambda: ops.depth()["scheduled"] == 2, "all arrived")
+        never = f"{name}:0:{own.offset + 1_000}"
+        with office.queue_of("alice", "hidden") as alice, office.queue_of("bob", "hidden") as owner:
+            for command in ("acknowledge", "cancel", "expire", "renew"):
+                (expected,) = answers(alice, command, never)
+                found = {state: answers(alice, command, bookmark) for state, bookmark in states.items()}
+                assert found == {state: [expected] for state in states}, command
+                first, last = states["leased"].rpartition(":")[2], states["dead on arrival"].rpartition(":")[2]
+                assert set(answers(alice, command, f"{name}:0:{first}-{last}")) == {expected}, command
+            assert answers(owner, "renew", states["settled"]) == ["already_settled"], "theirs, so they are told"
+            assert answers(owner, "acknowledge", states["scheduled"]) == ["scheduled"]
+            assert answers(alice, "cancel", office.bookmark("hidden", own)) == ["settled"], "withdrawn, as by anybody"
+            assert answers(owner, "cancel", states["scheduled"]) == ["settled"]
+        leased.acknowledge()
 
 
 @pytest.mark.feature("S5", "S6", "S7", "S3")

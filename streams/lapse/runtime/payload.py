@@ -234,7 +234,7 @@ class PayloadWindow:
         at = 0
         while not all(found[at:]):
             at = next(place for place in range(at, len(found)) if found[place] is None)
-            records = await self._reader.read(topic, partition, offsets[at], offsets[-1])
+            records = await self._reader.read(topic, partition, offsets[at], offsets[_close_to(offsets, at)])
             if not records:
                 break
             stop = bisect_right(offsets, records[-1].offset)
@@ -251,6 +251,15 @@ class PayloadWindow:
                 window.insert(rest)
             at = stop
         return found
+
+
+def _close_to(offsets: Sequence[int], at: int) -> int:
+    """The last of some ascending offsets that is read at once with another: what is far from it is looked for anew."""
+    if offsets[-1] - offsets[at] <= _READ_AHEAD_RECORDS:
+        return len(offsets) - 1
+    while at + 1 < len(offsets) and offsets[at + 1] - offsets[at] <= _READ_AHEAD_RECORDS:
+        at += 1
+    return at
 
 
 def _are_consecutive(offsets: Sequence[int]) -> bool:

@@ -74,14 +74,19 @@ class QueueCommands:
             return True
         if command.command == "depth":
             return not _counts_nothing(command)
-        return admitted.restriction is not None and any(self._unheld(command))
+        return self._is_judged(admitted)
+
+    def _is_judged(self, admitted: Admitted) -> bool:
+        """Whether a settlement's user has to be known to see what it names (X4)."""
+        command = admitted.command
+        return admitted.restriction is not None and (any(self._unheld(command)) or any(self.unplaced(command)))
 
     def selection(self, admitted: Admitted) -> str:
         """The filter under which messages have to be judged before a command is carried out; empty = under none."""
         command = admitted.command
         if self.selects(command):
             return command.filter or ""
-        return admitted.restriction if admitted.restriction is not None and any(self._unheld(command)) else ""
+        return (admitted.restriction or "") if self._is_judged(admitted) else ""
 
     def to_judge(self, admitted: Admitted, text: str) -> Iterator[Sequence[int]]:
         """Places of the messages to be judged under a selection, some at a time; each lot before the next is asked."""
@@ -93,13 +98,20 @@ class QueueCommands:
 
     def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
         """Places of messages that a settlement names and that its subscription does not hold (X4)."""
+        yield from self._shard.unheld(command.subscription, self._named_by(command))
+
+    def unplaced(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
+        """Topic, partition and offsets of what a settlement names and that has no place (X4)."""
+        yield from self._shard.unplaced(command.subscription, self._named_by(command))
+
+    def _named_by(self, command: Command) -> list[Claim]:
+        """What a settlement names by bookmarks; nothing if it names a filter, or nothing that can be read."""
         if command.command not in _SETTLING or command.filter:
-            return
+            return []
         try:
-            claims = self._claims(command)
+            return self._claims(command)
         except ValueError:
-            return
-        yield from self._shard.unheld(command.subscription, claims)
+            return []
 
     def carry_out(self, command: Command, at_ms: int, step: Step, restriction: str | None = None) -> Answer | None:
         """Do what a command asks at its instant; None = no answer is wanted.
@@ -216,7 +228,12 @@ class QueueCommands:
         if command.lease_ms is not None and command.lease_ms > longest_ms:
             raise Refused(f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is {longest_ms} ms")
         outcomes, until_ms = self._shard.renew(
-            self._named(command), self._claims(command), at_ms, step, command.lease_ms
+            self._named(command),
+            self._claims(command),
+            at_ms,
+            step,
+            command.lease_ms,
+            "" if command.filter else self._restriction or "",
         )
         renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
         return _bounded(_settlements(outcomes, command), {}) | {"lease_until_ms": until_ms if renewed else None}
@@ -254,7 +271,7 @@ class QueueCommands:
         return {"messages": tuple(messages), "counts": self._shard.depth(counted)}
 
 
-_SETTLING = frozenset({"acknowledge", "cancel", "expire"})
+_SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
 _ABOUT_ALL = frozenset({"subscribe", "sow", "depth"})
 """Commands that are about all messages, unless they name a filter."""

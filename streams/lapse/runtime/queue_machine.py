@@ -265,6 +265,8 @@ class QueueMachine:
                 continue
             for places in self._commands.to_judge(admitted, text) if text else ():
                 await self._judge(places)
+            if text and not command.filter:
+                await self._judge_unplaced(command, text)
             with self.under_way.noted(*noted):
                 self._carry_out(admitted, at_ms)
             if not text:
@@ -308,6 +310,16 @@ class QueueMachine:
                 self.shard.judge([(*message[:3], None) if aside else message])
             if aside:
                 self.shard.undecodable(topic, partition, offset, STOPPED, self._now_ms, self._step)
+
+    async def _judge_unplaced(self, command: Command, text: str) -> None:
+        """Read the records of what is named and not there, to know what of it the user may see (X4)."""
+        for topic, partition, offsets in self._commands.unplaced(command):
+            records = await self._payloads.get(topic, partition, offsets, used=False)
+            for offset, record in zip(offsets, records, strict=True):
+                # A record that was set aside as one that stops workers is not looked at again.
+                if record is not None and not self.under_way.is_set_aside(topic, partition, offset):
+                    with self.under_way.noted(topic, partition, offset, offset, again=True):
+                        self.shard.judge_bookmarks(text, [(topic, partition, record)])
 
     def go_on(self) -> None:
         """Nothing."""

@@ -1,8 +1,8 @@
-"""Content filters of subscriptions: which messages match, remembered per segment (Q14)."""
+"""Content filters: which messages match, remembered per segment (Q14); of those without a place, by bookmark (X4)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final
 
 import numpy as np
@@ -30,6 +30,7 @@ class Matching:
         self._subscribed: set[str] = set()
         self._judged_to: dict[str, int] = {}
         self._selecting: list[str] = []
+        self._seen: dict[str, dict[tuple[str, int], set[int]]] = {}
 
     @property
     def active(self) -> bool:
@@ -60,6 +61,7 @@ class Matching:
         """Forget it again, unless a subscription has it."""
         self._selecting.remove(text)
         self._judged_to.pop(text, None)
+        self._seen.pop(text, None)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -79,6 +81,18 @@ class Matching:
                     column = columns[index] = np.zeros(SIZE, np.uint8)
                 if column[slot] == UNKNOWN:
                     column[slot] = YES if message is not None and predicate(message) else NO
+
+    def judge_bookmarks(self, text: str, messages: Iterable[RecordView]) -> None:
+        """Evaluate a filter under selection on records whose messages have no place: gone, or not visible yet."""
+        predicate, _ = self._filters[text]
+        for message in messages:
+            if predicate(message):
+                offsets = self._seen.setdefault(text, {}).setdefault((message.topic, message.partition), set())
+                offsets.add(message.offset)
+
+    def seen(self, text: str, topic: str, partition: int) -> Set[int]:
+        """Offsets of the records of a source that were so judged, and match."""
+        return self._seen.get(text, {}).get((topic, partition), frozenset())
 
     def judged_to(self, text: str) -> int:
         """The first segment in which a message may be unknown under a filter under selection."""

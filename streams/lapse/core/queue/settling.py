@@ -60,10 +60,11 @@ class Settling:
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
                 continue
-            if restriction:  # what has no place is not judged, and so is not his to settle
-                self._settle_active(verb, subscription, claim, outcomes, now_ms, step, delay_ms, restriction)
+            withdraws = verb is settlement.Verb.CANCEL and self._may_see(claim, restriction)
+            if withdraws and self._withdraw(claim, outcomes, now_ms, step):
                 continue
-            if verb is settlement.Verb.CANCEL and self._withdraw(claim, outcomes, now_ms, step):
+            if restriction:  # what is not active yet is not judged, and so is not theirs to settle
+                self._settle_active(verb, subscription, claim, outcomes, now_ms, step, delay_ms, restriction)
                 continue
             if verb is not settlement.Verb.ACKNOWLEDGE or self._settings.target_depth is None:
                 self._settle_active(verb, subscription, claim, outcomes, now_ms, step, delay_ms)
@@ -145,17 +146,23 @@ class Settling:
         delay_ms: int,
         restriction: str = "",
     ) -> None:
-        for segment, first, stop, offset, code in self.located(claim, outcomes):
+        for segment, first, stop, offset, code in self._located(claim, outcomes, restriction):
             codes = self._judge(verb, segment, slice(first, stop), subscription, claim.delivery_count, now_ms)
             if restriction:
-                self._hide(codes, segment, first, self._not_held(segment, first, stop, subscription), restriction)
+                self._hide(codes, segment, first, offset, claim, subscription, restriction)
             outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
             slots = np.flatnonzero(codes == code) + first
             if len(slots):
                 self._carry_out(verb, segment, slots, subscription, now_ms, delay_ms, step)
 
     def renew(
-        self, subscription: str, claims: Iterable[Claim], now_ms: int, step: Step, lease_ms: int | None = None
+        self,
+        subscription: str,
+        claims: Iterable[Claim],
+        now_ms: int,
+        step: Step,
+        lease_ms: int | None = None,
+        restriction: str = "",
     ) -> tuple[list[Outcome], int]:
         """See `QueueShard.renew`."""
         asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
@@ -165,10 +172,12 @@ class Settling:
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
                 continue
-            for segment, first, stop, offset, code in self.located(claim, outcomes):
+            for segment, first, stop, offset, code in self._located(claim, outcomes, restriction):
                 codes = self._judge(
                     settlement.Verb.RENEW, segment, slice(first, stop), subscription, claim.delivery_count, now_ms
                 )
+                if restriction:
+                    self._hide(codes, segment, first, offset, claim, subscription, restriction)
                 outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
                 slots = np.flatnonzero(codes == code) + first
                 if len(slots):
@@ -184,23 +193,89 @@ class Settling:
                 if len(places):
                     yield places.tolist()
 
+    def unplaced(self, subscription: str, claims: Iterable[Claim], limit: int) -> Iterator[tuple[str, int, list[int]]]:
+        """See `QueueShard.unplaced`."""
+        for claim in claims:
+            offsets: list[int] = []
+            missing: list[Outcome] = []
+            for segment, first, stop, offset, _ in self.located(claim, missing):
+                gone = np.flatnonzero(~np.isin(segment.state[first:stop], (*LIVE, State.SENT)))
+                offsets += (gone[: limit - len(offsets)] + offset).tolist()
+            for one in missing:
+                if one.result is not Result.UNKNOWN:
+                    offsets += range(one.first, min(one.last + 1, one.first + max(0, limit - len(offsets))))
+            limit -= len(offsets)
+            if offsets:
+                yield claim.topic, claim.partition, sorted(offsets)
+
     def _not_held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.intp]:
         """Slots of messages that are there, and that a subscription has neither leased nor been sent."""
+        there = np.isin(segment.state[first:stop], (*LIVE, State.SENT))
+        return np.flatnonzero(there & ~self._held(segment, first, stop, subscription)) + first
+
+    def _held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.bool_]:
+        """Which messages a subscription has leased or been sent."""
         state = segment.state[first:stop]
         known = self._state.subscriptions.get(subscription)
-        there = np.isin(state, (*LIVE, State.SENT))
-        if known is not None and segment.holder is not None:
-            held = (state == State.LEASED) | (state == State.SENT)
-            there &= ~(held & (segment.holder[first:stop] == known.number))
-        return np.flatnonzero(there) + first
+        if known is None or segment.holder is None:
+            return np.zeros(len(state), bool)
+        held: NDArray[np.bool_] = np.isin(state, (State.LEASED, State.SENT))
+        held &= segment.holder[first:stop] == known.number
+        return held
 
     def _hide(
-        self, codes: NDArray[np.uint8], segment: Segment, first: int, slots: NDArray[np.intp], restriction: str
+        self,
+        codes: NDArray[np.uint8],
+        segment: Segment,
+        first: int,
+        offset: int,
+        claim: Claim,
+        subscription: str,
+        restriction: str,
     ) -> None:
-        """Make those of some messages unknown that do not match what may be seen at most (X4)."""
+        """Answer for what may not be seen as for what never was: unknown (X4). What is gone is hidden alike."""
+        stop = first + len(codes)
+        visible = self._held(segment, first, stop, subscription)
+        slots = self._not_held(segment, first, stop, subscription)
         if len(slots):
-            seen = self._decisions.matching.codes(restriction, segment.index, slots) == YES
-            codes[slots[~seen] - first] = settlement.UNKNOWN
+            visible[slots - first] = self._decisions.matching.codes(restriction, segment.index, slots) == YES
+        for seen in self._decisions.matching.seen(restriction, claim.topic, claim.partition):
+            if offset <= seen < offset + len(codes):
+                visible[seen - offset] = True
+        codes[~visible] = settlement.UNKNOWN
+
+    def _may_see(self, claim: Claim, restriction: str) -> bool:
+        """Whether the first message of a claim may be seen, which has no place."""
+        return not restriction or claim.first in self._decisions.matching.seen(
+            restriction, claim.topic, claim.partition
+        )
+
+    def _located(
+        self, claim: Claim, outcomes: list[Outcome], restriction: str
+    ) -> Iterator[tuple[Segment, int, int, int, int]]:
+        """The same as `located`, where what has no place and may not be seen is answered as unknown (X4)."""
+        if not restriction:
+            yield from self.located(claim, outcomes)
+            return
+        missing: list[Outcome] = []
+        for found in self.located(claim, missing):
+            outcomes += self._hidden(missing, restriction)
+            missing.clear()
+            yield found
+        outcomes += self._hidden(missing, restriction)
+
+    def _hidden(self, missing: Iterable[Outcome], restriction: str) -> Iterator[Outcome]:
+        """What is answered for messages without a place: unknown, but for those that may be seen."""
+        for one in missing:
+            seen = self._decisions.matching.seen(restriction, one.topic, one.partition)
+            at = one.first
+            for offset in sorted(each for each in seen if one.first <= each <= one.last):
+                if offset > at:
+                    yield one._replace(first=at, last=offset - 1, result=Result.UNKNOWN)
+                yield one._replace(first=offset, last=offset)
+                at = offset + 1
+            if at <= one.last:
+                yield one._replace(first=at, result=Result.UNKNOWN)
 
     def take_out(self, claim: Claim, reason: Reason, now_ms: int, step: Step, detail: str = "") -> None:
         """Take out messages whose records Kafka no longer has (C40), or that must not be looked at (X7)."""

@@ -226,7 +226,8 @@ class QueueShard:
             now_ms: the command's instant.
             step: filled with what it causes.
             delay_ms: CANCEL: so long the messages stay undeliverable (C19).
-            restriction: what does not match it is unknown to who asks, unless he holds it; judged on `unheld` (X4).
+            restriction: what does not match it is unknown to who asks, unless they hold it; judged on `unheld` and
+                `unplaced` (X4).
 
         Returns:
             What happened to each message, in the order of the claims.
@@ -238,16 +239,33 @@ class QueueShard:
         """Places of messages that are named and that a subscription does not hold, some at a time (X4)."""
         return self._settling.unheld(subscription, claims)
 
+    def unplaced(
+        self, subscription: str, claims: Iterable[Claim], limit: int = JUDGED_AT_ONCE
+    ) -> Iterator[tuple[str, int, list[int]]]:
+        """What is named and not there: settled, expired, scheduled, or never a message (X4).
+
+        Yields:
+            Topic, partition and ascending offsets for `judge_bookmarks`; so many in all at most. What is left out
+            counts as not to be seen.
+        """
+        return self._settling.unplaced(subscription, claims, limit)
+
     def renew(
-        self, subscription: str, claims: Iterable[Claim], now_ms: int, step: Step, lease_ms: int | None = None
+        self,
+        subscription: str,
+        claims: Iterable[Claim],
+        now_ms: int,
+        step: Step,
+        lease_ms: int | None = None,
+        restriction: str = "",
     ) -> tuple[list[Outcome], int]:
-        """Extend leases from now; by their holder only, any number of times (C17).
+        """Extend leases from now; by their holder only, any number of times (C17); `restriction` as of `settle`.
 
         Returns:
             What happened to each message, and when the renewed leases end, ms since the epoch.
         """
         self.state.segments.make_room()
-        return self._settling.renew(subscription, claims, now_ms, step, lease_ms)
+        return self._settling.renew(subscription, claims, now_ms, step, lease_ms, restriction)
 
     def purge(self, now_ms: int, step: Step, leased: bool = False, text: str = "") -> tuple[int, int]:
         """Take out all but leased messages, scheduled ones too; with `leased` those as well (C37).
@@ -491,6 +509,11 @@ class QueueShard:
             for _, topic, partition, record in records
         ]
         self.matching.judge([place for place, *_ in records], views)
+
+    def judge_bookmarks(self, text: str, records: Iterable[tuple[str, int, Record]]) -> None:
+        """Evaluate a filter under selection on records whose messages have no place: (topic, partition, record)."""
+        views = (RecordView(topic, partition, record, self.settings.parse) for topic, partition, record in records)
+        self.matching.judge_bookmarks(text, views)
 
     def _capped(self, backlog: int) -> int:
         return backlog if self.settings.max_backlog is None else min(backlog, self.settings.max_backlog)

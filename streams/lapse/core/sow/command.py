@@ -210,20 +210,29 @@ class Commands:
                 f"sow_delete takes exactly one of keys, filter and bookmarks; {sum(given)} are given "
                 "(to delete everything, send the filter TRUE)"
             )
-        compiled = predicates(command.filter, restriction, self._settings.compile_filter)
+        seen = predicates(None, restriction, self._settings.compile_filter)
+        asked = predicates(command.filter, None, self._settings.compile_filter)
         if command.keys:
-            return self._delete_keys(command.keys, compiled, at_ms, step)
+            return self._delete_keys(command.keys, seen, at_ms, step)
         withdrawn, places = 0, None
         if command.bookmarks:
             places = self._places(command.bookmarks)
             # With a restriction, a scheduled version is out of reach: nobody has seen what it will be.
             withdrawn = 0 if restriction else self._withdraw(places, at_ms, step)
-        indexed = self._indexed(compiled)
+        indexed = self._indexed((*asked, *seen))
         none_named = places is not None and not places
         walk = Walk(()) if none_named else self._state.roster.walk() if indexed is None else Walk(indexed)
         reply = Reply(command.id, command.command, command.subscription, at_ms)
         deletion = Deletion(
-            self._state, self._departures, walk, at_ms, reply, predicates=compiled, places=places, removed=withdrawn
+            self._state,
+            self._departures,
+            walk,
+            at_ms,
+            reply,
+            predicates=asked,
+            restriction=seen,
+            places=places,
+            removed=withdrawn,
         )
         deletion.go_on(step)
         if deletion.finished:

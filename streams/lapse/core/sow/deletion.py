@@ -64,11 +64,23 @@ class Deletion:
         at_ms: as of when it counts, ms since the epoch.
         reply: its answer, without figures.
         predicates: which records are meant, all of them true.
+        restriction: of the records, those that are there for the user at all (X4); empty = all are.
         places: which updates, by their bookmarks; None = any.
         removed: what has left already by the same command.
     """
 
-    __slots__ = ("_at_ms", "_departures", "_places", "_predicates", "_reply", "_state", "_walk", "removed", "skipped")
+    __slots__ = (
+        "_at_ms",
+        "_departures",
+        "_places",
+        "_predicates",
+        "_reply",
+        "_restriction",
+        "_state",
+        "_walk",
+        "removed",
+        "skipped",
+    )
 
     def __init__(
         self,
@@ -79,6 +91,7 @@ class Deletion:
         reply: Reply,
         *,
         predicates: tuple[Predicate, ...] = (),
+        restriction: tuple[Predicate, ...] = (),
         places: Places | None = None,
         removed: int = 0,
     ) -> None:
@@ -88,6 +101,7 @@ class Deletion:
         self._at_ms = at_ms
         self._reply = reply
         self._predicates = predicates
+        self._restriction = restriction
         self._places = places
         self.removed = removed
         self.skipped = 0
@@ -112,6 +126,8 @@ class Deletion:
             facts = facts_of(entry)
             if self._places is not None and not self._places.have(facts.source, facts.offset):
                 continue
+            if not self._matches(self._restriction, name, entry):
+                continue
             if self._means(name, entry, facts):
                 self._departures.delete(name, entry, self._at_ms, step)
                 self.removed += 1
@@ -121,7 +137,10 @@ class Deletion:
     def _means(self, name: bytes, entry: bytes, facts: Facts) -> bool:
         if facts.timestamp_ms > self._at_ms:
             return False
-        if not self._predicates:
+        return self._matches(self._predicates, name, entry)
+
+    def _matches(self, predicates: tuple[Predicate, ...], name: bytes, entry: bytes) -> bool:
+        if not predicates:
             return True
         view = self._state.view(name, entry)
-        return all(predicate(view) is True for predicate in self._predicates)
+        return all(predicate(view) is True for predicate in predicates)

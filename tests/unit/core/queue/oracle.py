@@ -76,6 +76,9 @@ class Message:
 
 NEVER = 2**63 - 1
 LATER = ("scheduled", "held", "unconfirmed")
+Restricted = tuple[str, dict[Bookmark, dict]]
+"""What a user may see at most, and what every record says that was ever written."""
+
 FILTERS: dict[str, Callable[[dict], bool]] = {
     "": lambda body: True,
     "/f = 1": lambda body: body.get("f") == 1,
@@ -491,13 +494,13 @@ class Oracle:
             return "not_leased"
         return "stale" if never or (verb == "expire" and stale) else "settled"
 
-    def hides(self, bookmark: Bookmark, subscription: str, restriction: str) -> bool:
+    def hides(self, bookmark: Bookmark, subscription: str, restricted: Restricted) -> bool:
         """Whether a message is not there for a user who may not see it, and does not hold it (X4)."""
         message = self.messages.get(bookmark)
-        if message is None or message.state not in ("leased", "sent", "transferring", *WAITING):
+        if message is not None and message.state in ("leased", "sent") and message.holder == subscription:
             return False
-        held = message.state in ("leased", "sent") and message.holder == subscription
-        return not held and not FILTERS[restriction](message.body)
+        restriction, bodies = restricted
+        return bookmark not in bodies or not FILTERS[restriction](bodies[bookmark])
 
     def judge_under_way(self, message: Message, now_ms: int) -> str:
         """What a settlement is told of a message that is being transferred."""
@@ -515,18 +518,19 @@ class Oracle:
         delay_ms: int = 0,
         lease_ms: int | None = None,
         log_ends: dict[tuple[str, int], int] | None = None,
-        restriction: str = "",
+        restricted: Restricted | None = None,
     ) -> list[tuple[Bookmark, str]]:
         answers = []
-        log_ends = {} if restriction or log_ends is None else log_ends  # what is not read yet cannot be judged
+        log_ends = {} if restricted or log_ends is None else log_ends  # what is not read yet cannot be judged
         for bookmark, token, epoch, alone in named:
             of_another = epoch is not None and epoch < self.since.get(bookmark[0], 0)
             if of_another or (bookmark, "stale") in answers:
                 answers.append((bookmark, "stale"))
                 continue
-            result = self.judge(verb, bookmark, subscription, token, now_ms, alone and not restriction, log_ends)
-            if restriction and self.hides(bookmark, subscription, restriction):
+            if restricted and self.hides(bookmark, subscription, restricted):
                 result = "unknown"
+            else:
+                result = self.judge(verb, bookmark, subscription, token, now_ms, alone, log_ends)
             answers.append((bookmark, result))
             if result != "settled":
                 continue

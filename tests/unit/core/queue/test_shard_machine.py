@@ -217,7 +217,7 @@ class ShardMachine(RuleBasedStateMachine):
         self.world.settle(verb, name, *claims, delay_ms=delay_ms if verb == "cancel" else 0)
 
     @rule(
-        verb=st.sampled_from(["acknowledge", "cancel", "expire"]),
+        verb=st.sampled_from(["acknowledge", "cancel", "expire", "renew"]),
         name=NAMES | st.just("stranger"),
         claims=CLAIMS,
         restriction=st.sampled_from([text for text in FILTERS if text]),

@@ -379,11 +379,14 @@ class World:
             self.shard.matching.begin_selection(restriction)
             for places in self.shard.unheld(subscription, claims):
                 self._judge(places)
+            for topic, partition, offsets in self.shard.unplaced(subscription, claims):
+                there = [one for one in self.topics[topic, partition] if one.offset in offsets]
+                self.shard.judge_bookmarks(restriction, [(topic, partition, one) for one in there])
         ends = {name: records[-1].offset + 1 for name, records in self.topics.items() if records}
         for topic, partition in self.shard.looks_ahead(claims) if verb == "acknowledge" else []:
             self.shard.note_end(topic, partition, ends.get((topic, partition), 0))
         if verb == "renew":
-            outcomes, _ = self.shard.renew(subscription, claims, now_ms, step, lease_ms)
+            outcomes, _ = self.shard.renew(subscription, claims, now_ms, step, lease_ms, restriction)
         else:
             outcomes = self.shard.settle(Verb(verb), subscription, claims, now_ms, step, delay_ms, restriction)
         if restriction:
@@ -393,7 +396,10 @@ class World:
             for claim in claims
             for offset in range(claim.first, claim.last + 1)
         ]
-        expected = self.oracle.settle(verb, subscription, named, now_ms, delay_ms, lease_ms, ends, restriction)
+        bodies = {(*name, one.offset): one.body for name, records in self.topics.items() for one in records}
+        expected = self.oracle.settle(
+            verb, subscription, named, now_ms, delay_ms, lease_ms, ends, (restriction, bodies) if restriction else None
+        )
         actual = [
             ((one.topic, one.partition, offset), str(one.result))
             for one in outcomes

@@ -267,6 +267,26 @@ def test_a_restriction_bounds_what_is_seen_and_touched():
     assert dict(counts)["removed"] == 3
 
 
+@pytest.mark.feature("X4", "S3")
+@pytest.mark.parametrize("how", ["key", "filter", "bookmark", "state"])
+def test_a_deletion_answers_about_hidden_records_as_about_none(how):
+    """With them and without them: the figures are the same."""
+    found = []
+    for hidden in (True, False):
+        desk = Desk(shard_of(hash_index=("/odd",) if how == "state" else ()))
+        desk.put("seen", {"odd": True}, 0)
+        desk.put("hidden", {"odd": False} if hidden else None, 1)
+        asked = {
+            "key": {"keys": (b"seen", b"hidden")},
+            "filter": {"filter": "TRUE"},
+            "bookmark": {"bookmarks": ("t:0:0-9",)},
+            "state": {"filter": "/odd = false"},
+        }[how]
+        found.append(dict(desk.ask("sow_delete", 10, restriction="/odd = true", **asked).replies[0].counts))
+        assert dict(desk.ask("depth", 11).replies[0].counts)["records"] == hidden + (how == "state")
+    assert found[0] == found[1]
+
+
 @pytest.mark.feature("L11", "S5")
 def test_depth_counts_what_has_not_expired():
     desk = filled()
