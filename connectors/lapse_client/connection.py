@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import ClusterMetadata
 
 from lapse.protocol import signature, topic
 from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
@@ -24,6 +25,12 @@ METADATA_TIMEOUT_S: Final = 15.0
 COMMANDS: Final = ".commands"
 
 _RETRY_S: Final = 0.1
+_LOOK_S: Final = 1.0
+"""So often it is looked whether the brokers refuse us, which no waiting mends."""
+
+_REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+"""Causes that stay as they are: a wrong password or user, a certificate that is not trusted."""
+
 _PROPAGATION_S: Final = 2.0
 _ELECTING: Final = frozenset(
     {
@@ -150,14 +157,31 @@ class Connection:
         """
         give_up = time.monotonic() + _PROPAGATION_S
         while True:
-            try:
-                metadata = self._metadata_source.list_topics(timeout=METADATA_TIMEOUT_S)
-            except KafkaException as error:
-                raise ConnectionFailed(self.bootstrap_servers, error) from error
+            metadata = self._metadata()
             topics = {name: len(found.partitions) for name, found in metadata.topics.items() if found.error is None}
             if not expected or not topics.keys().isdisjoint(expected) or time.monotonic() >= give_up:
                 return topics
             time.sleep(_RETRY_S)
+
+    def _metadata(self) -> ClusterMetadata:
+        """Ask the brokers what there is, and notice at once when they refuse us.
+
+        Raises:
+            ConnectionFailed: no broker answered in time, or they refuse us.
+        """
+        source, noted = self._metadata_source
+        give_up = time.monotonic() + METADATA_TIMEOUT_S
+        while True:
+            noted.clear()
+            try:
+                return source.list_topics(timeout=_LOOK_S)
+            except KafkaException as error:
+                source.poll(0)  # brings what was noted
+                refused = next((one for one in noted if one.code() in _REFUSED), None)
+                if refused is not None:
+                    raise ConnectionFailed(self.bootstrap_servers, refused.str()) from error
+                if time.monotonic() >= give_up:
+                    raise ConnectionFailed(self.bootstrap_servers, noted[-1].str() if noted else error) from error
 
     def queues(self) -> list[str]:
         """Names of all queues; of those only on which this user may do something.
@@ -194,8 +218,11 @@ class Connection:
         return found
 
     @functools.cached_property
-    def _metadata_source(self) -> AdminClient:
-        return self.admin()
+    def _metadata_source(self) -> tuple[AdminClient, list[KafkaError]]:
+        """What asks for metadata, and what it has noted of brokers that it cannot speak to."""
+        noted: list[KafkaError] = []
+        settings: dict[str, Any] = {**self._config({}, {}), "error_cb": noted.append}
+        return AdminClient(settings), noted
 
     def _config(self, defaults: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         own = {"bootstrap.servers": self.bootstrap_servers, "client.id": self.client}

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -16,8 +17,9 @@ from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse_client import DeadLetterReader, Publisher
+from lapse_client import DeadLetterReader, Publisher, QueueSubscriber
 from lapse_client.connection import Connection as ClientConnection
+from lapse_client.error import ConnectionFailed
 from support.deployment import Deployment
 from support.log import Tail, until
 from support.secure import PASSWORD, USER
@@ -162,3 +164,20 @@ def test_a_worker_and_clients(deployment, tmp_path):
     shown = [repr(deployment.connection), *command_line, asked.stdout, asked.stderr]
     assert [text for text in shown if PASSWORD in text] == []
     assert has_password(tmp_path) == []
+
+
+def test_a_client_with_a_wrong_password_or_an_unknown_authority_says_so_at_once(secured):
+    """No waiting mends it: every client says it within seconds, in one sentence, and without the password."""
+    untrusted = {**secured.client_options(), "ssl.ca.location": "/etc/ssl/certs/ca-certificates.crt"}
+    for options, cause in ((secured.client_options("s3cret-no"), "credentials"), (untrusted, "certificate")):
+        connection = ClientConnection(secured.servers, options)
+        for use in (
+            lambda connection=connection: Publisher(connection).publish("orders", b"x"),
+            lambda connection=connection: QueueSubscriber("orders", connection=connection).start(),
+            connection.queues,
+        ):
+            began = time.monotonic()
+            with pytest.raises(ConnectionFailed, match=cause) as caught:
+                use()
+            assert time.monotonic() - began < 5
+            assert "s3cret-no" not in str(caught.value)

@@ -2,10 +2,13 @@
 
 A pin file has one line per jar: sha256, size in bytes, path in a Maven repository. A jar is looked for in our
 cache, then in Maven's local repository, then downloaded by `lapse.embedded.download`. The sha256 is checked
-whenever a jar enters our cache; afterwards its size is enough.
+whenever a jar enters our cache, and once for each tree of processes that uses it: whoever may write to the cache cannot
+put a class of theirs into a broker that is started later. The processes of a tree tell each other by an environment
+variable, so that a run of a thousand tests reads them once.
 """
 
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterable
@@ -25,6 +28,11 @@ DELTA = "delta-4.0.0"
 """Delta Lake for Spark 4.0.0; what else it needs is among PySpark's own jars."""
 
 _PINS = Path(__file__).parent / "pins"
+
+_CHECKED = "LAPSE_CHECKED_JARS"
+"""Sets that were checked by content in this tree of processes, each with its cache, one per line."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +110,14 @@ def jar_files(name: str) -> list[Path]:
     wanted = pins(name)
     store = cache_dir() / "jars"
     files = [store / jar.path for jar in wanted]
-    if not list(_missing(wanted, store)):
+    mark = f"{name} {store}"
+    checked = os.environ.get(_CHECKED, "").splitlines()
+    if not list(_missing(wanted, store)) and (mark in checked or all(map(_is_right, wanted, files))):
+        _note(mark, checked)
         return files
     try:
         with locked(store / ".lock"):
+            _throw_out_others(wanted, store)
             for jar in list(_missing(wanted, store)):
                 _adopt(jar, store)
             if absent := list(_missing(wanted, store)):
@@ -118,7 +130,34 @@ def jar_files(name: str) -> list[Path]:
             f"The jar cache {store} cannot be written: {error}. Free some space, or name another directory in "
             "LAPSE_CACHE_DIR."
         ) from error
+    _note(mark, checked)
     return files
+
+
+def _note(mark: str, checked: Iterable[str]) -> None:
+    """Tell this process, and those that it will start, that a set was checked."""
+    os.environ[_CHECKED] = "\n".join([*(one for one in checked if one != mark), mark])
+
+
+def _is_right(jar: Jar, file: Path) -> bool:
+    try:
+        jar.verify(file)
+    except JarCorrupt:
+        return False
+    return True
+
+
+def _throw_out_others(wanted: Iterable[Jar], store: Path) -> None:
+    """Delete cached files that are not the pinned ones, so that they are fetched again."""
+    for jar in wanted:
+        file = store / jar.path
+        if not file.is_file():
+            continue
+        try:
+            jar.verify(file)
+        except JarCorrupt as error:
+            logger.warning("%s It is thrown out, and fetched again.", str(error).split(" Delete it", maxsplit=1)[0])
+            file.unlink()
 
 
 def place(jar: Jar, source: Path, store: Path) -> None:

@@ -30,6 +30,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar: Jar) -> Path:
     monkeypatch.setattr(download.time, "sleep", lambda _seconds: None)
     monkeypatch.setenv("LAPSE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("M2_REPO", str(tmp_path / "m2"))
+    monkeypatch.setenv("LAPSE_CHECKED_JARS", "")
     return tmp_path / "cache" / "jars"
 
 
@@ -100,6 +101,31 @@ def test_truncated_file_in_the_cache_is_fetched_again(store: Path, network: Netw
     jars.jar_files("example")
     assert (store / PATH).read_bytes() == CONTENT
     assert network.calls == 1
+
+
+def test_a_cached_file_is_checked_by_content_once_for_each_tree_of_processes(
+    store: Path, network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    jars.jar_files("example")
+    (store / PATH).write_bytes(CONTENT[::-1])  # of the same size
+    jars.jar_files("example")
+    assert network.calls == 1, "the tree has checked it"
+    monkeypatch.delenv("LAPSE_CHECKED_JARS")  # another tree
+    jars.jar_files("example")
+    assert (store / PATH).read_bytes() == CONTENT
+    assert network.calls == 2
+    assert "is not the pinned file" in caplog.text
+    monkeypatch.setenv("LAPSE_CHECKED_JARS", "example /another/cache")
+    (store / PATH).write_bytes(CONTENT[::-1])
+    jars.jar_files("example")
+    assert network.calls == 3, "another cache says nothing of this one"
+
+
+def test_a_full_cache_need_not_be_writable(store: Path, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars.jar_files("example")
+    monkeypatch.delenv("LAPSE_CHECKED_JARS")
+    monkeypatch.setattr(jars, "locked", lambda _path: pytest.fail("it locked, which takes a write"))
+    assert jars.jar_files("example") == [store / PATH]
 
 
 def test_corrupt_download_is_refused(store: Path, network: Network) -> None:
