@@ -16,6 +16,7 @@ from lapse_client.error import (
     EntityDeleted,
     InvalidPublication,
     LapseError,
+    OtherEventLoop,
     PublishFailed,
     UnknownEntity,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "InvalidPublication",
     "LapseError",
     "Moment",
+    "OtherEventLoop",
     "PublishFailed",
     "Publisher",
     "Queue",

@@ -32,6 +32,7 @@ class Acknowledgments:
         self._lock = threading.Lock()
         self._batches = [SettlementBatch() for _ in shards]
         self._since_ms = [0.0] * len(shards)
+        self._closed = False
 
     def grow(self, count: int) -> None:
         """Make room for more shards, before they are among the subscription's."""
@@ -39,8 +40,17 @@ class Acknowledgments:
             self._batches += [SettlementBatch() for _ in range(count)]
             self._since_ms += [0.0] * count
 
-    def add(self, deliveries: Sequence[Delivery]) -> None:
+    def close(self) -> None:
+        """Send all, and take no more."""
+        with self._lock:
+            self._closed = True
+        self.flush_all()
+
+    def add(self, deliveries: Sequence[Delivery]) -> bool:
         """Collect; a shard's are sent as soon as they are enough.
+
+        Returns:
+            False after `close`: nothing was collected or marked.
 
         Raises:
             AlreadySettled: one was settled before; those in front of it are collected.
@@ -49,6 +59,8 @@ class Acknowledgments:
         shard: Shard | None = None
         try:
             with self._lock:
+                if self._closed:
+                    return False
                 for delivery in deliveries:
                     delivery.mark("acknowledge")
                     if delivery.is_barrier:
@@ -65,6 +77,7 @@ class Acknowledgments:
         finally:
             for shard in full:
                 self.flush(shard)
+        return True
 
     def flush(self, shard: Shard) -> None:
         """Send a shard's acknowledgments, however few."""

@@ -14,7 +14,10 @@ iterators are asynchronous. Deliveries are the same objects: settling one never 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import threading
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -25,6 +28,7 @@ from lapse_client import sow as sync_sow
 from lapse_client import subscriber as sync_subscriber
 from lapse_client.aio_queue import Queue
 from lapse_client.aio_reading import DeadLetterReader, history, replay
+from lapse_client.aio_start import started
 from lapse_client.arrivals import Arrivals
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
@@ -38,6 +42,7 @@ from lapse_client.error import (
     EntityDeleted,
     InvalidPublication,
     LapseError,
+    OtherEventLoop,
     PublishFailed,
     UnknownEntity,
 )
@@ -65,6 +70,7 @@ __all__ = [
     "InvalidPublication",
     "LapseError",
     "Moment",
+    "OtherEventLoop",
     "PublishFailed",
     "Publisher",
     "Queue",
@@ -87,14 +93,20 @@ T = TypeVar("T")
 class _Awakening:
     """Lets a coroutine wait for arrivals that another thread brings."""
 
-    def __init__(self, arrivals: Arrivals[Any]) -> None:
+    def __init__(self, what: str, arrivals: Arrivals[Any]) -> None:
+        self._what = what
         self._event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._arrivals = arrivals
         arrivals.on_change = self._changed
 
     async def take(self, get: Callable[[], T], timeout_s: float | None) -> T:
-        """Call `get` until it returns something, or the timeout or the end is reached."""
+        """Call `get` until it returns something, or the timeout or the end is reached.
+
+        Raises:
+            OtherEventLoop: another event loop started it.
+        """
+        self.check_loop()
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
         while True:
             self._event.clear()
@@ -109,6 +121,15 @@ class _Awakening:
             except TimeoutError:
                 continue
 
+    def check_loop(self) -> None:
+        """Do nothing in the event loop that started it.
+
+        Raises:
+            OtherEventLoop: another event loop started it.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            raise OtherEventLoop(self._what)
+
     def _changed(self) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._event.set)
@@ -120,6 +141,7 @@ class QueueSubscriber:
     def __init__(self, queue: str | re.Pattern[str], max_backlog: int = 1, **options: Any) -> None:
         self._twin = sync_subscriber.QueueSubscriber(queue, max_backlog, **options)
         self._awakening: _Awakening | None = None
+        self._working: set[asyncio.Task[Any] | None] = set()
 
     @property
     def name(self) -> str:
@@ -127,13 +149,23 @@ class QueueSubscriber:
         return self._twin.name
 
     async def start(self) -> QueueSubscriber:
-        """Subscribe; `async with` does so too."""
-        await asyncio.to_thread(self._twin.start)
-        self._awakening = _Awakening(self._twin.subscription.arrivals)
+        """Subscribe; `async with` does so too. A cancelled start leaves no subscription behind."""
+        if self._awakening is None:
+            await started(self._twin.start, self._twin.close)
+            self._awakening = _Awakening(f"the subscriber of {self._twin.queue}", self._twin.subscription.arrivals)
+        self._awakening.check_loop()
         return self
 
     async def close(self) -> None:
-        """Send what was acknowledged, give the rest back, wait for the answers."""
+        """Send what was acknowledged, give the rest back, wait for the answers.
+
+        Handlers of `run` that are at work finish first. Called by a handler, it lets `run` end, which then closes.
+        """
+        self._twin.stop()
+        if asyncio.current_task() in self._working:
+            return
+        if working := [task for task in self._working if task is not None]:
+            await asyncio.wait(working)
         await asyncio.to_thread(self._twin.close)
 
     async def __aenter__(self) -> QueueSubscriber:
@@ -162,23 +194,38 @@ class QueueSubscriber:
         return await self._wait(lambda: self._twin.subscription.receive(0.0), timeout)
 
     async def run(self, handler: Callable[[Delivery], Awaitable[object]], tasks: int = 1) -> None:
-        """Hand every delivery to a coroutine function, `tasks` at a time, until `close`.
+        """Hand every delivery to a coroutine function, `tasks` at a time, until `close`; the subscriber is closed then.
 
         A delivery that the handler leaves unsettled is acknowledged when it returns, and cancelled when it raises;
         the exception is logged, and the next delivery follows.
+
+        Raises:
+            EntityDeleted: the queue was deleted.
+            Closed: it was never started.
         """
 
         async def work() -> None:
-            async for delivery in self.messages():
-                try:
-                    async with delivery:
-                        await handler(delivery)
-                except Exception:  # noqa: BLE001  # logged, and the message comes again
-                    sync_subscriber.log.exception("the handler failed on %s; it is cancelled", delivery.bookmark)
+            task = asyncio.current_task()
+            assert task is not None
+            self._working.add(task)
+            try:
+                async for delivery in self.messages():
+                    try:
+                        async with delivery:
+                            await handler(delivery)
+                    except (Exception, asyncio.CancelledError) as error:  # logged, and the message comes again
+                        if isinstance(error, asyncio.CancelledError) and task.cancelling():
+                            raise  # it is `run` that is cancelled, not something that the handler waited for
+                        sync_subscriber.log.exception("the handler failed on %s; it is cancelled", delivery.bookmark)
+            finally:
+                self._working.discard(task)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(tasks):
-                group.create_task(work())
+        # No task group: what ends the subscription is raised as it is, as the synchronous `run` does.
+        endings = await asyncio.gather(*(work() for _ in range(tasks)), return_exceptions=True)
+        await self.close()
+        for ended in endings:
+            if ended is not None:
+                raise ended
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge many deliveries; never waits."""
@@ -240,12 +287,23 @@ class Publisher:
 class SowSubscription:
     """Updates of a SOW topic; see `lapse_client.SowSubscription`."""
 
-    def __init__(self, twin: SyncSowSubscription) -> None:
+    def __init__(self, topic: str, twin: SyncSowSubscription) -> None:
+        self._what = f"the subscription to {topic}"
         self._twin = twin
+        self._awakening: _Awakening | None = None
+        self._closed = False
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        """Warn of a subscription that nobody closed, and end it."""
+        if getattr(self, "_awakening", None) is None or self._closed:
+            return
+        warn(f"never closed: {self._what}; use `async with`", ResourceWarning, source=self, stacklevel=2)
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
+            threading.Thread(target=self._twin.close, name="lapse close", daemon=True).start()
 
     async def __aenter__(self) -> SowSubscription:
-        await asyncio.to_thread(self._twin.start)
-        self._awakening = _Awakening(self._twin.arrivals)
+        await started(self._twin.start, self._twin.close)
+        self._awakening = _Awakening(self._what, self._twin.arrivals)
         return self
 
     async def __aexit__(
@@ -255,6 +313,7 @@ class SowSubscription:
 
     async def close(self) -> None:
         """Unsubscribe and stop."""
+        self._closed = True
         await asyncio.to_thread(self._twin.close)
 
     def __aiter__(self) -> AsyncIterator[SowRecord]:
@@ -262,6 +321,8 @@ class SowSubscription:
 
     async def updates(self, timeout: float | None = None) -> AsyncIterator[SowRecord]:  # noqa: ASYNC109
         """Iterate over updates; end after `timeout` seconds without one."""
+        if self._awakening is None:
+            raise Closed(self._what)
         while taken := await self._awakening.take(lambda: self._twin.arrivals.take(1), timeout):
             yield taken[0]
 
@@ -273,7 +334,7 @@ class SowClient:
         self._twin = sync_sow.SowClient(topic, connection=connection, timeout_s=timeout_s)
 
     async def __aenter__(self) -> SowClient:
-        await asyncio.to_thread(self._twin.start)
+        await started(self._twin.start, self._twin.close)
         return self
 
     async def __aexit__(
@@ -312,12 +373,12 @@ class SowClient:
 
     def subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
         """Return updates from now on, to be opened with `async with`."""
-        return SowSubscription(self._twin.subscribe(filter, **options))
+        return SowSubscription(self._twin.topic, self._twin.subscribe(filter, **options))
 
     def sow_and_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
         """Return the current records, then updates, without a gap or a repeat between them."""
-        return SowSubscription(self._twin.sow_and_subscribe(filter, **options))
+        return SowSubscription(self._twin.topic, self._twin.sow_and_subscribe(filter, **options))
 
     def delta_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
         """Return updates from now on, changed fields only."""
-        return SowSubscription(self._twin.delta_subscribe(filter, **options))
+        return SowSubscription(self._twin.topic, self._twin.delta_subscribe(filter, **options))

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from lapse.protocol.answer import QueuedMessage
 from lapse_client import queue as sync_queue
+from lapse_client.aio_start import started
 from lapse_client.connection import Connection
 from lapse_client.delivery import Settling
 from lapse_client.settlement import SettlementResult
@@ -21,7 +22,7 @@ class Queue:
 
     async def start(self) -> Queue:
         """Connect; `async with` does so too."""
-        await asyncio.to_thread(self._twin.start)
+        await started(self._twin.start, self._twin.close)
         return self
 
     async def close(self) -> None:

@@ -31,6 +31,9 @@ from lapse_client.shard import Shard
 
 log = logging.getLogger("lapse_client")
 
+_PURGE_S: Final = 1.0
+"""How long the reports of commands that were given up are waited for, s."""
+
 MOST_AT_ONCE: Final = 5_000
 """Records taken from librdkafka in one go."""
 
@@ -142,7 +145,9 @@ class Channel(Generic[T]):
         self._stopping.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        self._producer.flush(METADATA_TIMEOUT_S)
+        if self._producer.flush(METADATA_TIMEOUT_S):
+            self._producer.purge()  # what Kafka did not take fails, so that whoever sent it is told
+            self._producer.flush(_PURGE_S)
         self._producer.close()
         self._consumer.close()
         self._abandon(Closed("the channel"))

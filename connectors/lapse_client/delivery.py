@@ -186,14 +186,22 @@ class Delivery:
         """
         self._settler.command("renew", (self,), delay_ms=None, lease_ms=lease_ms)
 
-    def mark(self, how: Settling) -> None:
-        """Note how it is being settled.
+    def check_unsettled(self) -> None:
+        """Do nothing for a delivery that may still be settled.
 
         Raises:
             AlreadySettled: it was settled before.
         """
         if self.settled_as:
             raise AlreadySettled(self.bookmark, self.settled_as)
+
+    def mark(self, how: Settling) -> None:
+        """Note how it is being settled.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self.check_unsettled()
         if how != "renew":
             self.settled_as = how
 

@@ -9,7 +9,8 @@ LapseError
 ├── EntityDeleted          the queue or SOW topic was deleted while it was used
 ├── AnswerTimeout          no shard answered in time (also a TimeoutError)
 ├── AlreadySettled         this delivery was settled before
-└── Closed                 the object is closed, or was never started
+├── Closed                 the object is closed, or was never started
+└── OtherEventLoop         the object was started in another event loop (also a RuntimeError)
 """
 
 from __future__ import annotations
@@ -119,3 +120,13 @@ class Closed(LapseError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is closed; open it with `with`, or call start(), and use it before close()")
+
+
+class OtherEventLoop(LapseError, RuntimeError):
+    """The object was started in another event loop."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} belongs to the event loop that started it. Open one in each loop, inside the coroutine that "
+            "`asyncio.run` gets, or do all the work in one loop"
+        )

@@ -12,6 +12,9 @@ from lapse.protocol.command import Command
 SETTLED: Final = "settled"
 ALREADY_SETTLED: Final = "already_settled"
 
+NOT_SENT: Final = "not_sent"
+"""The client's own result: the subscriber was closed, or Kafka did not take the command."""
+
 MOST_RANGES: Final = 5_000
 """Ranges in one command; more go into a second one, so that no command exceeds Kafka's record size."""
 
@@ -22,7 +25,7 @@ class SettlementResult(NamedTuple):
     Attributes:
         messages: which ones.
         result: `settled`, `already_settled`, `not_leased`, `not_holder`, `stale`, `time_limit`, `scheduled`,
-            `unknown`, `transferring`.
+            `unknown`, `transferring`; or `not_sent`: the client was closed, or Kafka did not take the command.
     """
 
     messages: BookmarkRange

@@ -18,7 +18,7 @@ from lapse_client.arrivals import Arrivals
 from lapse_client.channel import Channel, Fields, forgotten
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
-from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
+from lapse_client.error import AnswerTimeout, Closed, CommandFailed, LapseError
 from lapse_client.shard import Shard
 from lapse_client.sow_record import SowRecord, read
 
@@ -85,18 +85,29 @@ class SowSubscription:
         Raises:
             CommandFailed: a shard refused, for instance the filter.
             AnswerTimeout: no worker answered.
+            Closed: it was closed, perhaps meanwhile.
         """
+        entity = self._channel.shards[0].entity
+        if self._closing:
+            raise Closed(f"the subscription to {entity}")
         self._channel.start()
-        for shard in self._channel.shards:
-            self._subscribe(shard)
-        self._confirmed.wait(self._timeout_s)
-        error = self._error
-        if error is None and self._unconfirmed:
-            error = AnswerTimeout(self._channel.shards[0].entity, self._manner, self._unconfirmed, self._timeout_s)
-        if error is not None:
-            self._closing = True
+        try:
+            for shard in self._channel.shards:
+                self._subscribe(shard)
+            self._confirmed.wait(self._timeout_s)
+            if self._error is not None:
+                raise self._error
+            if self._closing:
+                raise Closed(f"the subscription to {entity}")
+            if self._unconfirmed:
+                raise AnswerTimeout(entity, self._manner, self._unconfirmed, self._timeout_s)
+        except BaseException:  # Ctrl-C, too
+            if not self._closing:
+                self._closing = True
+                for shard in self._channel.shards:  # what answers late shall not send updates to nobody
+                    self._channel.send(shard, self._command("unsubscribe", answer="none"))
             self._channel.close()
-            raise error
+            raise
         return self
 
     def close(self) -> None:
@@ -104,6 +115,7 @@ class SowSubscription:
         if self._closing:
             return
         self._closing = True
+        self._confirmed.set()
         if self._error is None:
             try:
                 leave = self._command("unsubscribe")

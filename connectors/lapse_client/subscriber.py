@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Literal
@@ -22,6 +25,9 @@ log = logging.getLogger("lapse_client")
 
 LOOK_EVERY_S: Final = 5.0
 """How often queues are looked for that match a regular expression and came later."""
+
+_LEFT_S: Final = 5.0
+"""How long the answers to the end of a subscriber that nobody closed are waited for, s."""
 
 Handler = Callable[[Delivery], object]
 
@@ -90,6 +96,8 @@ class QueueSubscriber:
         self._timeout_s = timeout_s
         self._on_refused = on_refused
         self._subscription: Subscription | None = None
+        self._starting: Subscription | None = None
+        self._closed = False
         self._handlers: set[int] = set()
         self._idle = threading.Event()
         self._idle.set()
@@ -112,21 +120,51 @@ class QueueSubscriber:
         if self._subscription is None:
             by_pattern = isinstance(self.queue, re.Pattern)
             subscription = Subscription(self._connection, self._queues(), self.terms, self._on_refused, by_pattern)
-            subscription.start(self._timeout_s)
-            self._subscription = subscription
+            self._starting = subscription
+            try:
+                if self._stopping.is_set():
+                    subscription.give_up()
+                subscription.start(self._timeout_s)
+                self._subscription = subscription
+            finally:
+                self._starting = None
             if isinstance(self.queue, re.Pattern):
-                threading.Thread(target=self._look_out, args=(self.queue,), name="lapse look-out", daemon=True).start()
+                looking = (weakref.ref(self), self.queue, self._stopping)
+                threading.Thread(target=_look_out, args=looking, name="lapse look-out", daemon=True).start()
         return self
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        """Warn of a subscriber that nobody closed, and give back what it holds."""
+        subscription = getattr(self, "_subscription", None)
+        if subscription is None or self._closed:
+            return
+        self._stopping.set()
+        warn(f"never closed: {self!r}; use `with`, or call close()", ResourceWarning, source=self, stacklevel=2)
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
+            threading.Thread(target=subscription.close, args=(_LEFT_S,), name="lapse close", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"<subscriber {self.name} of {self.queue}>"
+
+    def stop(self) -> None:
+        """Hand out no more; what was handed out can still be settled until `close`, which is still due."""
+        self._stopping.set()
+        if (starting := self._starting) is not None:
+            starting.give_up()
+        if self._subscription is not None:
+            self._subscription.stop()
 
     def close(self) -> None:
         """Send what was acknowledged, give the rest back, wait for the answers; from any thread, twice if you like.
 
         Handlers of `run` that are at work finish first. Called by a handler, it lets `run` end, which then closes.
+        A `start` that is under way in another thread ends with `Closed`, and leaves no subscription behind. What is
+        settled later is not sent: the log and `on_refused` tell, and `settle(wait=True)` raises `Closed`.
         """
+        self.stop()
         if self._subscription is None:
             return
-        self._stopping.set()
-        self._subscription.stop()
+        self._closed = True
         if threading.get_ident() not in self._handlers:
             self._idle.wait()
             self._subscription.close(self._timeout_s)
@@ -238,12 +276,18 @@ class QueueSubscriber:
             AlreadySettled: one of them was settled before.
             AnswerTimeout: a shard did not answer; whether it settled is not known.
             CommandFailed: a shard refused the command as a whole.
+            Closed: with `wait`, after `close`; the deliveries are not settled then.
         """
         subscription = self.subscription
         asked = subscription.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, answer=wait)
         if not asked:
             return []
-        answers = subscription.channel.ask(asked, self._timeout_s)
+        try:
+            answers = subscription.channel.ask(asked, self._timeout_s)
+        except Closed:
+            for delivery in deliveries:
+                delivery.settled_as = ""
+            raise
         for answer in answers:
             subscription.note_renewal(answer, deliveries)
         return [result for answer in answers for result in results(answer)]
@@ -272,15 +316,14 @@ class QueueSubscriber:
             raise UnknownEntity("queue that matches", self.queue.pattern, known)
         return [(name, self._connection.shards("queue", name)) for name in matching]
 
-    def _look_out(self, pattern: re.Pattern[str]) -> None:
-        """Join queues that come later and match (Q3)."""
-        while not self._stopping.wait(LOOK_EVERY_S):
-            try:
-                for name in self._connection.queues():
-                    if pattern.fullmatch(name) and self.subscription.may_join(name):
-                        self.subscription.join(name, self._ends(name))
-            except (LapseError, KafkaException) as error:
-                log.info("could not look for further queues: %s", error)
+    def look_for(self, pattern: re.Pattern[str]) -> None:
+        """Join queues that came later and match (Q3)."""
+        try:
+            for name in self._connection.queues():
+                if pattern.fullmatch(name) and self.subscription.may_join(name):
+                    self.subscription.join(name, self._ends(name))
+        except (LapseError, KafkaException) as error:
+            log.info("could not look for further queues: %s", error)
 
     def _ends(self, queue: str) -> list[TopicPartition]:
         """Where the deliveries of a queue end now; its topics may be about to go, so nobody else waits for this."""
@@ -290,6 +333,16 @@ class QueueSubscriber:
             return [log_end(consumer, self._connection.deliveries(queue), partition) for partition in range(shards)]
         finally:
             consumer.close()
+
+
+def _look_out(looked_for: weakref.ref[QueueSubscriber], pattern: re.Pattern[str], stopping: threading.Event) -> None:
+    """Look for further queues until the subscriber is closed, or nobody has it any more."""
+    while not stopping.wait(LOOK_EVERY_S):
+        subscriber = looked_for()
+        if subscriber is None:
+            return
+        subscriber.look_for(pattern)
+        del subscriber
 
 
 def _handle(handler: Handler, delivery: Delivery) -> None:

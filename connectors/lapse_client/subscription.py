@@ -14,6 +14,7 @@ from confluent_kafka import Message, TopicPartition
 
 from lapse.protocol import header, prefetch
 from lapse.protocol.answer import Answer, Settlement
+from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.reference import KIND
 from lapse_client.acknowledgments import Acknowledgments
@@ -23,9 +24,9 @@ from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.credit import Credits, Grant
 from lapse_client.delivery import Delivery, Settling
-from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
+from lapse_client.error import AnswerTimeout, Closed, CommandFailed, LapseError
 from lapse_client.referenced import RecordReader, Referenced
-from lapse_client.settlement import SettlementBatch, SettlementResult, chunks, results
+from lapse_client.settlement import NOT_SENT, SettlementBatch, SettlementResult, chunks, results
 from lapse_client.shard import Shard
 from lapse_client.terms import Terms
 
@@ -39,6 +40,9 @@ _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 
 DISMANTLING_MS: Final = 10_000.0
 """How long the topics of a deleted queue may still be there; it is not joined again before."""
+
+_SHOWN: Final = 5
+"""Ranges that a line of the log names."""
 
 RESEND_MS: Final = 15_000.0
 """A `subscribe` without an answer for so long is sent again."""
@@ -75,6 +79,8 @@ class Subscription:
         self.channel.ours.add(terms.name.encode())
         self._on_refused = on_refused
         self._lock = threading.Lock()
+        self._gate = threading.RLock()
+        """Held while a settlement is sent, and while the end is noted: what is sent is sent before the end."""
         self._shards = self.channel.shards
         self._heartbeat_timeout_ms = terms.heartbeat_timeout_ms or _HEARTBEAT_TIMEOUT_MS
         self._told_ms: int | None = None
@@ -91,6 +97,7 @@ class Subscription:
         """Names of the queues that are subscribed to, or about to be."""
         self._left_at_ms: dict[str, float] = {}
         self._stopped = False
+        self._started = False
         self._closing = False
         self._advised: set[str] = set()
 
@@ -103,17 +110,27 @@ class Subscription:
             ConnectionFailed: no broker answered.
         """
         self.channel.start()
-        self._confirmed.wait(timeout_s)
-        error = self._error
-        if error is None and self._unconfirmed:
-            late = [self._shards[index] for index in sorted(self._unconfirmed)]
-            error = AnswerTimeout(late[0].entity, "subscribe", [shard.partition for shard in late], timeout_s)
-        if error is not None:
+        try:
+            self._confirmed.wait(timeout_s)
+            with self._gate:
+                if self._error is not None:
+                    raise self._error
+                if self._unconfirmed:
+                    late = [self._shards[index] for index in sorted(self._unconfirmed)]
+                    raise AnswerTimeout(late[0].entity, "subscribe", [shard.partition for shard in late], timeout_s)
+                self._started = True
+        except BaseException:  # Ctrl-C, too
             self._closing = True
             for shard in self._shards:  # whatever answers late shall not hold leases for nobody
                 self.channel.send(shard, self._command("unsubscribe", answer="none"))
             self._close_channel()
-            raise error
+            raise
+
+    def give_up(self) -> None:
+        """End a `start` that is under way: it raises `Closed`, and leaves no subscription behind; from any thread."""
+        with self._gate:
+            if not self._started:
+                self.failed(Closed(f"the subscriber of {', '.join(sorted(self.queues))}"))
 
     def may_join(self, queue: str) -> bool:
         """Whether a queue is new; one that was deleted is, once its topics had the time to go."""
@@ -141,9 +158,10 @@ class Subscription:
         if self._closing:
             return
         self.stop()
-        self._closing = True
+        with self._gate:
+            self._closing = True
+        self._acknowledgments.close()
         if self._error is None:
-            self.flush()
             leave = [(shard, self._command("unsubscribe")) for shard in self._shards if not shard.gone]
             try:
                 self.channel.ask(leave, timeout_s)
@@ -183,8 +201,12 @@ class Subscription:
         return taken[0] if taken else None
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Collect acknowledgments; a shard's are sent when they are enough, or old enough."""
-        self._acknowledgments.add(deliveries)
+        """Collect acknowledgments; a shard's are sent when they are enough, or old enough.
+
+        Once the subscription has ended, they are reported as not sent, and not marked as settled.
+        """
+        if not self._acknowledgments.add(deliveries):
+            self._ended("acknowledge", deliveries)
 
     def flush(self) -> None:
         """Send all acknowledgments that were collected."""
@@ -210,7 +232,20 @@ class Subscription:
 
         Returns:
             The commands that still have to be sent: none unless `answer`.
+
+        Raises:
+            AlreadySettled: one of them was settled before.
+            Closed: with `answer`, once the subscription has ended. Without it, they are reported as not sent.
         """
+        with self._gate:
+            if not self._over:
+                return self._settle(how, deliveries, delay_ms, lease_ms, answer)
+        self._ended(how, deliveries, raising=answer)
+        return []
+
+    def _settle(
+        self, how: Settling, deliveries: Sequence[Delivery], delay_ms: int | None, lease_ms: int | None, answer: bool
+    ) -> list[tuple[Shard, Command]]:
         asked: list[tuple[Shard, Command]] = []
         for shard, group in _by_shard(how, deliveries).items():
             batch = SettlementBatch()
@@ -226,6 +261,7 @@ class Subscription:
                     self._too_late(shard, how, bookmarks)
                     continue
                 future = self.channel.send(shard, command)
+                self._tell_failure(how, bookmarks, future)
                 if how == "renew":
                     future.add_done_callback(lambda done, group=group: self._renewed(done, group))  # type: ignore[misc]
             if how != "renew":
@@ -317,6 +353,39 @@ class Subscription:
         settlements = tuple(Settlement(bookmarks=text, result="already_settled") for text in bookmarks)
         self.refused(shard, Answer(id="", command=how, status="ok", settlements=settlements))
 
+    @property
+    def _over(self) -> bool:
+        return self._closing or self._error is not None
+
+    def _ended(self, how: str, deliveries: Iterable[Delivery], raising: bool = False) -> None:
+        """Tell of a settlement that comes after the end; the deliveries stay unsettled."""
+        batch = SettlementBatch()
+        for delivery in deliveries:
+            delivery.check_unsettled()
+            if not delivery.is_barrier:
+                batch.add(delivery.place, delivery.token)
+        if raising:
+            raise self._error or Closed(f"the subscriber of {', '.join(sorted(self.queues))}")
+        self._not_sent(how, batch.take(), "the subscriber is closed; settle before close()")
+
+    def _tell_failure(self, how: str, bookmarks: Sequence[str], future: Future[Answer]) -> None:
+        """Tell of a settlement that Kafka does not take."""
+
+        def done(sent: Future[Answer]) -> None:
+            if not sent.cancelled() and (error := sent.exception()) is not None:
+                self._not_sent(how, bookmarks, error)
+
+        future.add_done_callback(done)
+
+    def _not_sent(self, how: str, bookmarks: Sequence[str], why: object) -> None:
+        if not bookmarks:
+            return
+        shown = ", ".join(bookmarks[:_SHOWN]) + (f" and {len(bookmarks) - _SHOWN} more" if bookmarks[_SHOWN:] else "")
+        log.warning("%s of %s was not sent; they come again when their leases end: %s", how, shown, why)
+        if self._on_refused is not None:
+            for text in bookmarks:
+                self._on_refused(SettlementResult(BookmarkRange.parse(text), NOT_SENT))
+
     def tick(self) -> float:
         """Send what is due: acknowledgments, credits, heartbeats (from `Channel`)."""
         now_ms = elapsed_ms()
@@ -347,7 +416,9 @@ class Subscription:
 
     def failed(self, error: BaseException) -> None:
         """Let takers know (from `Channel`)."""
-        self._error = self._error or error
+        with self._gate:
+            self._error = self._error or error
+        self._acknowledgments.close()
         self._confirmed.set()
         self.arrivals.end(self._error)
 
@@ -360,7 +431,8 @@ class Subscription:
             self._too_late(shard, "acknowledge", ranges)
             return
         for bookmarks in chunks(ranges):
-            self.channel.send(shard, self._command("acknowledge", bookmarks=bookmarks, answer="errors"))
+            future = self.channel.send(shard, self._command("acknowledge", bookmarks=bookmarks, answer="errors"))
+            self._tell_failure("acknowledge", bookmarks, future)
         with self._lock:
             self._credits.settled(shard.index, count, elapsed_ms())
 

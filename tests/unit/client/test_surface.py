@@ -28,6 +28,7 @@ def test_the_public_surface_is_this() -> None:
         *(
             "LapseError",
             "Moment",
+            "OtherEventLoop",
             "PublishFailed",
             "Publisher",
             "Queue",
