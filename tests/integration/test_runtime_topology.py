@@ -76,6 +76,23 @@ def test_apply_creates_what_is_missing_and_doing_it_again_changes_nothing(deploy
     assert topics_of(here) == expected
 
 
+@pytest.mark.feature("D4", "C27")
+def test_apply_makes_queues_over_dead_letters_as_they_have_to_be_at_once(deploy: Deploy) -> None:
+    """The letter topics are made in the same run: their shape and their limit count as they will be."""
+    queues = {
+        "q": {"partitions": 3},
+        "graves": {"topics": ["dlq.q{}"]},
+        "deeper": {"topics": ["dlq.graves{}"]},
+        "all": {"topic_pattern": r"dlq\.q{}", "default_publish_target": "dlq.q{}"},
+    }
+    here = deploy(queues)
+    assert here.lapse("apply", "--yes").returncode == 0
+    assert topics_of(here)[f"lapse.{here.name('deeper')}.commands"] == 3
+    again = here.lapse("apply", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == {"created": [], "changed": [], "granted": [], "differences": []}
+
+
 @pytest.mark.feature("C24", "C32")
 def test_check_the_worker_and_the_client_warn_of_prefetching_against_few_deliveries(
     deploy: Deploy, caplog: pytest.LogCaptureFixture

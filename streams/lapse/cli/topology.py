@@ -63,21 +63,19 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     """
     _, cluster, topology = _look(config)
     differences = topology.differences()
-    missing = [one.create for one in differences if one.create is not None]
+    # An entity that cannot be served whatever is created is left alone; the others are not kept waiting for it (C81).
+    stuck = [one for one in differences if not one.mended]
+    alone = {name for one in stuck for name in one.bars}
+    missing = [one.create for one in differences if one.create is not None and one.create.entity not in alone]
     low = [one for one in differences if one.alter]
     shut = [one for one in differences if one.grants]
-    stuck = [one for one in differences if not one.mended]
     if not as_json:
         if not differences:
             click.echo("Nothing to do: the cluster fits.")
         else:
             _show(differences)
-    if stuck:
-        if as_json:
-            click.echo(_told([], [], [], differences))
-        raise click.ClickException(f"{len(stuck)} of these cannot be mended by lapse; nothing was changed")
     what = f"{len(missing)} topics, change {len(low)}{f', give rights to {len(shut)}' if shut else ''}"
-    if differences and not yes and not as_json:
+    if (missing or low or shut) and not yes and not as_json:
         click.confirm(f"Create {what}?", abort=True)
     try:
         cluster.create(missing)
@@ -89,10 +87,13 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
         created = [topic.name for topic in missing]
         changed = [one.topic for one in low]
         click.echo(_told(created, changed, [one.topic for one in shut], differences))
-    elif differences:
+    elif missing or low or shut:
         click.echo(
             f"Created {len(missing)} topics, changed {len(low)}{f', gave rights to {len(shut)}' if shut else ''}."
         )
+    if stuck:
+        done = "the others are done" if missing or low or shut else "nothing was changed"
+        raise click.ClickException(f"{len(stuck)} of these cannot be mended by lapse; {done}")
 
 
 @click.command()

@@ -49,6 +49,7 @@ class LapseApp(faust.App):
         dismantling: takes out what was deleted.
         not_served: entities of the configuration that were deleted before.
         users: what the log says of users at start (X4).
+        barred: entities that cannot be served as the cluster is, and why (C52).
     """
 
     entities: dict[str, Entity]
@@ -60,6 +61,8 @@ class LapseApp(faust.App):
     dismantling: Dismantling
     not_served: list[str]
     users: str
+    barred: dict[str, list[str]]
+    _renewing: asyncio.Lock
     _beside: set[asyncio.Task[None]]
 
     async def on_start(self) -> None:
@@ -69,6 +72,10 @@ class LapseApp(faust.App):
             logger.warning("%s", told)
         if self.not_served:
             logger.warning("Not served: %s", _was_deleted(self.not_served))
+        for name, why in self.barred.items():
+            logger.warning(
+                "%s cannot be served: %s. Run `lapse apply`, and start the workers again", name, "; ".join(why)
+            )
         await self.services.start()
         host, port = self.metrics_address
         if port:
@@ -79,14 +86,30 @@ class LapseApp(faust.App):
 
     async def pause_shards(self, *_: Any, **__: Any) -> None:
         """Hold every shard still: the group rebalances, and they may belong to others soon."""
-        for runner in self._runners():
-            await runner.pause()
+        async with self._renewing:
+            for runner in self._runners():
+                await runner.pause()
 
     async def resume_shards(self, *_: Any, **__: Any) -> None:
         """Let the shards that stayed go on."""
         for runner in self._runners():
             runner.resume()
         self.beside(self.dismantling.withdraw())
+
+    async def renew(self, entity: Entity) -> None:
+        """Take the shards of an entity over anew: a topic that it reads, or writes to, is another one now.
+
+        Not while the group rebalances: the shards may be another worker's then. A rebalance waits for the end of this.
+        """
+        tables = self.tables
+        assert isinstance(tables, SelfRestoredTables)
+        async with self._renewing, tables.still() as open_:
+            if open_ and not self.rebalancing and self.entities.get(entity.name) is entity:
+                logger.warning("%s: its topics have changed; its shards are taken over anew", entity.name)
+                try:
+                    await entity.renew()
+                except Exception as error:  # noqa: BLE001  # crash-only
+                    end_process(f"{entity.name}: its shards could not be taken over anew: {error}", error)
 
     def beside(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside the shards."""
@@ -136,7 +159,8 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     topology = topology.without(deleted)
     if deleted and not topology.config.queue and not topology.config.sow:
         raise TopologyError(f"there is nothing to run: {_was_deleted(deleted)}")
-    topology.require()
+    barred = topology.barred()
+    topology = topology.servable()
     worker = config.lapse
     session_s = worker.session_timeout / 1000
     brokers = ";".join(f"kafka://{server.strip()}" for server in worker.brokers.split(","))
@@ -172,7 +196,9 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app._transport = BatchTransport(app.conf.broker_consumer, app)
     admin = {"bootstrap.servers": worker.brokers, **security.for_librdkafka(config.security)}
     app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, admin, worker.standby)
-    app.warnings = warnings(topology)
+    app.warnings = [*topology.missing(), *warnings(topology)]
+    app.barred = barred
+    app._renewing = asyncio.Lock()
     confluent.configure(worker.schema_ids)
     app.entities = {}
     app._beside = set()
@@ -181,19 +207,19 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     for name in deleted:
         remove_copies(Path(str(app.conf.tabledir)), name)
     for name, queue in topology.config.queue.items():
-        letters = topology.existing.get(queue.dead_letter_topic(name), 1)
         target = config.forward_topic(name)
-        forward = None if target is None else (target, topology.existing[target])
-        app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, letters, forward)
+        app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, target)
     for name, sow in topology.config.sow.items():
-        letters = topology.existing.get(sow.dead_letter_topic(name), 1)
         most_bytes = topology.record_bytes(name)
-        app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, letters, most_bytes)
-    app.log_watch = LogWatch(app._runners, app.services.topic_ids, app.services.log_reader)
+        app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, most_bytes)
+    app.log_watch = LogWatch(
+        lambda: list(app.entities.values()), app.renew, app.services.topic_ids, app.services.log_reader
+    )
     app.metrics = MetricsServer(app.entities, app.services.clock)
     app.metrics_address = worker.metrics_host, worker.metrics_port
     _guard(app, config)
     for entity in app.entities.values():
+        entity.expect(topology.existing)
         entity.declare(app, f"lapse-{worker.store}://")
         entity.on_end = lambda one: app.beside(app.dismantling.dismantle(one))
     app.on_partitions_revoked.connect(app.pause_shards, weak=False)

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from lapse.runtime.recovery_point import begin_offsets
 from lapse.runtime.rule_process import RuleProcess
 from lapse.runtime.runner import Runner
 from lapse.runtime.store import JournalStore
-from lapse.runtime.topic_id import KnownTopics, TopicIds
+from lapse.runtime.topic_id import KnownTopics, Shape, TopicIds
+from lapse.runtime.topology import Role, without
 from lapse.runtime.under_way import UnderWay
 from lapse.runtime.watch import Watch
 
@@ -119,6 +120,16 @@ class Entity(ABC):
         self.partitions = partitions
         self.services = services
         self.runners: dict[int, Runner] = {}
+        self.apart = False
+        """Whether shards read their topics by themselves from their next take-over on: Faust cannot bring them, for
+        they are missing, were created again, or have another number of partitions (C52, C81)."""
+        self.shapes: dict[str, Shape] = {}
+        """What the underlying topics and the targets were at the last look."""
+        self._renewed = False
+        self._lacking: set[str] = set()
+        self._missed: set[str] = set()
+        self._letter_partitions = 0
+        """Over so many its shards spread their letters."""
         self._feeders: dict[int, Feeder] = {}
         self.caller = (
             None if config.on_expire is None else RuleProcess(name, config.on_expire, config.on_expire_timeout)
@@ -144,7 +155,7 @@ class Entity(ABC):
             value_type=bytes,
         )
         commands = names.commands(self.name)
-        topics = [commands] if self.fed else [*self.config.underlying(self.name), commands]
+        topics = [commands] if self.fed or self.apart else [*self.config.underlying(self.name), commands]
         source = app.topic(*topics, key_serializer="raw", value_serializer="raw", partitions=self.partitions)
 
         async def receive(stream: Any) -> None:
@@ -156,7 +167,8 @@ class Entity(ABC):
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Pass a batch on to its shard."""
         runner = self.runners.get(tp.partition)
-        if runner is not None:
+        feeder = self._feeders.get(tp.partition)
+        if runner is not None and (feeder is None or not feeder.reads(tp)):
             runner.receive(tp, records)
 
     # What the store asks of its owner
@@ -229,6 +241,8 @@ class Entity(ABC):
     async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
         """Build the shard from its changelog and start to run it."""
         commands = TP(names.commands(self.name), partition)
+        self._note(await self.services.topic_ids.shapes(self.targets))
+        self._letter_partitions = self.letter_partitions()
         feeder = await self._feeder(partition)
         progress = changelog.progress()
         known: dict[str, Any] = {} if progress is None else orjson.loads(progress)
@@ -265,7 +279,8 @@ class Entity(ABC):
             on_laid_down=self._laid_down,
         )
         if feeder is not None:
-            feeder.begin(runner, {tp: positions[tp] or 0 for tp in sources})
+            fed = [*sources, commands] if self._renewed else sources
+            feeder.begin(runner, {tp: positions[tp] or 0 for tp in fed})
             self._feeders[partition] = feeder
         await runner.start()
         self.runners[partition] = runner
@@ -282,6 +297,70 @@ class Entity(ABC):
             for tp in runner.sources:
                 await self.services.log_reader.release(tp.topic, tp.partition)
                 await self.services.aside_reader.release(tp.topic, tp.partition)
+
+    @property
+    def targets(self) -> dict[str, Role]:
+        """Topics of the user's that the entity names, and what for: each is looked at (C81)."""
+        letters = self.config.dead_letter_topic(self.name)
+        targets = {letters: Role.DEAD_LETTERS} if letters else {}
+        return {**targets, **dict.fromkeys(self.config.underlying(self.name), Role.UNDERLYING)}
+
+    def expect(self, existing: Mapping[str, int]) -> None:
+        """Know, before the start, which topics there are: what is told then is not told again."""
+        self._lacking = {topic for topic in self.targets if topic not in existing}
+        underlying = self.config.underlying(self.name)
+        self.apart = not self.fed and any(existing.get(topic) != self.partitions for topic in underlying)
+
+    async def renew(self) -> None:
+        """Take all shards over anew that are here; from now on they read everything by themselves."""
+        self.apart = self._renewed = True
+        await self._store().renew()
+
+    def attend(self, shapes: Mapping[str, Shape]) -> bool:
+        """Hear what the topics are now that the entity names; say what is missing, once.
+
+        Returns:
+            whether its shards have to be taken over anew to have what is there.
+        """
+        missing = {topic for topic in self.targets if topic not in shapes}
+        for topic in sorted((missing & self._missed) - self._lacking):  # a broker that starts may not know all
+            logger.warning("%s: %s", self.name, without(self.targets[topic], topic))
+        for topic in sorted(self._lacking - missing):
+            logger.warning("%s: topic %s is there now, and is taken up", self.name, topic)
+        self._lacking, self._missed = missing & (self._lacking | self._missed), missing
+        self._note(shapes)
+        return self._takes_up()
+
+    def _takes_up(self) -> bool:
+        """Whether something is there that a shard can only take up when it is taken over anew."""
+        if 0 < self.letter_partitions() < self._letter_partitions:
+            return True
+        underlying = (self.shapes.get(topic) for topic in self.config.underlying(self.name))
+        grown = any(shape is not None and shape.partitions != self.partitions for shape in underlying)
+        return grown and not self.fed and bool(self.runners.keys() - self._feeders.keys())
+
+    def _note(self, shapes: Mapping[str, Shape]) -> None:
+        self.shapes = {topic: shapes[topic] for topic in self.targets if topic in shapes}
+        if self.fed or self.apart:
+            return
+        for topic in self.config.underlying(self.name):
+            shape = shapes.get(topic)
+            if shape is None or shape.partitions != self.partitions:
+                self.apart = True
+                if shape is not None:
+                    logger.warning(
+                        "%s: topic %s has %d partitions, and it has %d shards; what was served goes on. `lapse check` "
+                        "says what to do",
+                        self.name,
+                        topic,
+                        shape.partitions,
+                        self.partitions,
+                    )
+
+    def letter_partitions(self) -> int:
+        """How many partitions the dead-letter topic has; 0 while it is missing."""
+        shape = self.shapes.get(self.config.dead_letter_topic(self.name))
+        return 0 if shape is None else shape.partitions
 
     def _laid_down(self, partition: int) -> None:
         """A shard of this deleted entity has written its last."""
@@ -365,14 +444,20 @@ class Entity(ABC):
         return self.config.fed
 
     async def _feeder(self, partition: int) -> Feeder | None:
-        if not self.fed:
+        if not (self.fed or self.apart):
             return None
-        topics, services = self.config.underlying(self.name), self.services
-        if isinstance(self.config, SowConfig):  # every shard reads every partition (C46)
-            return Feeder(services.connection, topics, None, 0, 1, self._consumer(), services.topic_ids)
-        pattern = self.config.pattern()
+        services, config = self.services, self.config
+        every = isinstance(config, SowConfig) and self.fed  # every shard reads every partition (C46)
         return Feeder(
-            services.connection, topics, pattern, partition, self.partitions, self._consumer(), services.topic_ids
+            services.connection,
+            config.underlying(self.name),
+            config.pattern() if isinstance(config, QueueConfig) else None,
+            0 if every else partition,
+            1 if every else self.partitions,
+            self._consumer(),
+            services.topic_ids,
+            self.partitions if isinstance(config, SowConfig) and not every else None,
+            TP(names.commands(self.name), partition) if self._renewed else None,
         )
 
     async def _known_topics(self, sources: Sequence[TP], known: dict[str, Any]) -> KnownTopics:

@@ -1,8 +1,9 @@
 """A feeder: reads the underlying topics of one shard by itself, where Faust's assignment does not fit.
 
 Faust gives a worker the same partition number of every topic that it subscribed to at start. A queue in total order
-needs all partitions at one shard; one over a pattern of topics needs topics that are created later. For these, the
-shard's owner assigns itself the partitions that are the shard's: partition `q` belongs to shard `q % shards`.
+needs all partitions at one shard; one over a pattern of topics needs topics that are created later; and one whose topic
+is missing, or has got more partitions, needs what it can have (C52, C81). For these, the shard's owner assigns itself
+the partitions that are the shard's: partition `q` belongs to shard `q % shards`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class Feeder:
         shards: how many the queue has.
         commands: Faust's consumer.
         topic_ids: tells topics apart that bear one name.
+        most: partitions from this number on belong to no shard; None = all do.
+        own_commands: where the shard's commands stand, if it reads those by itself, too: Faust does not go back to
+            where a shard is that is taken over anew without a rebalance. None = Faust brings them.
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class Feeder:
         shards: int,
         commands: Reader,
         topic_ids: TopicIds,
+        most: int | None = None,
+        own_commands: TP | None = None,
     ) -> None:
         self._settings = {
             "enable_auto_commit": False,
@@ -68,6 +74,9 @@ class Feeder:
         self._shards = shards
         self._commands = commands
         self._topic_ids = topic_ids
+        self._most = most
+        self._own_commands = own_commands
+        self._absent: set[TP] = set()
         self._consumer: AIOKafkaConsumer | None = None
         self._assigned: dict[TP, None] = {}
         self._next: dict[TP, int] = {}
@@ -86,6 +95,10 @@ class Feeder:
         self._assign(positions)
         self._task = asyncio.create_task(self._run(runner), name=f"feeder {runner.entity}-{runner.partition}")
 
+    def reads(self, tp: TP) -> bool:
+        """Whether it brings this partition, and not Faust."""
+        return tp.topic in self._topics or tp in self._assigned
+
     async def stop(self) -> None:
         """Disconnect."""
         if self._task is not None:
@@ -98,7 +111,7 @@ class Feeder:
             while True:
                 await self._look(runner)
                 assert self._consumer is not None
-                active = [TopicPartition(*tp) for tp in self._assigned if tp not in self._saturated]
+                active = [TopicPartition(*tp) for tp in self._present if tp not in self._saturated]
                 if not active:
                     await asyncio.sleep(_POLL_MS / 1000)
                     continue
@@ -106,7 +119,7 @@ class Feeder:
                 for tp, records in got.items():
                     runner.receive(TP(tp.topic, tp.partition), records)
                 for part in runner.merging:
-                    if part in self._assigned and part not in self._saturated:
+                    if part in self._present and part not in self._saturated:
                         runner.reached(part, await self._consumer.position(TopicPartition(*part)))
         except asyncio.CancelledError:
             raise
@@ -117,14 +130,34 @@ class Feeder:
         """Take in topics and partitions that were created meanwhile (Q2)."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return
-        new = [tp for tp in await self._partitions() if tp not in self._assigned]
-        if new:
-            ids = await self._topic_ids.of(tp.topic for tp in new)
-            new = [tp for tp in new if tp.topic in ids]
-            for tp in new:
-                logger.info("%s, partition %d: takes in %s:%d", runner.entity, runner.partition, tp.topic, tp.partition)
-                runner.adopt(tp, ids[tp.topic])
-            self._assign(dict.fromkeys(new, 0))
+        there = await self._partitions()
+        if self._own_commands is not None:
+            there.append(self._own_commands)
+        gone = self._present.keys() - set(there)
+        new = [tp for tp in there if tp not in self._present]
+        if not (gone or new):
+            return
+        # Asked for what is gone, the consumer would complain ten times a second (C52).
+        self._absent |= gone
+        ids = await self._topic_ids.of(tp.topic for tp in new)
+        begin: dict[TP, int] = {}
+        for tp in new:
+            # One that was created again is not what the shard knows; the log watch has the shard taken over anew.
+            if tp.topic not in ids or runner.topics.is_another(tp.topic, ids[tp.topic]):
+                continue
+            if tp in self._absent:
+                self._absent.discard(tp)
+                begin[tp] = self._next[tp]
+            else:
+                begin[tp] = runner.adopt(tp, ids[tp.topic])
+            logger.info("%s, partition %d: takes in %s:%d", runner.entity, runner.partition, tp.topic, tp.partition)
+        if gone or begin:
+            self._assign(begin)
+
+    @property
+    def _present(self) -> dict[TP, None]:
+        """What is read: what is assigned, as far as it is there."""
+        return self._assigned if not self._absent else {tp: None for tp in self._assigned if tp not in self._absent}
 
     async def _partitions(self) -> list[TP]:
         """The partitions that are the shard's."""
@@ -138,7 +171,8 @@ class Feeder:
         found: list[TP] = []
         for name in sorted(names):
             numbers = cluster.partitions_for_topic(name) or ()
-            found += [TP(name, number) for number in sorted(numbers) if number % self._shards == self._shard]
+            mine = (number for number in sorted(numbers) if number % self._shards == self._shard)
+            found += [TP(name, number) for number in mine if self._most is None or number < self._most]
         return found
 
     def _assign(self, positions: Mapping[TP, int]) -> None:
@@ -146,8 +180,9 @@ class Feeder:
         self._next.update(positions)
         self._assigned.update(dict.fromkeys(positions))
         # A new assignment forgets the positions of the old one.
-        self._consumer.assign([TopicPartition(*tp) for tp in self._assigned])
-        for tp in self._assigned:
+        present = self._present
+        self._consumer.assign([TopicPartition(*tp) for tp in present])
+        for tp in present:
             self._consumer.seek(TopicPartition(*tp), self._next[tp])
 
     # What a runner tells the consumer that feeds it
@@ -161,7 +196,8 @@ class Feeder:
 
     def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
         """What the shard has made durable; only the commands are committed, the rest is in the journal."""
-        self._commands.finished(reader, {tp: offset for tp, offset in offsets.items() if tp not in self._assigned})
+        sources = self._assigned.keys() - {self._own_commands}
+        self._commands.finished(reader, {tp: offset for tp, offset in offsets.items() if tp not in sources})
 
     def saturate(self, reader: object, tp: TP) -> None:
         """The shard cannot keep up: leave a partition out of the fetch."""
@@ -186,5 +222,7 @@ class Feeder:
         """What will be read next, markers behind the last record counted as read."""
         if tp not in self._assigned:
             return await self._commands.next_offset(tp)
+        if tp in self._absent:
+            return -1
         assert self._consumer is not None
         return int(await self._consumer.position(TopicPartition(*tp)))

@@ -41,12 +41,15 @@ class Forwarding:
         queue: where they come from.
         topic: where they go.
         partitions: how many partitions that topic has.
+
+    Attributes:
+        partitions: the same.
     """
 
     def __init__(self, queue: str, topic: str, partitions: int) -> None:
         self._queue = queue
         self._topic = topic
-        self._partitions = max(1, partitions)
+        self.partitions = max(1, partitions)
 
     def begin(self, shard: QueueShard, now_ms: int, step: Step) -> None:
         """Subscribe, for good."""
@@ -82,8 +85,8 @@ class Forwarding:
     def _partition(self, source: int, record: Any) -> int:
         """As Kafka's own producers choose by key; messages without one stay in their partition's order."""
         if record.key is None:
-            return source % self._partitions
-        return int((murmur2(record.key) & 0x7FFFFFFF) % self._partitions)
+            return source % self.partitions
+        return int((murmur2(record.key) & 0x7FFFFFFF) % self.partitions)
 
 
 def _passed_on(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:

@@ -105,9 +105,9 @@ class Inbox:
         """Tell the consumer that everything before these offsets is durable."""
         self._reader.finished(self, offsets)
 
-    def adopt(self, tp: TP) -> None:
-        """Take in one more source partition, from its beginning on."""
-        self.received[tp] = self.processed[tp] = 0
+    def adopt(self, tp: TP, offset: int) -> None:
+        """Take in one more source partition from an offset on."""
+        self.received[tp] = self.processed[tp] = offset
         self._batches[tp] = deque()
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:

@@ -1,7 +1,9 @@
-"""The log watch: notices what happens to underlying topics while nobody reads them (C40, C42).
+"""The log watch: notices what happens to the topics that entities name while nobody looks (C40, C42, C52, C81).
 
-Kafka removes old records by itself, and people delete topics. Every so often a worker asks, in one request for all of
-its shards, which topics there are and where their partitions begin.
+Kafka removes old records by itself, and people delete topics, create them, and give them partitions. Every so often a
+worker asks, in one request for all of its shards, which topics there are and where their partitions begin. What is
+missing is told once, with the entity that lacks it; an entity that needs it has its shards taken over anew once it is
+there.
 """
 
 from __future__ import annotations
@@ -9,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 
 from lapse.runtime.payload import LogReader
 from lapse.runtime.runner import Runner
-from lapse.runtime.topic_id import TopicIds
-from lapse.runtime.watch import end_process
+from lapse.runtime.topic_id import Shape, TopicIds
+
+if TYPE_CHECKING:
+    from lapse.runtime.entity import Entity
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +37,21 @@ class LogWatch:
     """Looks at the logs of all shards of a worker.
 
     Args:
-        runners: the shards, as they are now.
+        entities: of the worker, with their shards, as they are now.
+        renew: has the shards of an entity taken over anew.
         topic_ids: tells which topics there are.
         log: tells where partitions begin.
     """
 
-    def __init__(self, runners: Callable[[], Iterable[Runner]], topic_ids: TopicIds, log: LogReader) -> None:
-        self._runners = runners
+    def __init__(
+        self,
+        entities: Callable[[], Iterable[Entity]],
+        renew: Callable[[Entity], Awaitable[None]],
+        topic_ids: TopicIds,
+        log: LogReader,
+    ) -> None:
+        self._entities = entities
+        self._renew = renew
         self._topic_ids = topic_ids
         self._log = log
         self._missing: Counter[str] = Counter()
@@ -65,23 +77,33 @@ class LogWatch:
     async def look(self) -> None:
         """Look once.
 
-        The process ends where a topic was created again: a shard closes what it knows of the old one when it is taken
-        over, in the same order in which everything else happens then.
+        Where a topic was created again, its shards are taken over anew: what a shard knows of the old one is closed
+        then, in the same order in which everything else happens.
         """
-        runners = list(self._runners())
+        entities = [entity for entity in self._entities() if entity.runners]
+        runners = [runner for entity in entities for runner in list(entity.runners.values())]
         names = {runner: {*runner.topics.facts, *(tp.topic for tp in runner.sources)} for runner in runners}
-        ids = await self._topic_ids.of(name for some in names.values() for name in some)
+        targets = {topic for entity in entities for topic in entity.targets}
+        shapes = await self._topic_ids.shapes(targets.union(*names.values()))
+        replaced: set[str] = set()
         for runner, some in names.items():
-            for name in some & ids.keys():
-                if name not in runner.topics.replaced and runner.topics.is_another(name, ids[name]):
-                    end_process(
-                        f"{runner.entity}, partition {runner.partition}: topic {name} was deleted and created again; "
-                        "what is known of the old one is closed at the next start"
-                    )
-                runner.topics.learn(name, ids[name])
+            for name in some & shapes.keys():
+                if name not in runner.topics.replaced and runner.topics.is_another(name, shapes[name].id):
+                    replaced.add(runner.entity)
+                runner.topics.learn(name, shapes[name].id)
+        renewed = set()
+        for entity in entities:
+            entity.apart |= entity.name in replaced
+            if entity.attend(shapes) or entity.name in replaced:
+                renewed.add(entity.name)
+                await self._renew(entity)
+        await self._look_at_beginnings([one for one in runners if one.entity not in renewed], shapes)
+
+    async def _look_at_beginnings(self, runners: Iterable[Runner], shapes: Mapping[str, Shape]) -> None:
+        """Tell the shards where the logs begin of which they have messages."""
         held = {runner: runner.machine.held_sources() for runner in runners}
         sources = {tp for tps in held.values() for tp in tps}
-        missing = {tp.topic for tp in sources} - ids.keys()
+        missing = {tp.topic for tp in sources} - shapes.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in missing})
         begins = await self._log.begins(tp for tp in sources if tp.topic not in missing)
         begins.update({tp: _EVERYTHING for tp in sources if self._missing[tp.topic] >= _DELETED_AFTER})

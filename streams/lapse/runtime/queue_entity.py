@@ -19,6 +19,7 @@ from lapse.runtime.queue_machine import QueueMachine
 from lapse.runtime.queue_output import QueueOutput
 from lapse.runtime.shelf_file import ShelfFile
 from lapse.runtime.spill import Spill
+from lapse.runtime.topology import Role
 
 
 class QueueEntity(Entity):
@@ -29,8 +30,7 @@ class QueueEntity(Entity):
         config: its settings.
         partitions: how many shards it has.
         services: what the worker shares.
-        dead_letter_partitions: how many partitions its dead-letter topic has.
-        forward: topic that it forwards to, and how many partitions that has; None = it does not (Q21).
+        forward: topic that it forwards to; None = it does not (Q21).
     """
 
     config: QueueConfig
@@ -41,13 +41,23 @@ class QueueEntity(Entity):
         config: QueueConfig,
         partitions: int,
         services: Services,
-        dead_letter_partitions: int,
-        forward: tuple[str, int] | None = None,
+        forward: str | None = None,
     ) -> None:
         super().__init__(name, config, partitions, services)
-        self._dead_letter_partitions = dead_letter_partitions
         self._forward = forward
         self._shelves: dict[int, ShelfFile[int]] = {}
+
+    @property
+    def targets(self) -> dict[str, Role]:
+        """Topics of the user's that the queue names, and what for; that to which it forwards as well (C81)."""
+        return {**super().targets, **({} if self._forward is None else {self._forward: Role.FORWARDED})}
+
+    def _takes_up(self) -> bool:
+        found = None if self._forward is None else self.shapes.get(self._forward)
+        machines = [runner.machine for runner in self.runners.values() if isinstance(runner.machine, QueueMachine)]
+        if found is not None and any(machine.forwards_over != found.partitions for machine in machines):
+            return True
+        return super()._takes_up()
 
     def records(self) -> MutableMapping[bytes, bytes]:
         """Something empty that takes what a changelog partition holds; on disk, if that is where state may be."""
@@ -79,9 +89,10 @@ class QueueEntity(Entity):
             if tp.topic != names.commands(self.name):
                 source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
                 source.next_offset = max(source.next_offset, offset)
-        output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self._dead_letter_partitions)
+        output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20, self.services.aside_reader)
         target = self.config.publish_target(self.name)
+        found = None if self._forward is None else self.shapes.get(self._forward)
         return QueueMachine(
             settings,
             restored,
@@ -91,5 +102,5 @@ class QueueEntity(Entity):
             target,
             self.config.ordering == "total",
             self.rule(epoch, changelog),
-            None if self._forward is None else Forwarding(self.name, *self._forward),
+            None if self._forward is None or found is None else Forwarding(self.name, self._forward, found.partitions),
         )

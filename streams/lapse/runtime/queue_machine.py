@@ -17,7 +17,7 @@ from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.places import size_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Messages, Removal, Step
+from lapse.core.queue.step import Delivery, Messages, Removal, Step
 from lapse.core.reason import Reason
 from lapse.core.retirement import Phase
 from lapse.protocol import topic as names
@@ -419,10 +419,8 @@ class QueueMachine:
         effects = Effects()
         for delivery in step.deliveries:
             messages = delivery.messages
-            if self._forwarding is not None and delivery.subscription == FORWARDER:
-                records = await self._records(messages)
-                effects.before += self._forwarding.outputs(delivery, records)
-                self._forwarding.settle(self.shard, delivery, self._now_ms, step)
+            if delivery.subscription == FORWARDER:
+                await self._forward(delivery, step, write_letters)
                 continue
             if delivery.by_reference and not delivery.barrier:
                 self._payloads.passed_by(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
@@ -446,6 +444,28 @@ class QueueMachine:
         self._answers = []
         self.figures.queue_step(step)
         return effects
+
+    @property
+    def forwards_over(self) -> int:
+        """Over how many partitions messages are forwarded; 0 = they are not, as while their topic is missing (C81)."""
+        return 0 if self._forwarding is None else self._forwarding.partitions
+
+    async def _forward(self, delivery: Delivery, step: Step, write: Write) -> None:
+        """Hand messages on, and take them out of the queue once the target has them."""
+        if self._forwarding is None:
+            return  # the target went in this step; the subscription has ended, and with it the delivery
+        outputs = self._forwarding.outputs(delivery, await self._records(delivery.messages))
+        refused = await write(outputs)
+        if not refused:
+            self._forwarding.settle(self.shard, delivery, self._now_ms, step)
+            return
+        one = next(iter(refused.values()))
+        if not one.of_topic:
+            raise RuntimeError(f"cannot be forwarded: {one.why}")
+        name, partition = self.shard.settings.name, self.shard.settings.partition
+        logger.warning("%s, partition %d: forwards nothing until it can: %s", name, partition, one.why)
+        self._forwarding = None
+        self.shard.unsubscribe(FORWARDER, self._now_ms, step, one.why)
 
     async def _records(self, messages: Messages) -> list[Any | None]:
         """The records of messages, in their order; they are read in that of the log."""

@@ -166,15 +166,12 @@ class Runner:
         """The partitions of underlying topics that the shard reads."""
         return self._inbox.sources
 
-    def adopt(self, tp: TP, topic_id: str) -> None:
-        """Read one more source partition, from its beginning on."""
-        if self.topics.is_another(tp.topic, topic_id):
-            end_process(
-                f"{self.entity}, partition {self.partition}: topic {tp.topic} was deleted and created again; what is "
-                "known of the old one is closed at the next start"
-            )
+    def adopt(self, tp: TP, topic_id: str) -> int:
+        """Read one more source partition; returns from where on: its beginning, unless it was known before."""
         self.topics.learn(tp.topic, topic_id)
-        self._inbox.adopt(tp)
+        offset = self.topics.absent.pop(f"{tp.topic}:{tp.partition}", 0)
+        self._inbox.adopt(tp, offset)
+        return offset
 
     def log_begins(self, tp: TP, offset: int) -> None:
         """Learn that Kafka has removed what stood below an offset (C40)."""
@@ -503,4 +500,4 @@ class Runner:
 
     def _progress(self, processed: Mapping[TP, int]) -> tuple[bytes, bytes]:
         offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
-        return progress_key(self.epoch), orjson.dumps({**offsets, **self.topics.facts})
+        return progress_key(self.epoch), orjson.dumps({**self.topics.absent, **offsets, **self.topics.facts})

@@ -31,7 +31,6 @@ class SowEntity(Entity):
         config: its settings.
         partitions: how many shards it has.
         services: what the worker shares.
-        dead_letter_partitions: how many partitions its dead-letter topic has.
         max_record_bytes: what a record may take.
     """
 
@@ -43,11 +42,9 @@ class SowEntity(Entity):
         config: SowConfig,
         partitions: int,
         services: Services,
-        dead_letter_partitions: int,
         max_record_bytes: int,
     ) -> None:
         super().__init__(name, config, partitions, services)
-        self._dead_letter_partitions = dead_letter_partitions
         self._max_record_bytes = max_record_bytes
 
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> SowMachine:
@@ -55,7 +52,7 @@ class SowEntity(Entity):
         letters = self.config.dead_letter_topic(self.name)
         shard = SowShard(self._settings(partition))
         shard.restore(changelog.latest.items())
-        output = SowOutput(self.name, partition, epoch, letters, self._dead_letter_partitions)
+        output = SowOutput(self.name, partition, epoch, letters, self.letter_partitions())
         return SowMachine(shard, output, self.services.aside_reader.one, self.rule(epoch, changelog))
 
     def _settings(self, partition: int) -> SowSettings:

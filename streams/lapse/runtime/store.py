@@ -185,6 +185,16 @@ class JournalStore(FaustStore[Any, Any]):
             standby, self._standby = self._standby, None
             await standby.stop()
 
+    async def renew(self) -> None:
+        """Take the shards over anew that are here: what they read has changed (C42, C52, C81)."""
+        for partition in sorted(self._owned - self.owner.laid_down):
+            self._owned.discard(partition)
+            await self.owner.release(partition)
+            self._close(partition)
+            if await self.owner.exists():
+                await self._take_over(partition)
+                self._owned.add(partition)
+
     async def on_start(self) -> None:
         """Read what this worker had, until it is told what it has."""
         shards = self._head_start().shards(self.owner.partitions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 from aiokafka.errors import IllegalStateError
@@ -58,6 +59,12 @@ class SelfRestoredTables(TableManager):
         async with self._rebalancing:
             if not self._closed:
                 await super().on_rebalance(assigned, revoked, newly_assigned, generation_id)
+
+    @contextlib.asynccontextmanager
+    async def still(self) -> AsyncIterator[bool]:
+        """Have no shard taken over or given up meanwhile; False = the worker is ending."""
+        async with self._rebalancing:
+            yield not self._closed
 
     async def close(self) -> None:
         """Take over nothing any more, and wait for what is being taken over."""

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 _PATIENCE_S: Final = 15.0
+
+
+class Shape(NamedTuple):
+    """What a topic is now.
+
+    Attributes:
+        id: which one it is of its name.
+        partitions: how many it has.
+    """
+
+    id: str
+    partitions: int
 
 
 class TopicIds:
@@ -33,13 +45,21 @@ class TopicIds:
         Raises:
             KafkaException: no answer in time, or a refusal.
         """
+        return {name: shape.id for name, shape in (await self.shapes(topics)).items()}
+
+    async def shapes(self, topics: Iterable[str]) -> dict[str, Shape]:
+        """The ids of topics, and their partitions; those that do not exist are left out.
+
+        Raises:
+            KafkaException: no answer in time, or a refusal.
+        """
         names = sorted(set(topics))
         if not names:
             return {}
         if self._admin is None:
             self._admin = AdminClient(self._settings)
         asked = self._admin.describe_topics(TopicCollection(names), request_timeout=_PATIENCE_S)
-        ids: dict[str, str] = {}
+        found: dict[str, Shape] = {}
         for name, answer in asked.items():
             try:
                 described = await asyncio.wrap_future(answer)
@@ -47,8 +67,8 @@ class TopicIds:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
             else:
-                ids[name] = str(described.topic_id)
-        return ids
+                found[name] = Shape(str(described.topic_id), len(described.partitions))
+        return found
 
 
 class KnownTopics:
@@ -60,6 +80,7 @@ class KnownTopics:
 
     Attributes:
         replaced: names of topics that are others than the state knows.
+        absent: positions of partitions whose topics are missing now; they may be the same once they are there.
         facts: id of each topic, and the reign since which it is the topic of its name (0 = it always was), as the
             journal holds them; as for replaced topics, those of the old ones.
     """
@@ -67,6 +88,11 @@ class KnownTopics:
     def __init__(self, progress: Mapping[str, Any], ids: Mapping[str, str]) -> None:
         self.facts: dict[str, list[Any]] = {name: fact for name, fact in progress.items() if ":" not in name}
         self._now = dict(ids)
+        self.absent = {
+            place: int(offset)
+            for place, offset in progress.items()
+            if ":" in place and place.rpartition(":")[0] not in ids
+        }
         self.replaced = sorted(name for name, found in ids.items() if self.is_another(name, found))
         for name, found in ids.items():
             self.learn(name, found)

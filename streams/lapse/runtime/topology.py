@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 from lapse.config import Config, QueueConfig, SowConfig
@@ -47,9 +50,20 @@ class Role(StrEnum):
     CHANGELOG = "changelog"
     SOW = "sow"
     DEAD_LETTERS = "dead letters"
+    FORWARDED = "forwarded messages"
 
 
 _HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, Role.DEAD_LETTERS})
+
+_OF_THE_USER: Final = frozenset({Role.UNDERLYING, Role.DEAD_LETTERS, Role.FORWARDED})
+"""Topics that an entity names. One that is missing concerns some of what the entity does; all else goes on (C52)."""
+
+_WITHOUT: Final = {
+    Role.UNDERLYING: "nothing comes from it",
+    Role.DEAD_LETTERS: "messages that need a dead letter wait",
+    Role.FORWARDED: "nothing is forwarded, and messages stay in the queue",
+}
+"""What does not happen while such a topic is missing."""
 
 
 class Standing(StrEnum):
@@ -90,6 +104,7 @@ class Difference:
         create: the topic to be created, if that mends it; None = it does not.
         alter: settings to be changed, if that mends it; empty = it does not. A worker can do without.
         grants: rights to be given, if that mends it; empty = it does not. A worker can do without (X4).
+        bars: entities that cannot be served because of it; the others are (C52).
     """
 
     topic: str
@@ -97,6 +112,7 @@ class Difference:
     create: Wanted | None = None
     alter: Mapping[str, str] = field(default_factory=dict)
     grants: tuple[Grant, ...] = ()
+    bars: tuple[str, ...] = ()
 
     @property
     def mended(self) -> str:
@@ -131,11 +147,50 @@ class Topology:
 
     def partitions(self, entity: str) -> int:
         """How many shards an entity has: as many as its underlying topics have partitions."""
+        return self._shards[entity]
+
+    @cached_property
+    def _shards(self) -> dict[str, int]:
+        """How many shards each entity has; a topic of letters that it reads may still have to be made (D1)."""
+        planned: dict[str, int] = {}
+        found: dict[str, int] = {}
+        readers = self._reading()
+        waiting = deque(self.entities())
+        for _ in range(2 * len(waiting) ** 2):  # more than any way without a circle takes
+            if not waiting:
+                break
+            name = waiting.popleft()
+            count = self._shards_of(name, planned)
+            letters = self._entity(name).dead_letter_topic(name)
+            if found.get(name) == count:
+                continue
+            found[name] = count
+            if letters and letters not in self.existing and count > planned.get(letters, 0):
+                planned[letters] = count
+                waiting.extend(readers.get(letters, ()))
+        return found
+
+    def _shards_of(self, entity: str, planned: Mapping[str, int]) -> int:
         settings = self._entity(entity)
         if isinstance(settings, QueueConfig) and settings.fed:
             return 1 if settings.ordering == "total" else settings.partitions
-        counts = [self.existing[topic] for topic in settings.underlying(entity) if topic in self.existing]
-        return max(counts, default=settings.partitions)
+        if self._exists(entity):  # its journal has so many shards, whatever became of its underlying topics (C81)
+            return self.existing[names.changelog(self.config.lapse.app_id, entity)]
+        counts = [self.existing.get(topic, planned.get(topic, 0)) for topic in settings.underlying(entity)]
+        return max(counts, default=0) or settings.partitions
+
+    def _reading(self) -> dict[str, list[str]]:
+        """The entities that read each topic, by name or pattern."""
+        found: dict[str, list[str]] = {}
+        for name in self.entities():
+            for topic in self.sources(name):
+                found.setdefault(topic, []).append(name)
+        return found
+
+    def _exists(self, entity: str) -> bool:
+        """Whether an entity is there already: it has a journal and commands, of one shape."""
+        journal = self.existing.get(names.changelog(self.config.lapse.app_id, entity))
+        return journal is not None and journal == self.existing.get(names.commands(entity))
 
     def _named(self, name: str) -> list[str]:
         """Underlying topics of an entity that have to exist: those with a name, and the target of publishes."""
@@ -161,13 +216,50 @@ class Topology:
         """All underlying topics of an entity, those that match a pattern included."""
         entity = self._entity(name)
         pattern = entity.pattern() if isinstance(entity, QueueConfig) else None
-        matching = [topic for topic in self.existing if pattern is not None and pattern.fullmatch(topic)]
-        return [*self._named(name), *matching]
+        named = self._named(name)
+        if pattern is None:
+            return named
+        return list(dict.fromkeys([*named, *filter(pattern.fullmatch, {**self.existing, **self._to_be_made})]))
+
+    @cached_property
+    def _to_be_made(self) -> dict[str, int]:
+        """Topics of the user's that entities name and the cluster lacks."""
+        found: dict[str, int] = {}
+        for name in self.entities():
+            letters = self._entity(name).dead_letter_topic(name)
+            found.update(dict.fromkeys([*self._named(name), *([letters] if letters else [])], 0))
+        return {name: 0 for name in found if name not in self.existing}
 
     def _most_bytes(self, name: str) -> int:
         """What the largest message of an entity may take with the headers that lapse adds (C27)."""
-        limits = [self.limits.get(topic, _KAFKAS_MOST_BYTES) for topic in self.sources(name)]
+        limits = [self._to_be.get(topic, _KAFKAS_MOST_BYTES) for topic in self.sources(name)]
         return max(limits, default=_KAFKAS_MOST_BYTES) + _ADDED_BYTES
+
+    @cached_property
+    def _to_be(self) -> dict[str, int]:
+        """The largest record that each topic takes once `lapse apply` has run, bytes, as far as that is known.
+
+        A queue may read a topic of letters that is made, or raised, in the same run: what is written for that queue has
+        to fit what comes from there.
+        """
+        found = dict(self.limits)
+        letters = {name: self._entity(name).dead_letter_topic(name) for name in self.entities()}
+        sources = {name: self.sources(name) for name in letters}
+        readers = self._reading()
+        waiting = deque(letters)
+        for _ in range(2 * len(letters) ** 2):  # more than any way without a circle takes
+            if not waiting:
+                break
+            name = waiting.popleft()
+            if not letters[name]:
+                continue
+            needed = max((found.get(one, _KAFKAS_MOST_BYTES) for one in sources[name]), default=_KAFKAS_MOST_BYTES)
+            needed += _ADDED_BYTES
+            there = found.get(letters[name], 0 if letters[name] not in self.existing else needed)
+            if there < needed:
+                found[letters[name]] = max(2 * MAX_BATCH_BYTES, needed)
+                waiting.extend(readers.get(letters[name], ()))
+        return found
 
     def record_bytes(self, name: str) -> int:
         """What a record of a SOW topic may take, so that each topic to which it is written takes it."""
@@ -178,45 +270,43 @@ class Topology:
         """The topics on which an entity speaks to clients: to all, and to each of its users alone (X4)."""
         return [names.deliveries(name, user) for user in ("", *self.config.entitled(name))]
 
+    def _of(self, name: str) -> Iterator[Wanted]:
+        """Every topic that an entity needs."""
+        entity = self._entity(name)
+        count = self.partitions(name)
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        large = {MOST_BYTES: str(max(2 * MAX_BATCH_BYTES, self._most_bytes(name)))}
+        retained = {"retention.ms": str(entity.retention)}
+        compacted = {**stamped, **large, "cleanup.policy": "compact"}
+        for topic in self._named(name):
+            yield Wanted(topic, Role.UNDERLYING, name, self._breadth(topic, name, count), stamped)
+        yield Wanted(names.commands(name), Role.COMMANDS, name, count, {**stamped, **_LARGE, **retained})
+        for deliveries in self._deliveries(name):
+            yield Wanted(deliveries, Role.DELIVERIES, name, count, {**stamped, **large, **retained})
+        yield Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
+        # What a new reign inherits is written anew step by step; until then old records must stay. And copies on
+        # disk, which are trusted for half a day, have to learn of removals, whatever the broker's own setting is.
+        journaled = {**compacted, "min.compaction.lag.ms": "3600000", "delete.retention.ms": str(86_400_000)}
+        yield Wanted(names.changelog(self.config.lapse.app_id, name), Role.CHANGELOG, name, count, journaled)
+        if name in self.config.sow:
+            yield Wanted(names.sow(name), Role.SOW, name, count, {**compacted, **_FOR_REPLICAS})
+        letters = entity.dead_letter_topic(name)
+        if letters:
+            yield Wanted(letters, Role.DEAD_LETTERS, name, count, {**stamped, **large, "retention.ms": "-1"})
+        target = self.config.forward_topic(name) if name in self.config.queue else None
+        if target is not None:
+            yield Wanted(target, Role.FORWARDED, name, count, {**stamped, **large})
+
     def wanted(self) -> list[Wanted]:
-        """Every topic that the configuration needs."""
-        topics: list[Wanted] = []
-        for name in self.entities():
-            entity = self._entity(name)
-            count = self.partitions(name)
-            stamped = {"message.timestamp.type": "LogAppendTime"}
-            large = {MOST_BYTES: str(max(2 * MAX_BATCH_BYTES, self._most_bytes(name)))}
-            retained = {"retention.ms": str(entity.retention)}
-            compacted = {**stamped, **large, "cleanup.policy": "compact"}
-            topics += [
-                Wanted(topic, Role.UNDERLYING, name, self._breadth(topic, name, count), stamped)
-                for topic in self._named(name)
-            ]
-            topics.append(Wanted(names.commands(name), Role.COMMANDS, name, count, {**stamped, **_LARGE, **retained}))
-            topics += [
-                Wanted(deliveries, Role.DELIVERIES, name, count, {**stamped, **large, **retained})
-                for deliveries in self._deliveries(name)
-            ]
-            topics.append(
-                Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
-            )
-            # What a new reign inherits is written anew step by step; until then old records must stay. And copies on
-            # disk, which are trusted for half a day, have to learn of removals, whatever the broker's own setting is.
-            journaled = {**compacted, "min.compaction.lag.ms": "3600000", "delete.retention.ms": str(86_400_000)}
-            changelog = names.changelog(self.config.lapse.app_id, name)
-            topics.append(Wanted(changelog, Role.CHANGELOG, name, count, journaled))
-            if name in self.config.sow:
-                topics.append(Wanted(names.sow(name), Role.SOW, name, count, {**compacted, **_FOR_REPLICAS}))
-            letters = entity.dead_letter_topic(name)
-            if letters:
-                keep = {**stamped, **large, "retention.ms": "-1"}
-                topics.append(Wanted(letters, Role.DEAD_LETTERS, name, count, keep))
-        largest: dict[str, Wanted] = {}
-        for topic in topics:  # several entities may share a letter topic
-            known = largest.get(topic.name)
-            if known is None or int(topic.config.get(MOST_BYTES, 0)) >= int(known.config.get(MOST_BYTES, 0)):
-                largest[topic.name] = topic
-        return list(largest.values())
+        """Every topic that the configuration needs, once; several entities may name the same one."""
+        found: dict[str, Wanted] = {}
+        for topic in itertools.chain.from_iterable(map(self._of, self.entities())):
+            known = found.get(topic.name)
+            if known is not None and known.role is topic.role is Role.DEAD_LETTERS:
+                topic = replace(topic, partitions=max(topic.partitions, known.partitions))
+            if known is None or _rank(topic) >= _rank(known):
+                found[topic.name] = topic
+        return list(found.values())
 
     def differences(self) -> list[Difference]:
         """How the cluster differs from what is needed; empty = it fits."""
@@ -224,20 +314,70 @@ class Topology:
         deleted = set(self.deleted())
         for topic in self.wanted():
             count = self.existing.get(topic.name)
+            bars = (topic.entity,) if topic.role not in _OF_THE_USER else ()
             if count is None:
                 what = f"missing; {topic.role.value} of {topic.entity}, {topic.partitions} partitions"
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
                     what += f"; {topic.entity} was deleted, this begins a new one"
-                found.append(Difference(topic.name, what, topic))
-            elif count != topic.partitions and topic.role is not Role.DEAD_LETTERS:
+                found.append(Difference(topic.name, what, topic, bars=bars))
+            elif count != topic.partitions and topic.role not in (Role.DEAD_LETTERS, Role.FORWARDED, Role.UNDERLYING):
                 found.append(
                     Difference(
                         topic.name,
                         f"has {count} partitions; {topic.entity} needs {topic.partitions}, as many as its underlying "
                         "topics. Give all of them the same number, or take a new name for the entity",
+                        bars=bars,
                     )
                 )
-        return [*found, *self._too_small(), *self._not_granted()]
+        return [*found, *self._misshapen(), *self._faults(), *self._too_small(), *self._not_granted()]
+
+    def _misshapen(self) -> list[Difference]:
+        """Underlying topics with another number of partitions than their entities have shards (C81)."""
+        found: list[Difference] = []
+        for name in self.entities():
+            shards = self.partitions(name)
+            for topic in self._named(name):
+                count = self.existing.get(topic)
+                if count is None or count == self._breadth(topic, name, shards):
+                    continue
+                what = f"has {count} partitions; {name} needs {shards}, "
+                if self._exists(name):
+                    what += f"as many as it was created with. {self._meanwhile(name, count, shards)}"
+                    found.append(Difference(topic, what))
+                else:
+                    what += "as many as its underlying topics. Give all of them the same number, or take a new name "
+                    found.append(Difference(topic, f"{what}for the entity", bars=(name,)))
+        return found
+
+    def _meanwhile(self, name: str, count: int, shards: int) -> str:
+        """What an entity does with a topic whose number of partitions is not that of its shards."""
+        remedy = "take a new name for the entity, so that it has as many shards"
+        if count < shards:
+            return f"The other shards have nothing to read; create the topic with {shards}, or {remedy}"
+        if name in self.config.sow:
+            return f"Only the first {shards} are read; {remedy}"
+        return f"Its shards read the further ones as well; to spread the load, {remedy}"
+
+    def missing(self) -> list[str]:
+        """Warnings, one per entity and topic that is not as it should be: what does not happen, and what to do."""
+        found: list[str] = []
+        for name in self.entities():
+            kind = "queue" if name in self.config.queue else "SOW topic"
+            found += [
+                f"{kind} {name}: {without(topic.role, topic.name)}"
+                for topic in self._of(name)
+                if topic.role in _OF_THE_USER and topic.name not in self.existing
+            ]
+        misshapen = [one for one in self._misshapen() if not one.bars]
+        return [*found, *(f"topic {one.topic} {one.what}" for one in misshapen)]
+
+    def barred(self) -> dict[str, list[str]]:
+        """The entities that cannot be served, and why; the others can be (C52)."""
+        found: dict[str, list[str]] = {}
+        for one in self.differences():
+            for name in one.bars:
+                found.setdefault(name, []).append(f"{one.topic}: {one.what}")
+        return found
 
     def grants(self) -> list[Grant]:
         """The rights on topics that users need, and with them the workers: who names one, shuts others out (X4)."""
@@ -280,29 +420,19 @@ class Topology:
                 found[topic.name] = Difference(topic.name, what, alter={MOST_BYTES: topic.config[MOST_BYTES]})
         return list(found.values())
 
-    def faults(self) -> list[str]:
+    def _faults(self) -> list[Difference]:
         """What the configuration asks of the cluster that cannot be, whatever topics are created."""
-        found: list[str] = []
-        wanted = {topic.name for topic in self.wanted()}
-        for name in self.config.queue:
-            target = self.config.forward_topic(name)
-            if target is not None and target not in self.existing and target not in wanted:
-                found.append(
-                    f"queue {name}: forward_to: there is no topic {target}, and no queue of that name; create it"
-                )
+        found: list[Difference] = []
         for name, queue in self.config.queue.items():
             for one in queue.recovery_point if isinstance(queue.recovery_point, tuple) else ():
                 count = self.existing.get(one.topic)
                 if count is not None and one.partition >= count:
-                    found.append(
-                        f"queue {name}: recovery_point {one}: topic {one.topic} has {count} partitions, from 0 on"
-                    )
-        for name, queue in self.config.queue.items():
-            if queue.priority is not None and queue.ordering == "partition" and self.partitions(name) > 1:
-                count = self.partitions(name)
-                found.append(
-                    f'queue.{name}.priority: priority over {count} partitions requires ordering = "total" (Q17)'
-                )
+                    what = f"queue {name}: recovery_point {one}: topic {one.topic} has {count} partitions, from 0 on"
+                    found.append(Difference(one.topic, what, bars=(name,)))
+            count = self.partitions(name)
+            if queue.priority is not None and queue.ordering == "partition" and count > 1:
+                what = f'queue.{name}.priority: priority over {count} partitions requires ordering = "total" (Q17)'
+                found.append(Difference(names.commands(name), what, bars=(name,)))
         return found
 
     def standing(self, name: str) -> Standing:
@@ -330,16 +460,28 @@ class Topology:
         remaining = config.model_copy(update={"queue": queue, "sow": sow})
         return Topology(remaining, self.existing, self.limits, self.retentions, self.access)
 
-    def require(self) -> None:
-        """Refuse a cluster that does not fit.
+    def servable(self) -> Topology:
+        """The same for the entities that can be served.
 
         Raises:
-            TopologyError: it does not.
+            TopologyError: none can.
         """
-        faults = self.faults()
-        if faults:
-            raise TopologyError("\n".join(faults))
-        found = [one for one in self.differences() if not one.alter and not one.grants]
-        if found:
-            listed = "\n".join(f"  {one.topic}: {one.what}" for one in found)
+        barred = self.barred()
+        if barred and not set(self.entities()) - barred.keys():
+            listed = "\n".join(f"  {why}" for why in dict.fromkeys(itertools.chain.from_iterable(barred.values())))
             raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
+        return self.without(barred) if barred else self
+
+
+def without(role: Role, topic: str) -> str:
+    """Say what does not happen while a topic of the user's is missing, and what to do."""
+    return (
+        f"topic {topic} ({role.value}) is missing: {_WITHOUT[role]}. Run `lapse apply`, which creates it; it is taken "
+        "up once it exists, without a restart"
+    )
+
+
+def _rank(one: Wanted) -> tuple[int, int]:
+    """Who decides what a topic is like that several entities name: letters need the most, forwarded messages least."""
+    order = {Role.FORWARDED: 0, Role.UNDERLYING: 1}
+    return order.get(one.role, 2), int(one.config.get(MOST_BYTES, 0))

@@ -27,6 +27,9 @@ from faust.types import TP, ConsumerMessage
 FETCH_MAX_WAIT_MS: Final = 500
 _CROWDED_WAIT_MS: Final = 20
 
+_COMMIT_S: Final = 2.0
+"""After so long without success it is looked which topics there are; the next commit comes within a second."""
+
 
 class LeanRecords(fetcher.PartitionRecords):
     """Fetched records as aiokafka's parser makes them, not copied one by one into `ConsumerRecord`s.
@@ -104,13 +107,20 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return created
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
-        """Commit what is still assigned.
+        """Commit what is still assigned, of topics that are there.
 
         Faust crashes where nothing of it is: what is read changed (a queue was deleted) while it was about to commit.
+        For a topic that was deleted aiokafka would try again for ever, and no other would be committed (C52).
         """
-        assigned = self.assignment()
-        there = {tp: offset for tp, offset in offsets.items() if tp in assigned}
-        return bool(there) and await super()._commit(there)
+        assigned, client = self.assignment(), self._ensure_consumer()._client
+        known = client.cluster.partitions_for_topic
+        there = {tp: offset for tp, offset in offsets.items() if tp in assigned and known(tp.topic)}
+        try:
+            async with asyncio.timeout(_COMMIT_S):
+                return bool(there) and await super()._commit(there)
+        except TimeoutError:
+            await client.force_metadata_update()
+            return False
 
     async def leave(self) -> None:
         """Leave the group."""

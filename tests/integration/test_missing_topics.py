@@ -1,0 +1,198 @@
+"""A topic that is missing, or not of the right shape, concerns the entity that names it, and no other (C52, C81)."""
+
+import functools
+import json
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from support.deployment import Deploy, Deployment, WorkerProcess
+from support.log import until
+
+REFUSED = 1
+
+
+@functools.cache
+def admin(here: Deployment) -> AdminClient:
+    return AdminClient({"bootstrap.servers": here.servers})
+
+
+def topics(here: Deployment) -> set[str]:
+    return set(admin(here).list_topics(timeout=15).topics)
+
+
+def delete(here: Deployment, *names: str) -> None:
+    for future in admin(here).delete_topics(list(names)).values():
+        future.result(15)
+    until(lambda: not set(names) & topics(here), "the topics gone")
+
+
+def create(here: Deployment, name: str, partitions: int = 1) -> None:
+    def created() -> bool:
+        new = NewTopic(name, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
+        failure = admin(here).create_topics([new])[name].exception(15)
+        return failure is None
+
+    until(created, f"{name} created")
+
+
+def receives(here: Deployment, stem: str, *values: bytes, timeout_s: float = 30.0) -> None:
+    """Check that a queue hands out these messages, and acknowledge them."""
+    with here.subscriber(stem, 10, timeout_s=60) as subscriber:
+        got = set()
+        deadline = time.monotonic() + timeout_s
+        while got != set(values) and time.monotonic() < deadline:
+            if (one := subscriber.receive(1)) is not None:
+                got.add(one.value)
+                subscriber.settle("acknowledge", [one], wait=True)
+        assert got == set(values)
+
+
+def told(worker: WorkerProcess, *words: str) -> list[str]:
+    """The warnings of a worker that have all of these words."""
+    return [line for line in worker.text.splitlines() if all(word in line for word in words)]
+
+
+def check_fails_for(here: Deployment, topic: str) -> None:
+    found = here.lapse("check", "--json")
+    assert found.returncode == REFUSED
+    assert topic in {one["topic"] for one in json.loads(found.stdout)["differences"]}
+
+
+@pytest.mark.feature("C52")
+def test_a_missing_dead_letter_topic_holds_up_its_letters_only(deploy: Deploy) -> None:
+    here = deploy({"sick": {"expiration": "1s"}, "well": {}}).apply()
+    worker = here.worker().wait_for_shards(2)
+    letters = f"dlq.{here.name('sick')}"
+    delete(here, letters)
+    worker.kill()
+    worker.start().wait_for_shards(2)
+    assert len(told(worker, f"queue {here.name('sick')}", letters, "missing", "lapse apply")) == 1
+    check_fails_for(here, letters)
+    here.write("well", "a")
+    receives(here, "well", b"a")
+    here.write("sick", "dies")
+    until(lambda: here.depth("sick").get("dying") == 1, "a message that waits for its letter")
+    here.write("sick", "lives")
+    receives(here, "sick", b"lives")
+    here.apply()
+    here.letters("sick", 1, timeout_s=40)
+    until(lambda: here.depth("sick").get("dying") == 0, "its letter is safe")
+    assert worker.running
+    assert worker.shards == 2
+
+
+@pytest.mark.feature("C52")
+@pytest.mark.parametrize("kind", [{}, {"ordering": "total"}, {"topic_pattern": "sick-more-.*", "topics": ["sick{}"]}])
+def test_a_missing_underlying_topic_is_taken_up_once_it_exists(deploy: Deploy, kind: dict[str, object]) -> None:
+    here = deploy({"sick": {"partitions": 1, **kind}, "well": {}}).apply()
+    worker = here.worker().wait_for_shards(2)
+    here.write("sick", "first")
+    receives(here, "sick", b"first")
+    here.write("sick", "never read")
+    until(lambda: here.depth("sick")["depth"] == 1, "the message")
+    delete(here, here.name("sick"))
+    worker.kill()
+    worker.start().wait_for_shards(2)
+    assert len(told(worker, f"queue {here.name('sick')}", "underlying", "missing", "lapse apply")) == 1
+    check_fails_for(here, here.name("sick"))
+    here.write("well", "a")
+    receives(here, "well", b"a")
+    assert here.depth("sick") is not None
+    here.apply()
+    here.write("sick", "second", "third")
+    receives(here, "sick", b"second", b"third", timeout_s=60)
+    here.write("well", "b")
+    receives(here, "well", b"b")
+    assert worker.running
+    assert len(told(worker, "ERROR")) < 20
+
+
+@pytest.mark.feature("C52", "C42")
+def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: Deploy) -> None:
+    here = deploy({"sick": {}, "well": {}}).apply()
+    worker = here.worker().wait_for_shards(2)
+    here.write("sick", "lost")
+    until(lambda: here.depth("sick")["depth"] == 1, "the message")
+    delete(here, here.name("sick"))
+    until(lambda: told(worker, here.name("sick"), "underlying", "missing"), "it is told", 40)
+    here.write("well", "a")
+    receives(here, "well", b"a")
+    create(here, here.name("sick"))
+    here.write("sick", "found")
+    until(lambda: told(worker, here.name("sick"), "taken over anew"), "the shard knows", 40)
+    receives(here, "sick", b"found", timeout_s=60)
+    here.letters("sick", 1, timeout_s=40)
+    assert worker.running
+    assert len(told(worker, "ERROR")) < 50
+    assert len(told(worker, "underlying", "missing")) == 1
+
+
+@pytest.mark.feature("C81", "Q21")
+def test_a_missing_forward_target_keeps_the_messages_in_their_queue(deploy: Deploy) -> None:
+    here = deploy({"sick": {"forward_to": "target{}"}, "well": {}}).apply()
+    target = here.name("target")
+    assert target in topics(here)
+    worker = here.worker().wait_for_shards(2)
+    here.write("sick", "one")
+    tail = here.tail(target)
+    assert [one.value() for one in tail.wait(1, 20)] == [b"one"]
+    tail.close()
+    delete(here, target)
+    here.write("sick", "two")  # while it runs, and before anybody has looked
+    until(lambda: here.depth("sick")["depth"] == 1, "the message stays")
+    worker.kill()
+    worker.start().wait_for_shards(2)
+    assert len(told(worker, f"queue {here.name('sick')}", target, "missing", "lapse apply")) == 1
+    check_fails_for(here, target)
+    here.write("well", "a")
+    receives(here, "well", b"a")
+    here.write("sick", "three")
+    until(lambda: here.depth("sick")["depth"] == 2, "the messages stay")
+    here.apply()
+    tail = here.tail(target)
+    assert {one.value() for one in tail.wait(2, 40)} == {b"two", b"three"}
+    until(lambda: here.depth("sick")["depth"] == 0, "they were handed on")
+    delete(here, target)  # and once more, without a restart
+    here.write("sick", "four")
+    until(lambda: here.depth("sick")["depth"] == 1, "the message stays")
+    create(here, target, 2)
+    tail = here.tail(target)
+    assert [one.value() for one in tail.wait(1, 40)] == [b"four"]
+    assert worker.running
+
+
+@pytest.mark.feature("C81")
+@pytest.mark.parametrize("restart", [False, True])
+def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: Deploy, restart: bool) -> None:
+    here = deploy({"sick": {"partitions": 2}, "well": {}}).apply()
+    here.configure({"sick": {"partitions": 2}, "well": {}}, {"state": {}})
+    here.apply()
+    worker = here.worker().wait_for_shards(4)
+    here.write("sick", "before", partition=1)
+    receives(here, "sick", b"before")
+    for stem, count in (("sick", 3), ("state", 2)):
+        topic = here.name(stem)
+        admin(here).create_partitions([NewPartitions(topic, count)])[topic].result(15)
+    if restart:
+        worker.kill()
+        worker.start().wait_for_shards(4)
+    until(lambda: told(worker, here.name("sick"), "3 partitions"), "it is told", 40)
+    check_fails_for(here, here.name("sick"))
+    here.write("well", "a")
+    receives(here, "well", b"a")
+    for partition in range(3):
+        here.write("sick", f"after {partition}", partition=partition)
+    receives(here, "sick", b"after 0", b"after 1", b"after 2", timeout_s=60)
+    assert worker.running
+
+
+@pytest.mark.feature("C52")
+def test_an_entity_whose_own_topics_are_missing_leaves_the_others_alone(deploy: Deploy) -> None:
+    here = deploy({"well": {}}).apply()
+    here.configure({"sick": {}, "well": {}})
+    worker = here.worker().wait_for_shards(1)
+    assert len(told(worker, here.name("sick"), "cannot be served", "lapse apply")) == 1
+    here.write("well", "a")
+    receives(here, "well", b"a")
