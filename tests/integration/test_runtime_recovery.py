@@ -219,6 +219,49 @@ def test_fausts_own_command_runs_the_same_worker(deploy: Deploy) -> None:
     assert worker.stop() == 0
 
 
+@pytest.mark.feature("C80", "C40")
+def test_a_lease_protects_a_message_whose_record_kafka_deletes(deploy: Deploy) -> None:
+    """One is acknowledged after the cut, and counts; the lease of the other one ends, and it leaves with its letter."""
+    here = deploy({"worked": {"lease_period": "60s"}}).apply()
+    here.worker().wait_for_shards(1)
+    written = here.write("worked", "a", "b", "c", "d")
+    with here.subscriber("worked", 2) as subscriber:
+        held = [subscriber.receive(20) for _ in range(2)]
+        admin = AdminClient({"bootstrap.servers": here.servers})
+        for future in admin.delete_records([Partition(here.name("worked"), 0, written[3].offset)]).values():
+            future.result()
+        until(lambda: here.depth("worked")["available"] == 1, "the one that nobody works on out of the queue", 30)
+        assert here.depth("worked")["leased"] == 2
+        (result,) = subscriber.settle("acknowledge", held[:1], wait=True)
+        assert result.result == "settled"
+    letters = here.letters("worked", 2)
+    assert {texts(letter)["__dlq.errors.offset"] for letter in letters} == {str(one.offset) for one in written[1:3]}
+    assert {texts(letter)["lapse-reasons"] for letter in letters} == {"log_truncated"}
+
+
+@pytest.mark.feature("C79", "Q6", "Q16")
+def test_what_was_sent_at_most_once_keeps_its_place_over_a_restart_and_gets_no_letter(deploy: Deploy) -> None:
+    """The next one comes when the first is acknowledged, whatever became of the worker and the record meanwhile."""
+    here = deploy({"sent": {"semantics": "at-most-once"}}, session_timeout="2s").apply()
+    worker = here.worker().wait_for_shards(1)
+    written = here.write("sent", "a", "b")
+    with here.subscriber("sent", 1) as subscriber:
+        first = subscriber.receive(20)
+        assert first is not None
+        admin = AdminClient({"bootstrap.servers": here.servers})
+        for future in admin.delete_records([Partition(here.name("sent"), 0, written[1].offset)]).values():
+            future.result()
+        worker.kill()
+        worker.start().wait_for_shards(1)
+        assert subscriber.receive(8) is None
+        first.acknowledge()
+        second = subscriber.receive(20)
+        assert second is not None
+        assert second.value == b"b"
+        second.acknowledge()
+    assert not {"dead_lettered", "expired"} & {event.event for event in here.events("sent")}
+
+
 @pytest.mark.feature("C40", "L14", "D2", "Q12")
 def test_messages_whose_records_kafka_has_deleted_leave_with_a_letter_of_headers(deploy: Deploy) -> None:
     """`kafka-delete-records` below live messages: noticed when they would be delivered; the rest flows on."""

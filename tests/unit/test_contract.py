@@ -17,7 +17,7 @@ def test_no_number_is_missing_or_twice() -> None:
     text = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
     wanted = [f"{letter}{number}" for letter, count in COUNTS.items() for number in range(1, count + 1)]
     later = [number for number in promises() if number not in wanted]  # decided since; added as they come true
-    assert list(promises()) == [*wanted, *sorted(later, key=lambda number: int(number[1:]))]
+    assert list(promises()) == [*wanted, *later]  # in any order: several people add rows at the same time
     assert all(number[0] == "C" for number in later)
     wanted += later
     assert sum(text.count(f"| {number} |") for number in wanted) == len(wanted)

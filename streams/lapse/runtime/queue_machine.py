@@ -431,7 +431,7 @@ class QueueMachine:
             effects.after.append(self._output.deliveries(delivery, records))
             lost = [offset for offset, one in zip(messages.offsets.tolist(), records, strict=True) if one is None]
             if lost:
-                self.shard.truncated(messages.topic, messages.partition, sorted(lost), self._now_ms, step)
+                self.shard.truncated(messages.topic, messages.partition, sorted(lost), self._now_ms, step, True)
         await self._write_letters(step, write_letters)
         for source, offset in self.retry.safe():
             self.shard.bury(source, offset, step)

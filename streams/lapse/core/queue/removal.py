@@ -13,7 +13,12 @@ from lapse.core.queue.segment import Segment, State
 from lapse.core.queue.step import Removal, Step
 from lapse.core.reason import Reason, in_order
 
-_REASON_BITS: Final = ((1, Reason.TIME_LIMIT), (2, Reason.MAX_DELIVERIES), (4, Reason.MAX_CANCELS))
+_REASON_BITS: Final = (
+    (1, Reason.TIME_LIMIT),
+    (2, Reason.MAX_DELIVERIES),
+    (4, Reason.MAX_CANCELS),
+    (8, Reason.LOG_TRUNCATED),
+)
 
 
 class Removals:
@@ -71,7 +76,9 @@ class Removals:
         returned: bool = False,
     ) -> None:
         """Remove each message for all reasons that hold (C22); none holds = it stays."""
-        holds = self._beyond_limits(segment, slots) if returned else np.zeros(len(slots), np.uint8)
+        holds = np.zeros(len(slots), np.uint8)
+        if returned:
+            holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
         if self._settings.expiration.enabled and segment.deadline_ms is not None:
             holds |= segment.deadline_ms[slots] <= now_ms
         for bits in np.unique(holds).tolist():
@@ -95,6 +102,18 @@ class Removals:
             step.removals.append(Removal(messages, reasons, at_ms, letter, detail, subscription=subscription))
         expired = Reason.TIME_LIMIT in reasons
         self._decisions.do(Change(Verb.EXPIRED if expired else Verb.SETTLED, places_of(slots)), step)
+
+    def _truncated(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Which records Kafka has removed while a lease protected their messages (C80): bits of `_REASON_BITS`."""
+        holds = np.zeros(len(slots), np.uint8)
+        sources = self._state.sources
+        if not any(sources[run.source].begin_offset > run.offset for run in segment.runs):
+            return holds
+        for at, slot in enumerate(slots.tolist()):
+            run = segment.run_at(slot)
+            if run.offset + slot - run.slot < sources[run.source].begin_offset:
+                holds[at] = 8
+        return holds
 
     def _beyond_limits(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Which limits forbid that each message is delivered once more (Q9): bits of `_REASON_BITS`."""

@@ -50,6 +50,9 @@ Where: TypeAlias = slice | NDArray[np.intp]
 LIVE: Final = (State.AVAILABLE, State.LEASED, State.DELAYED, State.TRANSFERRING)
 """States that count in the depth (C12)."""
 
+UNLEASED: Final = (State.AVAILABLE, State.DELAYED, State.TRANSFERRING)
+"""States in which nobody works on a message."""
+
 _BOUND: Final = (State.LEASED, State.DELAYED, State.SENT, State.TRANSFERRING)
 """States in which the holder and until columns say something."""
 

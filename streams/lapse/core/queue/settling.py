@@ -277,10 +277,12 @@ class Settling:
             if at <= one.last:
                 yield one._replace(first=at, result=Result.UNKNOWN)
 
-    def take_out(self, claim: Claim, reason: Reason, now_ms: int, step: Step, detail: str = "") -> None:
-        """Take out messages whose records Kafka no longer has (C40), or that must not be looked at (X7)."""
+    def take_out(
+        self, claim: Claim, states: Sequence[State], reason: Reason, now_ms: int, step: Step, detail: str = ""
+    ) -> None:
+        """Take out messages in some states whose records Kafka no longer has (C40), or must not be looked at (X7)."""
         for segment, first, stop, _, _ in self.located(claim, []):
-            slots = self._decisions.slots_in(segment, (*LIVE, State.SENT))
+            slots = self._decisions.slots_in(segment, states)
             slots = slots[(slots >= first) & (slots < stop)]
             if len(slots):
                 self._removals.remove([(segment, slots)], (reason,), now_ms, step, detail=detail)

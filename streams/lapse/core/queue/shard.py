@@ -26,7 +26,7 @@ from lapse.core.queue.receiving import Receiving
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.retiring import QueueEstate
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import State
+from lapse.core.queue.segment import LIVE, UNLEASED, State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Outcome
 from lapse.core.queue.settling import Settling
@@ -296,11 +296,25 @@ class QueueShard:
             skipped += self.state.scheduled.held + self.state.scheduled.unconfirmed
         return removed, skipped
 
-    def truncated(self, topic: str, partition: int, offsets: Sequence[int], now_ms: int, step: Step) -> None:
-        """Take out messages whose records Kafka no longer has (C40)."""
+    def truncated(
+        self,
+        topic: str,
+        partition: int,
+        offsets: Sequence[int],
+        now_ms: int,
+        step: Step,
+        handed_out: bool = False,
+    ) -> None:
+        """Take out messages whose records Kafka no longer has (C40).
+
+        A lease protects them, and what was sent at most once has left (C79, C80): unless they were `handed_out` in this
+        very step, and so will reach nobody.
+        """
+        states = (*LIVE, State.SENT) if handed_out else UNLEASED
         for offset in offsets:
             self.state.segments.make_room()
-            self._settling.take_out(Claim(topic, partition, offset, offset), Reason.LOG_TRUNCATED, now_ms, step)
+            claim = Claim(topic, partition, offset, offset)
+            self._settling.take_out(claim, states, Reason.LOG_TRUNCATED, now_ms, step)
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
         """Turn a record that must not be looked at into a dead letter; it never enters (X7)."""
@@ -310,7 +324,7 @@ class QueueShard:
         """Take out a message whose record must not be looked at (X7)."""
         self.state.segments.make_room()
         claim = Claim(topic, partition, offset, offset)
-        self._settling.take_out(claim, Reason.UNDECODABLE, now_ms, step, why)
+        self._settling.take_out(claim, LIVE, Reason.UNDECODABLE, now_ms, step, why)
 
     def keep_dying(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
         """Keep messages of a removal of the step whose letters the broker refuses, by their index, with why (C27).
@@ -325,7 +339,7 @@ class QueueShard:
         self._deathbed.bury(source, offset, step)
 
     def log_begins(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
-        """Take out messages below an offset: Kafka has removed their records (C40).
+        """Take out messages below an offset: Kafka has removed their records (C40). Leases protect theirs (C80).
 
         Returns:
             False if there are more; come again with the next step.
@@ -455,9 +469,9 @@ class QueueShard:
         """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5).
 
         With a step, limits that were lowered below the counts of unleased messages take them out (C23); leased ones
-        follow when their lease ends. A changed cap on backlogs reaches the subscriptions that are there (Q3). Places of
-        messages that were sent at most once become free (Q6). Not before the journal has begun: a change has to stand
-        behind what it changes.
+        follow when their lease ends. A changed cap on backlogs reaches the subscriptions that are there (Q3). What was
+        sent at most once waits on for its acknowledgment, or its subscriber's end (C79). Not before the journal has
+        begun: a change has to stand behind what it changes.
         """
         self._decisions.began_ms = now_ms
         self.agreement.take_over(now_ms)
@@ -470,13 +484,6 @@ class QueueShard:
             if max_backlog != known.max_backlog:
                 facts = {**known.facts(), "max_backlog": max_backlog}
                 self._decisions.do(Change(Verb.SUBSCRIBED, holder=known.number, facts=facts), step)
-        # What was sent at most once may never have arrived, and then nobody will ever free its place.
-        for index in sorted(self.state.segments):
-            if self.state.outline(index).count(State.SENT):
-                segment = self.state.segments[index]
-                sent = self._decisions.slots_in(segment, (State.SENT,))
-                self._decisions.do(Change(Verb.SETTLED, places_of([(segment, sent)])), step)
-                self.state.segments.make_room()
         self._removals.remove_beyond_limits(now_ms, step)
         self.activity.begin(now_ms, step)
 

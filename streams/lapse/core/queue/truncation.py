@@ -7,17 +7,15 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue.change import Change, Verb
-from lapse.core.queue.decision import Decisions
+from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import LIVE, State
+from lapse.core.queue.segment import LIVE, UNLEASED, State
 from lapse.core.queue.step import Step
 from lapse.core.reason import Reason
 
 AT_ONCE: Final = 4096
 """About so many messages leave in one step."""
-
-_THERE: Final = (*LIVE, State.SENT)
 
 
 class Truncation:
@@ -32,14 +30,20 @@ class Truncation:
     def below(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
         """See `QueueShard.log_begins`."""
         number = self._state.sources.find(topic, partition)
-        return number is None or self._take_out(number, begin_offset, now_ms, step)
+        if number is None:
+            return True
+        source = self._state.sources[number]
+        source.begin_offset = max(source.begin_offset, begin_offset)
+        return self._take_out(number, begin_offset, UNLEASED, now_ms, step)
 
     def replace(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
         """See `QueueShard.replace_topic`."""
         state = self._state
         numbers = state.sources.of_topic(topic)
-        if not all(self._take_out(number, 1 << 62, now_ms, step) for number in numbers):
+        if not all(self._take_out(number, 1 << 62, LIVE, now_ms, step) for number in numbers):
             return False
+        for number in numbers:
+            self._let_go_of_sent(number, step)
         if step.removals:
             # What leaves in this step may be kept for a letter's sake (C27), and belongs to the old source.
             return False
@@ -55,8 +59,20 @@ class Truncation:
         sources = self._state.sources
         sources[sources.number(topic, partition)].since_epoch = epoch
 
-    def _take_out(self, number: int, begin_offset: int, now_ms: int, step: Step) -> bool:
-        """Let messages of a source below an offset leave; False if some are left."""
+    def _let_go_of_sent(self, number: int, step: Step) -> None:
+        """Forget what was sent at most once: it left when it was sent, so it gets no letter (C79)."""
+        source = self._state.sources[number]
+        for piece in list(source.find(0, source.next_offset - 1)):
+            if piece.place < 0:
+                continue
+            for segment, first, stop in list(self._state.spans([(piece.place, piece.last - piece.first + 1)])):
+                slots = np.flatnonzero(segment.state[first:stop] == State.SENT) + first
+                if len(slots):
+                    self._decisions.do(Change(Verb.SETTLED, places_of([(segment, slots)])), step)
+            self._state.segments.make_room()
+
+    def _take_out(self, number: int, begin_offset: int, states: tuple[State, ...], now_ms: int, step: Step) -> bool:
+        """Let messages of a source below an offset leave that are in some states; False if some are left."""
         state, source, reasons = self._state, self._state.sources[number], (Reason.LOG_TRUNCATED,)
         last = min(begin_offset, source.next_offset) - 1
         left = AT_ONCE
@@ -64,7 +80,7 @@ class Truncation:
             if piece.place < 0:
                 continue
             for segment, first, stop in state.spans([(piece.place, piece.last - piece.first + 1)]):
-                slots = np.flatnonzero(np.isin(segment.state[first:stop], _THERE)) + first
+                slots = np.flatnonzero(np.isin(segment.state[first:stop], states)) + first
                 if len(slots):
                     self._removals.remove([(segment, slots)], reasons, now_ms, step)
                     left -= len(slots)

@@ -151,6 +151,7 @@ class Oracle:
         self.released: list[tuple[Bookmark, list[str]]] = []
         self.dying: dict[Bookmark, Gone] = {}
         self.since: dict[str, int] = {}
+        self.log_begin: dict[str, int] = {}
         self.transfers: dict[str, list[tuple[Bookmark, Bookmark]]] = {}
 
     # Small questions
@@ -357,8 +358,7 @@ class Oracle:
             subscriber.last_seen_ms = max(subscriber.last_seen_ms, now_ms)
             cap = self.settings.max_backlog
             subscriber.max_backlog = subscriber.asked if cap is None else min(subscriber.asked, cap)
-        for message in self.in_state("sent"):
-            message.state, message.holder = "gone", ""
+        self.log_begin = {}
         for message in self.in_state(*WAITING):
             if self._limits(message):
                 self._leave_or_stay(message, now_ms)
@@ -600,15 +600,20 @@ class Oracle:
     def selected(self, text: str) -> list[Bookmark]:
         return [m.bookmark for m in self.in_state("leased", "transferring", *WAITING) if FILTERS[text](m.body)]
 
-    def truncated(self, bookmarks: list[Bookmark], now_ms: int) -> None:
-        """Kafka no longer has some records (C40)."""
-        for message in self.in_state("leased", "sent", "transferring", *WAITING):
+    def truncated(self, bookmarks: list[Bookmark], now_ms: int, handed_out: bool = False) -> None:
+        """Kafka no longer has some records (C40); a lease protects them, and what was sent has left (C79, C80)."""
+        held = ("leased", "sent") if handed_out else ()
+        for message in self.in_state("transferring", *WAITING, *held):
             if message.bookmark in bookmarks:
                 self._gone(message, now_ms, "log_truncated")
 
     def log_begins(self, topic: str, begin_offset: int, now_ms: int) -> None:
         """Kafka has removed the records of a topic below an offset (C40)."""
-        for message in [*self.in_state("leased", "sent", "transferring", *WAITING), *self.scheduled()]:
+        self.log_begin[topic] = max(begin_offset, self.log_begin.get(topic, 0))
+        self._cut(topic, begin_offset, now_ms, self.in_state("transferring", *WAITING))
+
+    def _cut(self, topic: str, begin_offset: int, now_ms: int, there: list[Message]) -> None:
+        for message in [*there, *self.scheduled()]:
             if message.bookmark[0] == topic and message.bookmark[2] < begin_offset:
                 was = message.state
                 self._gone(message, now_ms, "log_truncated")
@@ -617,7 +622,8 @@ class Oracle:
 
     def replaced(self, topic: str, epoch: int, now_ms: int) -> None:
         """A topic was deleted and created again (C42)."""
-        self.log_begins(topic, 1 << 62, now_ms)
+        self._cut(topic, 1 << 62, now_ms, self.in_state("leased", "transferring", *WAITING))
+        self.log_begin.pop(topic, None)
         self.order = [bookmark for bookmark in self.order if bookmark[0] != topic]
         self.messages = {bookmark: message for bookmark, message in self.messages.items() if bookmark[0] != topic}
         self.seen = {name: at_ms for name, at_ms in self.seen.items() if name[0] != topic}
@@ -777,6 +783,7 @@ class Oracle:
 
     def _leave_or_stay(self, message: Message, now_ms: int) -> None:
         holds = self._limits(message) + (["time_limit"] if self.late(message, now_ms) else [])
+        holds += ["log_truncated"] if message.bookmark[2] < self.log_begin.get(message.bookmark[0], 0) else []
         if holds:
             self._gone(message, now_ms, *holds)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Step
 from unit.core.queue.world import World, small
@@ -16,7 +16,7 @@ def world(count: int = 6, **options: object) -> World:
     return one
 
 
-@pytest.mark.feature("C40")
+@pytest.mark.feature("C40", "C80")
 def test_what_the_log_no_longer_has_leaves_scheduled_messages_too() -> None:
     one = world()
     one.publish("orders", enqueue_at_ms=one.now_ms + 500)
@@ -25,8 +25,12 @@ def test_what_the_log_no_longer_has_leaves_scheduled_messages_too() -> None:
     one.subscribe("inky", 2)
     one.deliver()
     one.log_begins("orders", 7)
-    assert [message.bookmark[2] for message in one.oracle.in_state("available", "leased")] == [7]
+    # What is leased is worked on: it leaves when its lease ends (C80).
+    assert [message.bookmark[2] for message in one.oracle.in_state("available", "leased")] == [0, 1, 7]
     assert one.shard.depth()["scheduled"] == 0
+    assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0)) == ["settled"]
+    one.advance(100)
+    assert [(gone.bookmark[2], gone.reasons) for gone in one._last_gone] == [(1, ("log_truncated",))]
     one.commit()
     one.crash()
     assert one.shard.depth()["depth"] == 1
@@ -53,6 +57,23 @@ def test_messages_of_other_topics_stay_whatever_stands_nowhere() -> None:
     one.read("direct")
     one.log_begins("direct", 4)
     assert one.shard.depth() == {**one.shard.depth(), "available": 6, "scheduled": 0}
+
+
+@pytest.mark.feature("C79", "C40", "C42")
+@pytest.mark.parametrize("how", ["cut", "topic anew"])
+def test_what_was_sent_at_most_once_never_gets_a_letter(how: str) -> None:
+    once = {"semantics": Semantics.AT_MOST_ONCE, "fairness": Fairness.ROUND_ROBIN}
+    one = world(1, dead_letter_topic="dlq.orders", **once)
+    one.subscribe("inky")
+    assert len(one.deliver()["inky"]) == 1
+    one.commit()
+    if how == "cut":
+        one.log_begins("orders", 1)
+        assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0)) == ["settled"]
+    else:
+        one.replace("orders")
+    assert one.oracle.in_state("sent") == one._last_gone == []
+    assert one.shard.state.subscriptions["inky"].outstanding == 0
 
 
 @pytest.mark.feature("C42")

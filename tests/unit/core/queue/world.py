@@ -214,15 +214,15 @@ class World:
                 lambda: self.oracle.purge(self.now_ms, leased, text),
             )
 
-    def truncate(self, *bookmarks: Bookmark) -> None:
+    def truncate(self, *bookmarks: Bookmark, handed_out: bool = False) -> None:
         """Kafka no longer has some records, and the shard comes to know."""
         self.lost.update(bookmarks)
 
         def tell(step: Step) -> None:
             for topic, partition, offset in bookmarks:
-                self.shard.truncated(topic, partition, [offset], self.now_ms, step)
+                self.shard.truncated(topic, partition, [offset], self.now_ms, step, handed_out)
 
-        self._both(tell, lambda: self.oracle.truncated(list(bookmarks), self.now_ms))
+        self._both(tell, lambda: self.oracle.truncated(list(bookmarks), self.now_ms, handed_out))
 
     def bury(self, bookmark: Bookmark) -> None:
         """The letter of a dying message is safe at last."""
