@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import faust
 from faust.transport.utils import DefaultSchedulingStrategy
+from faust.types import TP
 
 from lapse.config import Config, ConfigError
 from lapse.protocol import confluent
@@ -20,6 +21,7 @@ from lapse.runtime.dismantling import Dismantling
 from lapse.runtime.doorkeeper import Guard
 from lapse.runtime.entity import Entity, Services
 from lapse.runtime.log_watch import LogWatch
+from lapse.runtime.membership import Membership
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue_entity import QueueEntity
 from lapse.runtime.rocksdb_store import remove_copies
@@ -27,13 +29,15 @@ from lapse.runtime.runner import Runner
 from lapse.runtime.sow_entity import SowEntity
 from lapse.runtime.table import SelfRestoredTables
 from lapse.runtime.topology import Topology, TopologyError
-from lapse.runtime.transport import BatchTransport
+from lapse.runtime.transport import BatchConsumer, BatchTransport
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
 
 _POLL_RECORDS: Final = 5_000
 _FETCH_BYTES: Final = 4 << 20
+_HEARTBEAT_S: Final = 2.0
+"""A heartbeat's answer tells that the group rebalances: a long `session_timeout` is no reason to hear of it late."""
 
 
 class LapseApp(faust.App):
@@ -50,6 +54,7 @@ class LapseApp(faust.App):
         not_served: entities of the configuration that were deleted before.
         users: what the log says of users at start (X4).
         barred: entities that cannot be served as the cluster is, and why (C52).
+        membership: takes its own dead predecessor out of the group.
     """
 
     entities: dict[str, Entity]
@@ -63,6 +68,7 @@ class LapseApp(faust.App):
     users: str
     barred: dict[str, list[str]]
     _renewing: asyncio.Lock
+    membership: Membership
     _beside: set[asyncio.Task[None]]
 
     async def on_start(self) -> None:
@@ -77,12 +83,20 @@ class LapseApp(faust.App):
                 "%s cannot be served: %s. Run `lapse apply`, and start the workers again", name, "; ".join(why)
             )
         await self.services.start()
+        self.services.reads_ahead = not await self.membership.leave_for_the_dead()
         host, port = self.metrics_address
         if port:
             self.metrics.start(host, port)
         self.services.watch.start()
         self.log_watch.start()
         await super().on_start()
+
+    async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """As Faust's; which member this is has to be known before anything is done as it."""
+        consumer = self.consumer
+        assert isinstance(consumer, BatchConsumer)
+        self.membership.note(consumer.member)
+        await super()._on_partitions_assigned(assigned, generation_id)
 
     async def pause_shards(self, *_: Any, **__: Any) -> None:
         """Hold every shard still: the group rebalances, and they may belong to others soon."""
@@ -95,6 +109,7 @@ class LapseApp(faust.App):
         for runner in self._runners():
             runner.resume()
         self.beside(self.dismantling.withdraw())
+        self.beside(self.services.changelog_reader.rest())
 
     async def renew(self, entity: Entity) -> None:
         """Take the shards of an entity over anew: a topic that it reads, or writes to, is another one now.
@@ -136,6 +151,7 @@ class LapseApp(faust.App):
             await entity.close()
         self.services.watch.stop()
         self.metrics.stop()
+        self.membership.close()
         await self.services.stop()
 
     def _runners(self) -> list[Runner]:
@@ -183,7 +199,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
         consumer_max_fetch_size=_FETCH_BYTES,
         broker_max_poll_records=_POLL_RECORDS,
         broker_session_timeout=session_s,
-        broker_heartbeat_interval=session_s / 3,
+        broker_heartbeat_interval=min(session_s / 3, _HEARTBEAT_S),
         broker_request_timeout=max(30.0, 2 * session_s),
         broker_rebalance_timeout=60.0,
         broker_commit_interval=1.0,
@@ -202,6 +218,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     confluent.configure(worker.schema_ids)
     app.entities = {}
     app._beside = set()
+    app.membership = Membership(Path(str(app.conf.datadir)), worker.app_id, app.services.connection)
     app.not_served = deleted
     app.dismantling = Dismantling(app, app.services.connection)
     for name in deleted:

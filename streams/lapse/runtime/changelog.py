@@ -6,14 +6,21 @@ a higher claim is void: its author had lost the shard and did not know it yet.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from lapse.runtime.farewell import farewell
+from lapse.runtime.metadata import know
+from lapse.runtime.together import Together
+
+_AT_ONCE: Final = 8
+"""So many changelog partitions are read side by side."""
 
 EPOCH_HEADER: Final = "lapse-epoch"
 CLAIM: Final = b"\x00e"
@@ -132,9 +139,13 @@ class ChangelogReader:
             "isolation_level": "read_committed",
             "max_partition_fetch_bytes": 8 << 20,
             "fetch_max_bytes": 64 << 20,
-            "fetch_max_wait_ms": 100,
+            "fetch_max_wait_ms": 20,
             **security,
         }
+        self._asker: AIOKafkaConsumer | None = None
+        self._idle: list[AIOKafkaConsumer] = []
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._bounds = Together(self._ask_bounds)
 
     async def read(
         self,
@@ -152,29 +163,62 @@ class ChangelogReader:
             keep: called with what was taken in, in order, some at a time, and once at the end.
         """
         tp = TopicPartition(topic, partition)
-        consumer = AIOKafkaConsumer(**self.settings)
-        await consumer.start()
-        try:
-            consumer.assign([tp])
-            end = (await consumer.end_offsets([tp]))[tp]
-            begin = (await consumer.beginning_offsets([tp]))[tp]
-            if into.next_offset > end:
-                # The topic was made anew behind our back: what was kept of the old one is worth nothing.
-                into.latest.clear()
-                into.void.clear()
-                into.next_offset = into.epoch = into.contested = 0
-            position = max(into.next_offset, begin)
-            consumer.seek(tp, position)
-            while position < end:
-                taken: list[tuple[bytes, bytes | None]] = []
-                for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
-                    taken += into.take_all(records)
-                position = await consumer.position(tp)
-                into.next_offset = position
-                if keep is not None:
-                    keep(taken)
-            into.next_offset = max(position, end)
-            if keep is not None:
-                keep([])
-        finally:
-            await farewell(consumer)
+        begin, end = (await self._bounds.of([tp]))[tp]
+        if into.next_offset > end:
+            # The topic was made anew behind our back: what was kept of the old one is worth nothing.
+            into.latest.clear()
+            into.void.clear()
+            into.next_offset = into.epoch = into.contested = 0
+        position = max(into.next_offset, begin)
+        if position < end:
+            async with self._borrowed() as consumer:
+                consumer.assign([tp])
+                consumer.seek(tp, position)
+                while position < end:
+                    taken: list[tuple[bytes, bytes | None]] = []
+                    for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
+                        taken += into.take_all(records)
+                    position = await consumer.position(tp)
+                    into.next_offset = position
+                    if keep is not None:
+                        keep(taken)
+        into.next_offset = max(position, end)
+        if keep is not None:
+            keep([])
+
+    async def rest(self) -> None:
+        """Disconnect until there is something to read again."""
+        idle, self._idle = self._idle, []
+        if self._asker is not None:
+            idle.append(self._asker)
+            self._asker = None
+        await asyncio.gather(*(farewell(consumer) for consumer in idle))
+
+    @contextlib.asynccontextmanager
+    async def _borrowed(self) -> AsyncIterator[AIOKafkaConsumer]:
+        """A consumer for one partition at a time: connecting costs more than reading a short changelog."""
+        async with self._places:
+            if self._idle:
+                consumer = self._idle.pop()
+            else:
+                consumer = AIOKafkaConsumer(**self.settings)
+                await consumer.start()
+            try:
+                yield consumer
+                consumer.unsubscribe()
+            except BaseException:
+                await farewell(consumer)
+                raise
+            self._idle.append(consumer)
+
+    async def _ask_bounds(self, tps: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where partitions begin and end."""
+        if self._asker is None:
+            asker = AIOKafkaConsumer(**self.settings)
+            await asker.start()
+            self._asker = asker
+        asker = self._asker
+        await know(asker._client, (tp.topic for tp in tps))
+        ends = await asker.end_offsets(tps)
+        begins = await asker.beginning_offsets(tps)
+        return {tp: (begins[tp], ends[tp]) for tp in tps}

@@ -56,6 +56,7 @@ class Services:
         clock: the broker's clock.
         watch: notices a frozen process.
         stands_by: whether the changelogs of shards at other workers are followed.
+        reads_ahead: whether changelogs are read while the group waits for somebody's death.
         worker_name: who claims epochs, for people.
     """
 
@@ -79,6 +80,7 @@ class Services:
         self.aside_reader = LogReader(brokers, security, self.topic_ids)
         self.watch = Watch(session_s)
         self.stands_by = stands_by
+        self.reads_ahead = True
         self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
 
     async def topics(self) -> set[str]:
@@ -198,6 +200,11 @@ class Entity(ABC):
         """Whether the changelogs of shards at other workers are followed."""
         return self.services.stands_by
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether changelogs are read while the group waits for somebody's death."""
+        return self.services.reads_ahead
+
     def records(self) -> MutableMapping[bytes, bytes]:
         """Something empty that takes what a changelog partition holds."""
         return {}
@@ -229,7 +236,7 @@ class Entity(ABC):
     async def exists(self) -> bool:
         """Whether the entity's topics are there: it may have been deleted, and this worker not know yet."""
         own = {names.commands(self.name), names.deliveries(self.name), self._store().changelog_topic}
-        return own <= await self.services.topics()
+        return own <= (await self.services.topic_ids.of(own)).keys()
 
     async def prepare(self, partition: int, epoch: int) -> None:
         """Tell readers of deliveries that a new reign begins, before it can write anything else."""

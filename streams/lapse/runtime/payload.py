@@ -17,6 +17,8 @@ from aiokafka.errors import KafkaTimeoutError
 from faust.types import TP
 
 from lapse.runtime.farewell import farewell
+from lapse.runtime.metadata import know
+from lapse.runtime.together import Together
 from lapse.runtime.topic_id import TopicIds
 
 logger = logging.getLogger(__name__)
@@ -290,6 +292,8 @@ class LogReader:
         self._consumers: dict[TopicPartition, AIOKafkaConsumer] = {}
         self._next: dict[TopicPartition, int] = {}
         self._lock = asyncio.Lock()
+        self._ends = Together(self._ask_ends)
+        self._begins = Together(self._ask_begins)
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> list[Record]:
         """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
@@ -361,22 +365,30 @@ class LogReader:
     async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
         """Where partitions end now, committed records only; or where they stood at an instant, ms since the epoch."""
         asked = [TopicPartition(*tp) for tp in tps]
-        async with self._lock:
-            consumer = await self._consumer(_NO_PARTITION)
-            ends = dict(await consumer.end_offsets(asked))
-            if instant_ms is not None:
+        ends = await self._ends.of(asked)
+        if instant_ms is not None:
+            async with self._lock:
+                consumer = await self._consumer(_NO_PARTITION)
                 found = await consumer.offsets_for_times(dict.fromkeys(asked, instant_ms))
                 ends.update({tp: at.offset for tp, at in found.items() if at is not None})
         return {TP(tp.topic, tp.partition): offset for tp, offset in ends.items()}
 
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Where partitions begin now: Kafka has removed what stood before."""
-        asked = [TopicPartition(*tp) for tp in tps]
-        if not asked:
-            return {}
-        async with self._lock:
-            begins = await (await self._consumer(_NO_PARTITION)).beginning_offsets(asked)
+        begins = await self._begins.of([TopicPartition(*tp) for tp in tps])
         return {TP(tp.topic, tp.partition): offset for tp, offset in begins.items()}
+
+    async def _ask_ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        async with self._lock:
+            consumer = await self._consumer(_NO_PARTITION)
+            await know(consumer._client, (tp.topic for tp in tps))
+            return dict(await consumer.end_offsets(tps))
+
+    async def _ask_begins(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        async with self._lock:
+            consumer = await self._consumer(_NO_PARTITION)
+            await know(consumer._client, (tp.topic for tp in tps))
+            return dict(await consumer.beginning_offsets(tps))
 
     async def _consumer(self, tp: TopicPartition) -> AIOKafkaConsumer:
         consumer = self._consumers.get(tp)

@@ -11,7 +11,9 @@ from aiokafka.producer.message_accumulator import MessageBatch
 from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
+from lapse.runtime.metadata import know
 from lapse.runtime.record_batch import MAX_BATCH_BYTES, Headers, PackedBatch, RecordBatch, Row, wall_ms
+from lapse.runtime.together import Together
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
@@ -121,6 +123,7 @@ class BatchProducer:
         self._bootstrap_servers = bootstrap_servers
         self._security = security
         self._producer: AIOKafkaProducer | None = None
+        self._metadata = Together(self._learn)
 
     async def start(self) -> None:
         """Connect."""
@@ -170,6 +173,7 @@ class BatchProducer:
         batch = RecordBatch(self.stamp_ms())
         if not batch.add_items(records, headers):
             raise BatchTooLarge(f"{topic}, partition {partition}: more than {MAX_BATCH_BYTES} bytes in one step")
+        await self._know([topic])
         size: int = batch.size()
         return await self.producer.send_batch(batch, topic, partition=partition), size
 
@@ -191,6 +195,7 @@ class BatchProducer:
                 lots[-1].records.extend(output.records)
             else:
                 lots[-1].rows.append((output.key, output.value, output.headers))
+        await self._know({topic for topic, _ in by_partition})
         stamp_ms = self.stamp_ms()
         return [
             await self.producer.send_batch(batch, topic, partition=partition)
@@ -198,6 +203,16 @@ class BatchProducer:
             for lot in lots
             for batch in lot.batches(stamp_ms)
         ]
+
+    async def _know(self, topics: Iterable[str]) -> None:
+        cluster = self.producer.client.cluster
+        unknown = [topic for topic in topics if cluster.partitions_for_topic(topic) is None]
+        if unknown:
+            await self._metadata.of(unknown)
+
+    async def _learn(self, topics: list[str]) -> dict[str, bool]:
+        await know(self.producer.client, topics)
+        return {}
 
     def give_up(self, topic: str, partition: int, why: errors.KafkaError) -> None:
         """Fail what still waits to be sent to a partition: its topic is gone, and should it come back, is another."""

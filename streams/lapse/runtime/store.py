@@ -8,6 +8,7 @@ What a table partition holds is the state of a shard, and only the shard knows w
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -63,6 +64,10 @@ class ShardOwner(Protocol):
     @property
     def stands_by(self) -> bool:
         """Whether the changelogs of shards at other workers are followed."""
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a changelog is worth reading before the group gives its shard away: not if it does so at once."""
 
     async def topic_id(self, topic: str) -> str:
         """The id of a topic; empty if it does not exist."""
@@ -174,9 +179,7 @@ class JournalStore(FaustStore[Any, Any]):
                 self._owned.discard(partition)
                 await self.owner.release(partition)
                 self._close(partition)
-        for partition in sorted(mine - self._owned):
-            await self._take_over(partition)
-            self._owned.add(partition)
+        await asyncio.gather(*(self._take_over(partition) for partition in sorted(mine - self._owned)))
         self._head_start().note(self._owned)
         if self.owner.stands_by:
             self._follow(set(range(self.owner.partitions)) - self._owned)
@@ -197,6 +200,8 @@ class JournalStore(FaustStore[Any, Any]):
 
     async def on_start(self) -> None:
         """Read what this worker had, until it is told what it has."""
+        if not self.owner.reads_ahead:
+            return
         shards = self._head_start().shards(self.owner.partitions)
         if not shards:
             return
@@ -271,6 +276,11 @@ class JournalStore(FaustStore[Any, Any]):
             claimed_at = claimed.offset
             if claimed.timestamp_type == 1:  # before the shard can decide anything
                 owner.clock.measured(began_s, time.monotonic(), claimed.timestamp)
+            if claimed_at == changelog.next_offset:
+                # Nobody else has written since: the claim is all there is to read.
+                changelog.take(*claim[0], epoch_header(epoch))
+                changelog.next_offset = claimed_at + 1
+                keep([*claim])
             # What stands before the claim counts; what lower epochs write behind it does not.
             while changelog.next_offset <= claimed_at:
                 await reader.read(topic, partition, changelog, keep)
@@ -289,6 +299,7 @@ class JournalStore(FaustStore[Any, Any]):
         )
         await owner.take_over(partition, epoch, changelog)
         changelog.latest.clear()
+        self._owned.add(partition)
 
     # What the shard's runner asks
 

@@ -57,8 +57,18 @@ class SelfRestoredTables(TableManager):
     ) -> None:
         """Give up the shards that went, take over those that came; nothing once the worker is ending."""
         async with self._rebalancing:
-            if not self._closed:
-                await super().on_rebalance(assigned, revoked, newly_assigned, generation_id)
+            if self._closed:
+                return
+            self._recovery_started.set()  # as Faust does: no tables can be added
+            # Faust goes on to the next table when one is ready. Side by side, what all of them ask of the brokers is
+            # asked at once (`Together`).
+            await asyncio.gather(
+                *(table.on_rebalance(assigned, revoked, newly_assigned, generation_id) for table in self.values())
+            )
+            await asyncio.sleep(0)
+            await self._update_channels()
+            await asyncio.sleep(0)
+            await self.recovery.on_rebalance(assigned, revoked, newly_assigned, generation_id)
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[bool]:

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from lapse.runtime.together import Together
+
 _PATIENCE_S: Final = 15.0
 
 
@@ -38,6 +40,7 @@ class TopicIds:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = {"log_level": 0, **settings}
         self._admin: AdminClient | None = None
+        self._together = Together(self._ask)
 
     async def of(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids of topics; those that do not exist are left out.
@@ -53,9 +56,9 @@ class TopicIds:
         Raises:
             KafkaException: no answer in time, or a refusal.
         """
-        names = sorted(set(topics))
-        if not names:
-            return {}
+        return await self._together.of(set(topics))
+
+    async def _ask(self, names: list[str]) -> dict[str, Shape]:
         if self._admin is None:
             self._admin = AdminClient(self._settings)
         asked = self._admin.describe_topics(TopicCollection(names), request_timeout=_PATIENCE_S)

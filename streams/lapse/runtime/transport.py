@@ -161,6 +161,13 @@ class BatchConsumer(driver.Consumer):
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
+    @property
+    def member(self) -> str:
+        """Which member of the group this is; empty while it is none."""
+        thread: Any = self._thread
+        coordinator = None if thread is None or thread._consumer is None else thread._consumer._coordinator
+        return "" if coordinator is None else str(getattr(coordinator, "member_id", ""))
+
     async def leave(self) -> None:
         """Read nothing any more, and leave the group: what has the same names later is for others (C4)."""
         self.stop_flow()

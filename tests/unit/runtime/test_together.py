@@ -1,0 +1,45 @@
+"""Questions that are asked together."""
+
+import asyncio
+
+import pytest
+
+from lapse.runtime.together import Together
+
+pytestmark = pytest.mark.feature("Q16")
+
+
+def test_what_comes_while_one_is_under_way_is_asked_at_once_as_the_next() -> None:
+    asked: list[list[int]] = []
+
+    async def ask(keys: list[int]) -> dict[int, int]:
+        asked.append(sorted(keys))
+        await asyncio.sleep(0.01)
+        return {key: key * key for key in keys if key != 13}
+
+    async def main() -> None:
+        together = Together(ask)
+        assert await together.of([]) == {}
+        first = asyncio.gather(*(together.of([key]) for key in range(5)))
+        await asyncio.sleep(0.005)
+        later = asyncio.gather(together.of([7, 13]), together.of([7]))
+        assert await first == [{key: key * key} for key in range(5)]
+        assert await later == [{7: 49}, {7: 49}]
+        assert asked == [[0, 1, 2, 3, 4], [7, 13]]
+
+    asyncio.run(main())
+
+
+def test_a_failed_question_fails_for_all_who_took_part_and_for_nobody_else() -> None:
+    async def ask(keys: list[int]) -> dict[int, int]:
+        if 0 in keys:
+            raise TimeoutError
+        return dict.fromkeys(keys, 1)
+
+    async def main() -> None:
+        together = Together(ask)
+        failed = await asyncio.gather(together.of([0]), together.of([1]), return_exceptions=True)
+        assert [type(one) for one in failed] == [TimeoutError, TimeoutError]
+        assert await together.of([1]) == {1: 1}
+
+    asyncio.run(main())
