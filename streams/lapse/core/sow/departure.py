@@ -32,16 +32,18 @@ class Departures:
         audience: its subscribers.
 
     Attributes:
+        began_ms: when the reign began, ms since the epoch; nothing is decided before it.
         buries: whether every removed key is remembered for a while, because older updates may come late.
     """
 
-    __slots__ = ("_audience", "_expires_plainly", "_settings", "_state", "buries")
+    __slots__ = ("_audience", "_expires_plainly", "_settings", "_state", "began_ms", "buries")
 
     def __init__(self, state: SowState, audience: Audience) -> None:
         self._state = state
         self._settings = state.settings
         self._audience = audience
         # Updates of one key come in one order unless they stand on several partitions, or come from elsewhere, too.
+        self.began_ms = 0
         self.buries = bool(self._settings.key) or self._settings.remembers_removed
         lettered = Reason.TIME_LIMIT in self._settings.dead_letter_reasons
         self._expires_plainly = not (self.buries or lettered or self._settings.keeps_copies)
@@ -192,8 +194,8 @@ class Departures:
         )  # fmt: skip
 
     def _decided_ms(self, at_ms: int) -> int:
-        """The instant of a decision about something that counts as of `at_ms`: by now it is later (C53)."""
-        return max(at_ms, self._state.now_ms)
+        """The instant of a decision about something that counts as of `at_ms`: not before the reign began (C53)."""
+        return max(at_ms, self.began_ms)
 
     def _leave(
         self,

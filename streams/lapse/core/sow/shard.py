@@ -344,6 +344,7 @@ class SowShard:
             step: gets the queries.
         """
         self.state.now_ms = max(self.state.now_ms, now_ms)
+        self._departures.began_ms = now_ms
         self.agreement.take_over(now_ms)
         self._commands.resume(now_ms, step)
 
