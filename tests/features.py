@@ -3,6 +3,8 @@
     python tests/features.py            a table
     python tests/features.py --json     {"L1": {"promise": "...", "tests": ["tests/unit/...::test_..."]}, ...}
     python tests/features.py --missing  only promises without a test; exit code 1 if there are any
+    python tests/features.py --map      for each number the files of code that cite it, and those of tests that show it
+    python tests/features.py --map Q12  the same for some numbers
 
 Tests are collected, not run.
 """
@@ -17,6 +19,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from support.citation import contract_map
 from support.contract import numbers_of, promises
 
 
@@ -39,7 +42,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The contract, with the number of tests behind each promise.")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--missing", action="store_true", help="print promises without a test, and fail if any")
+    parser.add_argument("--map", nargs="*", metavar="NUMBER", help="print the files behind each number, or some")
     options = parser.parse_args()
+    if options.map is not None:
+        return show_map(options.map, as_json=options.json)
 
     collector = Collector()
     root = Path(__file__).parents[1]
@@ -61,6 +67,22 @@ def main() -> int:
     else:
         show(collector, missing, only_missing=options.missing)
     return 1 if options.missing and missing else 0
+
+
+def show_map(wanted: list[str], *, as_json: bool) -> int:
+    """Print the files behind each number, or behind some."""
+    texts, found = promises(), contract_map()
+    if unknown := [number for number in wanted if number not in found]:
+        sys.stderr.write(f"Not a number of docs/features.md: {', '.join(unknown)}\n")
+        return 2
+    chosen = {number: found[number] for number in wanted or found}
+    if as_json:
+        print(json.dumps({number: {"code": code, "tests": tests} for number, (code, tests) in chosen.items()}))
+        return 0
+    for number, (code, tests) in chosen.items():
+        print(f"{number}  {texts[number]}")
+        print("".join(f"    {path}\n" for path in [*code, *tests]) or "    nothing cites it\n", end="")
+    return 0
 
 
 def show(collector: Collector, missing: list[str], *, only_missing: bool) -> None:

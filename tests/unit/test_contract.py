@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.citation import contract_map, numbers_in
 from support.contract import promises
 
 ROOT = Path(__file__).parents[2]
@@ -49,3 +50,30 @@ def test_the_tool_counts_tests() -> None:
     counted = json.loads(answer.stdout)
     assert list(counted) == list(promises())
     assert all(test.startswith("tests/") for entry in counted.values() for test in entry["tests"])
+
+
+def test_a_range_of_numbers_names_each() -> None:
+    assert list(numbers_in("in order (L5, C13 to C16), and Q7 to 9")) == [
+        "L5",
+        "C13",
+        "C14",
+        "C15",
+        "C16",
+        "Q7",
+        "Q8",
+        "Q9",
+    ]
+
+
+def test_every_promise_leads_to_the_tests_behind_it() -> None:
+    answer = subprocess.run(
+        [sys.executable, ROOT / "tests" / "features.py", "--json", "--map", "Q7", "L14"],
+        capture_output=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert list(found) == ["Q7", "L14"]
+    assert any(path.endswith("core/queue/fairness.py") for path in found["Q7"]["code"])
+    assert any(path.endswith("test_fairness.py") for path in found["Q7"]["tests"])
+    assert [number for number, (_, tests) in contract_map().items() if not tests] == []
