@@ -7,7 +7,10 @@ import pytest
 
 import support.impatient_worker
 from lapse.protocol import topic
-from support.deployment import Deploy, Deployment, WorkerProcess
+from lapse.protocol.command import Command
+from lapse.transfer.side import Side
+from lapse_client.error import CommandFailed
+from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 from support.log import until
 
 IDLE_MS = 4_000
@@ -19,6 +22,7 @@ QUEUES = {
     "kept": {},
 }
 SHARDS = 7
+LATER = {"later": {"auto_delete_on_idle": "5m", "dead_letter_reasons": ["auto_deleted"]}}
 
 
 def worker(one: Deployment) -> WorkerProcess:
@@ -64,3 +68,24 @@ def test_a_queue_that_nobody_uses_deletes_itself_and_the_others_stay(deploy: Dep
     assert len(own(one, "onward")) == 3
     assert second.running
     assert one.depth("kept")["depth"] == 1
+
+
+@pytest.mark.feature("C50", "C77", "Q18")
+def test_a_message_that_comes_due_is_still_there_and_a_transfer_keeps_its_queue(deploy: Deploy) -> None:
+    """Scheduled further ahead than the idle time; then held for a transfer that nobody finishes for a while."""
+    one = deploy(LATER).apply()
+    worker(one).wait_for_shards(1)
+    at_ms = broker_now_ms() + 2 * IDLE_MS
+    one.write("later", "end of day", headers=[("lapse-enqueue-at-ms", b"%d" % at_ms)])
+    until(lambda: broker_now_ms() > at_ms + IDLE_MS // 4, "its instant has come", 30)
+    assert one.depth("later")["available"] == 1
+    assert own(one, "later"), "the queue is there"
+    transfer, bookmarks = "t-kept", (f"{one.name('later')}:0:0",)
+    with one.queue("later") as later, Side(one.connection, one.name("later"), 20) as side:
+        side.ask(Command(command="transfer", transfer=transfer, bookmarks=bookmarks, to="elsewhere"))
+        time.sleep(2 * IDLE_MS / 1000)
+        assert own(one, "later"), "what is handed over keeps it"
+        with pytest.raises(CommandFailed, match=f"1 transferring. Unfinished is transfer {transfer}"):
+            later.delete(force=True)
+        side.ask(Command(command="transfer_cancel", transfer=transfer))
+        later.delete(force=True)

@@ -63,17 +63,20 @@ class Report:
         counts: messages or records by state.
         holders: who holds leases.
         active_ms: when it was last used, ms since the epoch; where that is asked for.
+        transfers: ids of transfers that are unfinished; not even force ends them (C77).
     """
 
     willing: bool
     counts: Mapping[str, int] = field(default_factory=dict)
     holders: tuple[Holder, ...] = ()
     active_ms: int = 0
+    transfers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Report:
         """Read it back."""
-        return cls(**{**facts, "holders": tuple(Holder(**one) for one in facts["holders"])})
+        holders = tuple(Holder(**one) for one in facts["holders"])
+        return cls(**{**facts, "holders": holders, "transfers": tuple(facts.get("transfers", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +248,15 @@ def objection(name: str, reports: Iterable[Report]) -> str:
         more = f", and {len(named) - _NAMED} more subscriptions" if len(named) > _NAMED else ""
         parts.append(f"{leased:,} leased: {', '.join(named[:_NAMED])}{more}")
     parts += [f"{count:,} {state}" for state, count in summed(reports).items() if count and state != "leased"]
-    return (
-        f"{name} is not empty: {'; '.join(parts)}. Settle, delete or purge what is there, or take it along with force"
-    )
+    advice = "Settle, delete or purge what is there, or take it along with force"
+    transfers = sorted({one for report in reports for one in report.transfers})
+    if transfers:
+        more = f" and {len(transfers) - _NAMED} more" if len(transfers) > _NAMED else ""
+        advice = (
+            f"Unfinished is transfer {', '.join(transfers[:_NAMED])}{more}: bring it to its end with `lapse transfer "
+            "--resume`, or take it back with `--cancel`. Force does not take along what was handed over"
+        )
+    return f"{name} is not empty: {'; '.join(parts)}. {advice}"
 
 
 def _instant(at_ms: int) -> str:

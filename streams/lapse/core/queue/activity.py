@@ -1,8 +1,9 @@
 """Activity: when a queue was last used, so that a temporary one is known to be idle (Q18, C39).
 
-Used is a queue by what arrives, by every command, and by a new configuration; as long as a subscription is open, or a
-message is scheduled, it is not idle at all. The journal learns of use now and then only: after a restart the queue
-counts as used a little later than it was, never earlier.
+Used is a queue by what arrives, by every command, and by a new configuration. A scheduled or delayed message that
+becomes available is use, and so is every removal (C50). The queue is not idle at all while a subscription is open, a
+message is scheduled or delayed, or something that was handed over is unfinished (C77). The journal learns of use now
+and then only: after a restart the queue counts as used a little later than it was, never earlier.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.decision import Decisions
+from lapse.core.queue.segment import State
 from lapse.core.queue.step import Step
 
 _PARTS: Final = 60
@@ -60,9 +62,20 @@ class Activity:
 
     def idle_at_ms(self) -> int:
         """From when on the shard is idle if nothing happens, ms since the epoch; `NEVER` if it cannot be."""
-        if not self.watched or self._state.subscriptions or self._state.scheduled:
+        if not self.watched or self._state.subscriptions or self._state.scheduled or self._waits():
             return NEVER
         return self._last_ms + self._idle_ms
+
+    def _waits(self) -> bool:
+        """Whether a message is delayed, or a transfer is unfinished."""
+        state = self._state
+        under_way = list(state.transfers)
+        if any(transfer.confirmed for transfer in under_way):
+            return True
+        if not under_way and state.index.untils.next_ms() >= NEVER:
+            return False
+        outlines = (state.outline(index) for index in state.segments)
+        return any(one.count(State.DELAYED) or one.count(State.TRANSFERRING) for one in outlines)
 
     def _journal(self, step: Step) -> None:
         facts = {"configured": self._decisions.settings.configured}

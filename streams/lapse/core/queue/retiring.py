@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.activity import Activity
 from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.decision import Decisions
@@ -43,18 +44,22 @@ class QueueEstate:
         self._decisions.do(Change(Verb.RETIRING, facts=facts), step)
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
-        """Say what is there: an idle queue may hold messages, a deleted one may not, unless it is forced."""
+        """Say what is there: an idle queue may hold messages, a deleted one may not, unless it is forced.
+
+        What was handed over, and is not known to have arrived, would be lost with this shard: nothing ends it (C77).
+        """
         depth = self._inquiry.depth()
         counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled", "dying")}
-        # What was handed over, and is not yet known to have arrived, would be lost with this shard (Q17).
         left = sum(over.count for transfer in self._state.transfers for over in transfer.confirmed)
         under_way = {"transferring": depth["transferring"] + left, "unconfirmed": depth["unconfirmed"]}
         counts |= {name: count for name, count in under_way.items() if count}
+        transfers = self._transfers() if any(under_way.values()) else ()
         if cause is Cause.IDLE:
-            willing = self._activity.idle_at_ms() <= now_ms
-            last_ms = self._activity.last_ms if willing or not self._state.subscriptions else now_ms
-            return Report(willing=willing, counts=counts, active_ms=last_ms)
-        return Report(willing=force or not any(counts.values()), counts=counts, holders=self._holders())
+            idle_at_ms = self._activity.idle_at_ms()
+            last_ms = now_ms if idle_at_ms >= NEVER else self._activity.last_ms
+            return Report(willing=idle_at_ms <= now_ms, counts=counts, active_ms=last_ms)
+        willing = not any(counts.values()) or (force and not transfers)
+        return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers)
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
         """Let some of what is left leave, leased or not; whether that was all."""
@@ -95,6 +100,11 @@ class QueueEstate:
     def idle_ms(self) -> int:
         """How long it takes to count as idle, ms."""
         return self._decisions.settings.idle_ms
+
+    def _transfers(self) -> tuple[str, ...]:
+        """Ids of the transfers that are unfinished here, from here or to here."""
+        leaving = {transfer.id for transfer in self._state.transfers}
+        return tuple(sorted(leaving | {one.transfer for _, one in self._state.scheduled.items() if one.transfer}))
 
     def _holders(self) -> tuple[Holder, ...]:
         counts: dict[int, tuple[int, int]] = {}

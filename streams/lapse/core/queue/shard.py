@@ -365,7 +365,10 @@ class QueueShard:
         self._truncation.begins(topic, partition, epoch)
 
     def use(self, now_ms: int, step: Step) -> None:
-        """Note that somebody publishes, receives, settles or looks, which a temporary queue goes by (C39, Q18)."""
+        """Note that the shard is used, which a temporary queue goes by (C39, C50, Q18).
+
+        Somebody publishes, receives, settles or looks; or a message becomes available, or leaves.
+        """
         if self.activity.watched:
             self.activity.note(now_ms, step)
             self.agreement.used(now_ms, step)
@@ -450,11 +453,17 @@ class QueueShard:
         if self.agreement.retired:
             self.agreement.advance(now_ms, step)
             return
+        removed = len(step.removals)
         self._timers.expire(now_ms, step)
+        changed = len(step.changes)
         self._timers.end_leases(now_ms, step)
+        came = len(step.changes) > changed
         for lost in [one for one in self.state.subscriptions.values() if one.lost_at_ms <= now_ms]:
             self.unsubscribe(lost.id, now_ms, step, f"not heard of for {now_ms - lost.last_seen_ms} ms")
+        changed = len(step.changes)
         self._schedule.materialise(now_ms, step)
+        if came or len(step.changes) > changed or len(step.removals) > removed:
+            self.use(now_ms, step)  # before anybody looks whether the queue is idle (C50)
         self.agreement.advance(now_ms, step)
 
     def next_due_ms(self) -> int:

@@ -11,6 +11,7 @@ from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Verb
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.queue.transfer import HandOver
 from lapse.core.reason import Reason
 from lapse.core.retirement import Asker, Phase, Saying
 from unit.core.queue.world import converse, published
@@ -49,7 +50,8 @@ class Temporary:
         return self.commit(step)
 
     def _changed(self) -> dict:
-        return {name: getattr(self.settings, name) for name in ("idle_ms", "dead_letter_topic", "dead_letter_reasons")}
+        names = ("idle_ms", "dead_letter_topic", "dead_letter_reasons", "expiration", "lease_ms")
+        return {name: getattr(self.settings, name) for name in names}
 
     def commit(self, step: Step) -> Step:
         if step.changes:
@@ -153,14 +155,129 @@ def test_an_open_subscription_is_a_use_that_does_not_end() -> None:
     assert queue.ended
 
 
-@pytest.mark.feature("Q18", "L5")
-def test_a_scheduled_message_keeps_the_queue() -> None:
+@pytest.mark.feature("C50", "Q18", "L5")
+def test_a_scheduled_message_keeps_the_queue_and_coming_due_is_use() -> None:
+    queue = Temporary()
+    due_ms = T0 + 3 * IDLE_MS
+    queue.publish(0, enqueue_at_ms=due_ms)
+    queue.at(due_ms)
+    assert not queue.ended, "it has just become available"
+    assert queue.shard.depth()["available"] == 1
+    queue.begin()
+    queue.at(due_ms + IDLE_MS - 1)
+    assert not queue.ended
+    queue.at(due_ms + IDLE_MS + IDLE_MS // 60)
+    assert queue.ended
+
+
+@pytest.mark.feature("C50", "Q16")
+def test_a_message_that_came_due_while_nobody_worked_is_not_lost_either() -> None:
     queue = Temporary()
     queue.publish(0, enqueue_at_ms=T0 + 3 * IDLE_MS)
+    queue.now_ms = T0 + 9 * IDLE_MS
+    queue.begin()
+    queue.at(T0 + 9 * IDLE_MS)
+    assert not queue.ended
+    assert queue.shard.next_due_ms() == T0 + 10 * IDLE_MS
+
+
+@pytest.mark.feature("C50", "C19")
+def test_a_delayed_message_keeps_the_queue_and_coming_back_is_use() -> None:
+    queue = Temporary()
+    queue.subscribe()
+    queue.publish(0)
+    queue.use(lambda step: queue.shard.deliver(queue.now_ms, step))
+    claims, delay_ms = [Claim("temp", 0, 0, 0)], 3 * IDLE_MS
+    queue.use(lambda step: queue.shard.settle(Verb.CANCEL, "s", claims, queue.now_ms, step, delay_ms))
+    queue.use(lambda step: queue.shard.unsubscribe("s", queue.now_ms, step))
     queue.at(T0 + 3 * IDLE_MS - 1)
     assert not queue.ended
+    assert queue.shard.depth()["delayed"] == 1
     queue.at(T0 + 3 * IDLE_MS)
-    assert queue.ended, "once it is visible, nothing keeps the queue that was not used since"
+    assert (queue.shard.depth()["available"], queue.ended) == (1, False)
+    queue.at(T0 + 4 * IDLE_MS)
+    assert queue.ended
+
+
+@pytest.mark.feature("C50")
+def test_a_lease_that_was_settled_long_before_its_end_does_not_keep_the_queue() -> None:
+    queue = Temporary(lease_ms=10 * IDLE_MS)
+    queue.subscribe()
+    queue.publish(0)
+    queue.use(lambda step: queue.shard.deliver(queue.now_ms, step))
+    queue.use(lambda step: queue.shard.settle(Verb.ACKNOWLEDGE, "s", [Claim("temp", 0, 0, 0)], queue.now_ms, step))
+    queue.use(lambda step: queue.shard.unsubscribe("s", queue.now_ms, step))
+    queue.at(T0 + IDLE_MS)
+    assert queue.ended
+
+
+@pytest.mark.feature("C50", "L11")
+def test_a_removal_begins_the_idle_time_anew() -> None:
+    queue = Temporary(expiration=Expiration(enabled=True))
+    queue.publish(0, ttl_ms=IDLE_MS - 1)
+    queue.at(T0 + IDLE_MS)
+    assert not queue.ended
+    assert queue.shard.next_due_ms() == T0 + 2 * IDLE_MS
+    queue.at(T0 + 2 * IDLE_MS)
+    assert queue.ended
+
+
+def transferred(queue: Temporary, confirmed: bool) -> None:
+    """Hand the first message over: held, or confirmed as well."""
+    claims = [Claim("temp", 0, 0, 0)]
+    queue.use(lambda step: queue.shard.hold("t-1", "there", claims, 9, queue.now_ms, step))
+    if confirmed:
+        over = [HandOver("temp", 0, 0, 1, "there", 0, 5)]
+        queue.use(lambda step: queue.shard.confirm("t-1", over, queue.now_ms, step))
+
+
+@pytest.mark.feature("C77", "Q17")
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_what_was_handed_over_and_is_unfinished_keeps_the_queue(confirmed: bool) -> None:
+    queue = Temporary()
+    queue.publish(0)
+    transferred(queue, confirmed)
+    queue.begin()
+    queue.at(T0 + 9 * IDLE_MS)
+    assert not queue.ended
+    queue.use(lambda step: queue.shard.finish_transfer("t-1", step))
+    if not confirmed:
+        queue.use(lambda step: queue.shard.give_back("t-1", queue.now_ms, step))
+    queue.at(T0 + 10 * IDLE_MS)
+    assert queue.ended
+
+
+@pytest.mark.feature("C77", "Q17")
+def test_what_was_put_here_and_is_not_confirmed_keeps_the_queue() -> None:
+    queue = Temporary()
+    queue.publish(0, transferred=("temp", "t-1"))
+    queue.at(T0 + 9 * IDLE_MS)
+    assert not queue.ended
+    queue.use(lambda step: queue.shard.accept("t-1", [Claim("temp", 0, 0, 0)], queue.now_ms, step))
+    queue.at(T0 + 10 * IDLE_MS - 1)
+    assert not queue.ended
+    queue.at(T0 + 10 * IDLE_MS)
+    assert queue.ended
+
+
+@pytest.mark.feature("C77", "C4")
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("state", ["held", "confirmed", "unconfirmed"])
+def test_no_deletion_takes_along_what_was_handed_over(state: str, force: bool) -> None:
+    queue = Temporary(idle_ms=0)
+    queue.publish(0, **({"transferred": ("temp", "t-1")} if state == "unconfirmed" else {}))
+    if state != "unconfirmed":
+        transferred(queue, state == "confirmed")
+    step = converse(queue.shard, T0, lambda step: queue.shard.agreement.delete(Asker("c"), force, T0, step))
+    (refused,) = step.verdicts
+    named = "1 unconfirmed" if state == "unconfirmed" else "1 transferring"
+    assert refused.error.startswith(f"temp is not empty: {named}. Unfinished is transfer t-1: ")
+    assert not queue.ended
+    queue.use(lambda step: queue.shard.discard("t-1", T0, step))
+    queue.use(lambda step: queue.shard.finish_transfer("t-1", step))
+    queue.use(lambda step: queue.shard.give_back("t-1", T0, step))
+    done = converse(queue.shard, T0, lambda step: queue.shard.agreement.delete(Asker("c"), True, T0, step))
+    assert done.verdicts[0].error == ""
 
 
 @pytest.mark.feature("Q18", "Q16")

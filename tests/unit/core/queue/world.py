@@ -559,7 +559,9 @@ class World:
             "dying": len(oracle.dying),
             **{name: count for name, count in under_way.items() if count},
         }
-        assert bool(verdict.error) is (bool(there or oracle.dying or left) and not force)
+        unfinished = any(under_way.values())  # not even force takes that along (C77)
+        assert bool(verdict.error) is (unfinished or (bool(there or oracle.dying) and not force))
+        assert ("Unfinished is transfer" in verdict.error) is unfinished
         if verdict.error:
             assert all(f"{count} by {name} (client) until" in verdict.error for name, count in leased.items())
             assert shard.state.ending.retirement is None
