@@ -10,6 +10,9 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
+BY_THE_BROKER: Final = 1
+"""Kafka's number for timestamps of a `LogAppendTime` topic."""
+
 _SAMPLES: Final = 9
 """The offset is taken from the quickest of so many measurements: the slower one is, the less it says."""
 

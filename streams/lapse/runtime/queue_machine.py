@@ -24,6 +24,7 @@ from lapse.protocol import topic as names
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
+from lapse.runtime.clock import BY_THE_BROKER
 from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all, whose
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
@@ -148,7 +149,11 @@ class QueueMachine:
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""
         self._payloads.keep(topic, partition, records)
-        self.shard.arrive(topic, partition, records, self._step, self._now_ms)
+        now_ms = self._now_ms
+        if records and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
+            # So late it was at the broker, whatever was heard of its clock so far: after a crash, or a pause (C76).
+            now_ms = max(now_ms, records[-1].timestamp)
+        self.shard.arrive(topic, partition, records, self._step, now_ms)
         self._arrived = True
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:

@@ -33,18 +33,47 @@ class Entrance:
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> None:
         """Take in records of an underlying topic, in the order of their offsets.
 
-        Records that were seen before are skipped, so that reading again after a crash changes nothing.
+        Records that were seen before are skipped, so that reading again after a crash changes nothing. A scheduled
+        message that is due comes before a record that is stamped at its instant or later, however late that is read
+        (C76).
         """
         number = self._state.sources.number(topic, partition)
         source = self._state.sources[number]
         if not records or records[-1].offset < source.next_offset:
             return
-        behind = records[-1].offset + 1
         if records[0].offset < source.next_offset:
             records = [record for record in records if record.offset >= source.next_offset]
+        while records:
+            due_ms, stop = self._schedule.next_due_ms(), len(records)
+            if due_ms <= now_ms:
+                stop = _from(records, due_ms)
+                if not stop:
+                    self._schedule.materialise(min(records[0].timestamp, now_ms), step)
+                    continue
+            some = records if stop == len(records) else records[:stop]
+            arrivals: Arrivals | None = sort_out(some, self._settings.name, self._settings.expiration_of(topic))
+            if arrivals and arrivals.scheduled and (cut := _due_within(some, arrivals, now_ms)) < stop:
+                stop, some, arrivals = cut, records[:cut], None
+            self._take_in(number, topic, partition, some, arrivals, step, now_ms)
+            records = records[stop:]
+
+    def _take_in(
+        self,
+        number: int,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        arrivals: Arrivals | None,
+        step: Step,
+        now_ms: int,
+    ) -> None:
+        """Take in records before which nothing comes due; `arrivals` says what they are if that is known."""
+        source = self._state.sources[number]
+        behind = records[-1].offset + 1
         if self._state.remembered:
-            records = self._honour(number, records, step)
-        arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(topic))
+            records, arrivals = self._honour(number, records, step), None
+        if arrivals is None:
+            arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(topic))
         if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
             arrivals = self._sift(number, records[-1].timestamp if records else -1, arrivals, step)
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
@@ -154,3 +183,25 @@ class Entrance:
             self._decisions.refuse(number, offset, NEVER, (Reason.INVALID_LIFETIME,), at_ms, step, fault)
         for offset, deadline_ms in arrivals.expired:
             self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), decided_ms[offset], step)
+
+
+def _from(records: Sequence[Record], due_ms: int) -> int:
+    """Which record is the first that is stamped at an instant or later; how many there are if none is."""
+    return next((at for at, record in enumerate(records) if record.timestamp >= due_ms), len(records))
+
+
+def _due_within(records: Sequence[Record], arrivals: Arrivals, now_ms: int) -> int:
+    """Before which record a message comes due that is scheduled by an earlier one of them; their number if none does.
+
+    Args:
+        records: what arrives.
+        arrivals: what it is.
+        now_ms: nothing later is due.
+    """
+    scheduled = {one.offset: one.at_ms for one in arrivals.scheduled if not one.transfer and one.at_ms <= now_ms}
+    due_ms = NEVER
+    for at, record in enumerate(records if scheduled else ()):
+        if record.timestamp >= due_ms:
+            return at
+        due_ms = min(due_ms, scheduled.get(record.offset, NEVER))
+    return len(records)
