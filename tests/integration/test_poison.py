@@ -58,10 +58,12 @@ def test_a_record_that_ends_the_process_is_a_letter_after_three_deaths(deploy: D
         assert sorted(got) == sorted(GOOD if stem == "orders" else [b"served"])
 
 
-@pytest.mark.feature("X7", "S1", "D1")
-def test_a_record_of_a_sow_topic_that_ends_the_process_is_a_letter(deploy: Deploy) -> None:
+@pytest.mark.feature("X7", "S1", "D1", "C46")
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_record_of_a_sow_topic_that_ends_the_process_is_a_letter(deploy: Deploy, shards: int) -> None:
+    """With several shards each of them reads every record."""
     here = deploy({})
-    here.configure({}, {"prices": {"key": "/id"}})
+    here.configure({}, {"prices": {"key": "/id", "partitions": shards}})
     here.apply()
     here.write("prices", *GOOD, POISON)
     worker = poisoned(here)

@@ -261,8 +261,7 @@ class Entity(ABC):
         ends = await self.services.log_reader.ends(positions)
         known_positions = {tp: offset for tp, offset in positions.items() if offset}
         machine = self.machine(partition, epoch, changelog, known_positions)
-        assert self.app is not None
-        machine.under_way = UnderWay(Path(str(self.app.conf.tabledir)) / f"{names.table(self.name)}-{partition}")
+        machine.under_way = self._under_way(partition)
         machine.under_way.look({tp: offset or 0 for tp, offset in positions.items()})
         if self.guard is not None:
             machine.guarded(await self._doorkeeper(self.guard, commands, positions[commands] or 0))
@@ -291,6 +290,14 @@ class Entity(ABC):
             self._feeders[partition] = feeder
         await runner.start()
         self.runners[partition] = runner
+
+    def _under_way(self, partition: int) -> UnderWay:
+        """What notes what a shard is doing."""
+        assert self.app is not None
+        directory, table = Path(str(self.app.conf.tabledir)), names.table(self.name)
+        of_all = [directory / f"{table}-{number}" for number in range(self.partitions)]
+        own = of_all.pop(partition)
+        return UnderWay(own, of_all if self.fed else ())
 
     async def release(self, partition: int) -> None:
         """Give a shard up."""

@@ -15,7 +15,7 @@ import json
 import logging
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -57,19 +57,37 @@ class Mark(NamedTuple):
         return same and self.first <= other.last and other.first <= self.last
 
 
+class Aside(NamedTuple):
+    """Why a record is set aside.
+
+    Attributes:
+        deaths: how often the process ended with it.
+        again: whether it was taken in before, and was only looked at again.
+    """
+
+    deaths: int
+    again: bool
+
+
+Name = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+
 class UnderWay:
     """What one shard is doing.
 
     Args:
         path: the file, without its suffix; None = nothing is noted.
+        others: those of the entity's other shards, which may have to read the same records (C46).
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, others: Iterable[Path] = ()) -> None:
         self._path = path
+        self._others = tuple(others)
         self._map: mmap.mmap | None = None
         self._marks: list[Mark] = []
         self._narrow: list[Mark] = []
-        self._aside: dict[tuple[str, int, int], int] = {}
+        self._aside: dict[Name, Aside] = {}
 
     def look(self, positions: Mapping[TP, int]) -> None:
         """Read what was under way when the process before ended, and draw the conclusions.
@@ -80,7 +98,15 @@ class UnderWay:
         if self._path is None:
             return
         found = self._found()
-        self._recall()
+        self._marks, self._narrow, self._aside = _remembered(self._path)
+        for other in self._others:
+            self._aside = _remembered(other)[2] | self._aside
+        # What was passed, or has left, is done with: a topic that is created again has other records at its offsets.
+        self._aside = {
+            name: one
+            for name, one in self._aside.items()
+            if (found is not None if one.again else positions.get(TP(*name[:2]), 0) <= name[2])
+        }
         if found is None:
             self._marks = [mark for mark in self._marks if not mark.again]
         else:
@@ -97,13 +123,13 @@ class UnderWay:
         name = (mark.topic, mark.partition, mark.first)
         shown = f"{mark.topic}:{mark.partition}:{mark.first}" + (f"-{mark.last}" if mark.last > mark.first else "")
         if mark.first == mark.last and name in self._aside:
-            self._aside[name] += 1
+            self._aside[name] = self._aside[name]._replace(deaths=self._aside[name].deaths + 1)
             return
         self._marks = [one for one in self._marks if one.meets(mark)] + [mark]
         logger.warning("%s was under way when the worker before ended; it is taken record by record now", shown)
         single = [one.first == one.last for one in self._marks[-2:]]
         if len(self._marks) >= _MOST_DEATHS and all(single):
-            self._aside[name] = len(self._marks)
+            self._aside[name] = Aside(len(self._marks), mark.again)
             self._narrow += self._marks
             self._marks = []
             logger.error("%s %s: it is set aside", shown, STOPPED)
@@ -144,7 +170,8 @@ class UnderWay:
 
     def is_hopeless(self, topic: str, partition: int, offset: int) -> bool:
         """Whether a command stopped the worker even while it was refused."""
-        return self._aside.get((topic, partition, offset), 0) >= _HOPELESS_DEATHS
+        found = self._aside.get((topic, partition, offset))
+        return found is not None and found.deaths >= _HOPELESS_DEATHS
 
     def close(self) -> None:
         """Note nothing any more."""
@@ -179,23 +206,13 @@ class UnderWay:
         name = data[1 + _NOTE.size : 1 + _NOTE.size + size]
         return Mark(name.decode("utf-8", "replace"), partition, first, last, again)
 
-    def _recall(self) -> None:
-        assert self._path is not None
-        try:
-            known: dict[str, Any] = json.loads(_beside(self._path, _BEFORE).read_text("utf-8"))
-            self._marks = [Mark(*mark) for mark in known["marks"]]
-            self._narrow = [Mark(*mark) for mark in known["narrow"]]
-            self._aside = {(topic, partition, offset): deaths for topic, partition, offset, deaths in known["aside"]}
-        except (OSError, ValueError, KeyError, TypeError):
-            self._marks, self._narrow, self._aside = [], [], {}
-
     def _remember(self) -> None:
         assert self._path is not None
         file, now = _beside(self._path, _BEFORE), _beside(self._path, _NOW)
         known = {
             "marks": self._marks,
             "narrow": self._narrow,
-            "aside": [[*name, deaths] for name, deaths in list(self._aside.items())[-_MOST_KEPT:]],
+            "aside": [[*name, *one] for name, one in list(self._aside.items())[-_MOST_KEPT:]],
         }
         try:
             if any(known.values()):
@@ -207,6 +224,16 @@ class UnderWay:
             now.unlink(missing_ok=True)  # what it said counts once
         except OSError as error:
             logger.warning("%s: %s; what stops the worker again and again cannot be told", file, error)
+
+
+def _remembered(path: Path) -> tuple[list[Mark], list[Mark], dict[Name, Aside]]:
+    """Marks, what is to be taken one by one, and what is set aside, as the processes before left them."""
+    try:
+        known: dict[str, Any] = json.loads(_beside(path, _BEFORE).read_text("utf-8"))
+        aside = {(topic, partition, offset): Aside(*one) for topic, partition, offset, *one in known["aside"]}
+        return [Mark(*mark) for mark in known["marks"]], [Mark(*mark) for mark in known["narrow"]], aside
+    except (OSError, ValueError, KeyError, TypeError):
+        return [], [], {}
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -86,6 +86,27 @@ def test_a_command_that_ends_the_process_even_while_it_is_refused_is_hopeless(tm
     assert start(tmp_path).is_hopeless(TOPIC, 0, 17)
 
 
+@pytest.mark.feature("X7", "C42")
+@pytest.mark.parametrize("again", [False, True])
+def test_what_has_left_is_forgotten_so_that_another_record_may_stand_there(tmp_path: Path, again: bool) -> None:
+    for _ in range(3):
+        die(start(tmp_path), 17, 17, again)
+    assert start(tmp_path, position=17).is_set_aside(TOPIC, 0, 17)
+    start(tmp_path, position=18).close()
+    assert not start(tmp_path).is_set_aside(TOPIC, 0, 17), "the topic was created again"
+
+
+@pytest.mark.feature("X7", "C46")
+def test_what_one_shard_has_set_aside_the_others_set_aside_too(tmp_path: Path) -> None:
+    for _ in range(3):
+        die(start(tmp_path), 17, 17)
+    start(tmp_path).close()
+    other = UnderWay(tmp_path / "lapse-orders.v2-1", [tmp_path / "lapse-orders.v2-0"])
+    other.look({HERE: 0})
+    assert other.is_set_aside(TOPIC, 0, 17)
+    assert other.is_suspect(TOPIC, 0, 0, 99)
+
+
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("content", [b"", b"no JSON", b"[]", b'{"marks": 1}'])
 def test_damaged_files_count_as_none(tmp_path: Path, content: bytes) -> None:

@@ -23,6 +23,10 @@ MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE, TRANSFER}
 """Headers that change what a record does; without any of them it is a plain publish or delete."""
 
 
+_MOST_CHARACTERS: Final = 2_000
+"""What is told of a fault may be kept with a letter that waits, so it must not be as long as what was wrong."""
+
+
 class Refused(Exception):
     """A record that becomes a dead letter.
 
@@ -31,7 +35,7 @@ class Refused(Exception):
     """
 
     def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
+        super().__init__(detail[:_MOST_CHARACTERS])
         self.reason = reason
 
 
