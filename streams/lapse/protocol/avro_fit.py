@@ -6,7 +6,7 @@ other readers cut it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lapse.protocol.avro_schema import AvroSchema, kind_of, words_of
 
@@ -17,14 +17,34 @@ _SHOWN: Final = 40
 
 def misfit(value: object, schema: AvroSchema) -> str:
     """Say why a value is no record of a schema: the field, and what is expected there; empty if it is one."""
-    return _misfit(value, schema.tree, schema, "")
+    return _misfit(value, schema.tree, _Known(schema, {}), "")
 
 
-def _misfit(value: Any, part: Any, schema: AvroSchema, where: str) -> str:
-    part = schema.named(part)
-    kind = kind_of(part)
+class _Known(NamedTuple):
+    """The schema, and what was found of its parts.
+
+    Two branches of a union may both fit a value down to its last level, so that a value of 30 levels would be looked
+    at a billion times.
+    """
+
+    schema: AvroSchema
+    found: dict[tuple[int, int], str]
+
+
+def _misfit(value: Any, part: Any, known: _Known, where: str) -> str:
+    part = known.schema.named(part)
+    if not isinstance(value, dict | list):
+        return _look(value, part, known, where)
+    name = id(value), id(part)  # both live as long as this is looked at
+    if name not in known.found:
+        known.found[name] = _look(value, part, known, where)
+    return known.found[name]
+
+
+def _look(value: Any, part: Any, known: _Known, where: str) -> str:
+    kind, schema = kind_of(part), known.schema
     if kind == "union":
-        faults = [_misfit(value, branch, schema, where) for branch in part]
+        faults = [_misfit(value, branch, known, where) for branch in part]
         if "" in faults:
             return ""
         several = [fault for fault, branch in zip(faults, part, strict=True) if kind_of(schema.named(branch)) != "null"]
@@ -32,23 +52,23 @@ def _misfit(value: Any, part: Any, schema: AvroSchema, where: str) -> str:
     if not _is_of(value, kind, part):
         return _expected(value, part, where)
     if kind == "array":
-        return next(filter(None, (_misfit(one, part["items"], schema, f"{where}/[]") for one in value)), "")
+        return next(filter(None, (_misfit(one, part["items"], known, f"{where}/[]") for one in value)), "")
     if kind == "map":
-        found = (_misfit(one, part["values"], schema, f"{where}/{name}") for name, one in value.items())
+        found = (_misfit(one, part["values"], known, f"{where}/{name}") for name, one in value.items())
         return next(filter(None, found), "")
-    return _fields(value, part, schema, where) if kind == "record" else ""
+    return _fields(value, part, known, where) if kind == "record" else ""
 
 
-def _fields(value: dict[str, Any], part: Any, schema: AvroSchema, where: str) -> str:
+def _fields(value: dict[str, Any], part: Any, known: _Known, where: str) -> str:
     fields = {field["name"]: field for field in part["fields"]}
     for name in value:
         if name not in fields:
-            return f"{where}/{name} is no field of {schema.label}"
+            return f"{where}/{name} is no field of {known.schema.label}"
     for name, field in fields.items():
         if name not in value:
             if "default" not in field:
                 return f"{where}/{name} is missing, and has no default"
-        elif fault := _misfit(value[name], field["type"], schema, f"{where}/{name}"):
+        elif fault := _misfit(value[name], field["type"], known, f"{where}/{name}"):
             return fault
     return ""
 

@@ -146,3 +146,18 @@ def test_the_limit_is_far_from_the_end_of_the_stack(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, script], cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True)
     assert done.stdout == b"read\n", done
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("end", [b"5", b"null"])
+def test_a_value_that_fits_two_branches_at_every_level_is_looked_at_once(end: bytes) -> None:
+    """Two to the power of 60 looks would take longer than anyone waits."""
+    twin = {"type": "record", "name": "Twin", "fields": [{"name": "next", "type": ["null", "Link", "Twin"]}]}
+    schema = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link", twin]}]}
+    avro = AvroPayload(AvroSchema(schema))
+    delta = avro.parse_delta(b'{"next":' * 60 + end + b"}" * 60)
+    if end == b"null":
+        assert avro.parse(avro.serialize(delta, b"")) == delta
+    else:
+        with pytest.raises(ValueError, match="does not fit"):
+            avro.serialize(delta, b"")
