@@ -43,6 +43,7 @@ _ELECTING: Final = frozenset(
 """What brokers say for a moment after a topic was created, or a broker was lost."""
 
 log = logging.getLogger("lapse_client.kafka")
+log.addHandler(logging.NullHandler())  # librdkafka's lines are for a log that somebody set up, not for the terminal
 
 Options = Mapping[str, str | int | float | bool]
 
@@ -163,14 +164,25 @@ class Connection:
                 return topics
             time.sleep(_RETRY_S)
 
-    def _metadata(self) -> ClusterMetadata:
+    def await_broker(self, timeout_s: float) -> None:
+        """Wait until a broker answers.
+
+        Args:
+            timeout_s: how long, in seconds.
+
+        Raises:
+            ConnectionFailed: no broker answered in time, or they refuse us.
+        """
+        self._metadata(timeout_s)
+
+    def _metadata(self, timeout_s: float = METADATA_TIMEOUT_S) -> ClusterMetadata:
         """Ask the brokers what there is, and notice at once when they refuse us.
 
         Raises:
             ConnectionFailed: no broker answered in time, or they refuse us.
         """
         source, noted = self._metadata_source
-        give_up = time.monotonic() + METADATA_TIMEOUT_S
+        give_up = time.monotonic() + timeout_s
         while True:
             noted.clear()
             try:

@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from lapse.cli import cluster
 from lapse.cli.instant import INSTANT, shown
 from lapse.config.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.redrive import MAX_REDRIVES
-from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.error import LapseError
 from lapse_client.letter_purge import LetterPurge
@@ -31,7 +31,7 @@ from lapse_client.redrive import Choice, Line, Target, plan, send
 Command = Callable[..., Any]
 
 _VALUE_SHOWN: Final = 80
-_SERVERS = click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+_SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 
@@ -60,7 +60,7 @@ def dlq() -> None:
 def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
     """List dead-letter topics; of one, count its letters by entity and reasons."""
     with _told():
-        connection = Connection.from_environment(bootstrap_servers)
+        connection = cluster.connection(bootstrap_servers)
         if name is None:
             rows = [
                 {"topic": found, "partitions": count}
@@ -81,7 +81,7 @@ def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
 def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **chosen: Any) -> None:
     """Print letters: what they were, and why they died."""
     with _told():
-        reader = DeadLetterReader(name, connection=Connection.from_environment(bootstrap_servers))
+        reader = DeadLetterReader(name, connection=cluster.connection(bootstrap_servers))
         letters = list(islice(_choice(**chosen).of(reader), count))
     if as_json:
         for letter in letters:
@@ -134,7 +134,7 @@ def redrive(
 ) -> None:
     """Send letters back to where they came from; a dry run unless --yes."""
     with _told():
-        connection = Connection.from_environment(bootstrap_servers)
+        connection = cluster.connection(bootstrap_servers)
         target = _target(elsewhere, lifetime)
         choice = _choice(**chosen, max_redrives=max_redrives)
         lines = plan(DeadLetterReader(name, connection=connection), choice, target, time.time_ns() // 1_000_000)
@@ -168,7 +168,7 @@ def redrive(
 def purge(name: str, until: int, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
     """Delete letters that were written before an instant; a dry run unless --yes."""
     with _told():
-        letters = LetterPurge(name, Connection.from_environment(bootstrap_servers))
+        letters = LetterPurge(name, cluster.connection(bootstrap_servers))
         spans = letters.plan(until)
         if yes:
             letters.carry_out(spans)

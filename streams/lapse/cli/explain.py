@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from rich.text import Text
 
+from lapse.cli import cluster
 from lapse.cli.instant import shown
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
@@ -21,12 +22,12 @@ from lapse_client.history import History, history
 @click.command()
 @click.argument("bookmark", metavar="TOPIC:PARTITION:OFFSET")
 @click.option("-e", "--entity", help="Only what this queue or SOW topic tells; all are asked by default.")
-@click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+@cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
     """Tell what happened to one message, from arrival to end."""
     try:
-        connection = Connection.from_environment(bootstrap_servers)
+        connection = cluster.connection(bootstrap_servers)
         found = _look(bookmark, entity, connection, quiet=as_json or not sys.stderr.isatty())
     except (LapseError, ValueError) as error:
         raise click.ClickException(str(error)) from error

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 import click
 import orjson
 
+from lapse.cli import cluster
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.connection import Connection
 from lapse_client.error import InvalidPublication, LapseError
 from lapse_client.publisher import Publisher
 
@@ -27,7 +27,7 @@ from lapse_client.publisher import Publisher
 )
 @click.option("--delta", is_flag=True, help="Merge into the stored record of a SOW topic.")
 @click.option("--delete", is_flag=True, help="Delete the key's record from a SOW topic: publish without a value.")
-@click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+@cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per record.")
 def publish(
     to: str,
@@ -50,7 +50,7 @@ def publish(
     if delete and (value is not None or key is None):
         raise click.UsageError("--delete takes --key and no VALUE")
     try:
-        with Publisher(Connection.from_environment(bootstrap_servers)) as publisher:
+        with Publisher(cluster.connection(bootstrap_servers)) as publisher:
             sent: list[Future[Bookmark]] = [
                 publisher.submit(
                     to,

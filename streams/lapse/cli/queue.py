@@ -11,8 +11,8 @@ import orjson
 from rich.console import Console
 from rich.table import Column, Table
 
+from lapse.cli import cluster
 from lapse.cli.instant import shown
-from lapse_client.connection import Connection
 from lapse_client.delivery import Delivery
 from lapse_client.error import LapseError
 from lapse_client.queue import Queue
@@ -21,7 +21,7 @@ from lapse_client.subscriber import QueueSubscriber
 
 Command = Callable[..., Any]
 
-_SERVERS = click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+_SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 _FILTER = click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
 
@@ -60,7 +60,7 @@ def subscribe(
     with (
         _told(),
         QueueSubscriber(
-            name, max_backlog, connection=Connection.from_environment(bootstrap_servers), filter=expression
+            name, max_backlog, connection=cluster.connection(bootstrap_servers), filter=expression
         ) as subscriber,
     ):
         try:
@@ -223,7 +223,7 @@ def _told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open(name: str, bootstrap_servers: str | None) -> Iterator[Queue]:
-    with _told(), Queue(name, connection=Connection.from_environment(bootstrap_servers)) as client:
+    with _told(), Queue(name, connection=cluster.connection(bootstrap_servers)) as client:
         yield client
 
 

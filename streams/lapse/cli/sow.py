@@ -10,13 +10,13 @@ import orjson
 from rich.console import Console
 from rich.table import Column, Table
 
+from lapse.cli import cluster
 from lapse.cli.instant import shown
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
 from lapse_client.sow import SowClient
 from lapse_client.sow_record import SowRecord
 
-_SERVERS = click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+_SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 _FILTER = click.option("-f", "--filter", "expression", help="Only records for which this expression is true.")
 
@@ -127,7 +127,7 @@ def delete_topic(topic: str, force: bool, yes: bool, bootstrap_servers: str | No
 @contextlib.contextmanager
 def _open(topic: str, bootstrap_servers: str | None) -> Iterator[SowClient]:
     try:
-        with SowClient(topic, connection=Connection.from_environment(bootstrap_servers)) as client:
+        with SowClient(topic, connection=cluster.connection(bootstrap_servers)) as client:
             yield client
     except (LapseError, ValueError) as error:
         raise click.ClickException(str(error)) from error

@@ -13,6 +13,7 @@ import orjson
 from rich.live import Live
 from rich.table import Table
 
+from lapse.cli import cluster
 from lapse_client.connection import Connection, entities
 from lapse_client.error import LapseError
 from lapse_client.queue import Queue
@@ -58,12 +59,12 @@ class Watched:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[QUEUE]...")
 @click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
-@click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS.")
+@cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Look once, and print JSON, one object per line.")
 def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_json: bool) -> None:
     """Show queues live: depth by state, age, subscriptions."""
     try:
-        connection = Connection.from_environment(bootstrap_servers)
+        connection = cluster.connection(bootstrap_servers)
         known = entities(connection.partitions(), sow=False)
         for name in names:
             connection.shards("queue", name)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from aiokafka.helpers import create_ssl_context
-
 from lapse.config.root import SecurityConfig
 
 
@@ -20,6 +18,8 @@ def password(security: SecurityConfig) -> str | None:
 
 def for_aiokafka(security: SecurityConfig) -> dict[str, Any]:
     """Settings for aiokafka's clients."""
+    from aiokafka.helpers import create_ssl_context  # commands without the extra `worker` need the other words only
+
     settings: dict[str, Any] = {"security_protocol": security.protocol}
     if security.protocol.endswith("SSL"):
         settings["ssl_context"] = create_ssl_context(

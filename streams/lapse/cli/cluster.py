@@ -1,0 +1,76 @@
+"""Which cluster a command speaks to: from its options, the environment, or `lapse.toml`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from lapse_client.connection import Connection
+from lapse_client.error import LapseError
+
+_CONFIG: Final = "lapse.config"
+_DEFAULT: Final = Path("lapse.toml")
+_PATIENCE_S: Final = 4.0
+"""How long a command waits for the first answer of a broker, s."""
+
+Command = Callable[..., Any]
+
+
+def options(command: Command) -> Command:
+    """Add `--bootstrap-servers`, which the command gets, and `--config`, which `connection` reads."""
+    servers = click.option(
+        "-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS and of what lapse.toml says."
+    )
+    config = click.option(
+        "-c",
+        "--config",
+        type=click.Path(path_type=Path),
+        expose_value=False,
+        callback=_remember,
+        help="Where the connection is read from.  [default: lapse.toml, if there is one]",
+    )
+    return servers(config(command))
+
+
+def connection(bootstrap_servers: str | None) -> Connection:
+    """The cluster that is meant, once one of its brokers has answered.
+
+    The servers come from the option, KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG or `lapse.toml`, in this order. What
+    `lapse.toml` says of TLS and SASL counts unless LAPSE_KAFKA_CONFIG says otherwise.
+
+    Args:
+        bootstrap_servers: the command's option.
+
+    Raises:
+        ConnectionFailed: no broker answered within some seconds.
+        LapseError: a file of the environment, or `lapse.toml`, cannot be read or is wrong.
+    """
+    found = Connection.from_environment(bootstrap_servers)
+    path = click.get_current_context().meta.get(_CONFIG) or _DEFAULT
+    if path is not _DEFAULT or path.exists():
+        found = _completed(found, path, bootstrap_servers)
+    found.await_broker(_PATIENCE_S)
+    return found
+
+
+def _completed(found: Connection, path: Path, bootstrap_servers: str | None) -> Connection:
+    from lapse.config import ConfigError, load
+    from lapse.runtime.security import for_librdkafka
+
+    try:
+        config = load(path)
+        security = for_librdkafka(config.security) if config.security.protocol != "PLAINTEXT" else {}
+    except ConfigError as error:
+        raise LapseError(str(error)) from error
+    elsewhere = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or os.environ.get("LAPSE_KAFKA_CONFIG")
+    servers = found.bootstrap_servers if elsewhere else config.lapse.brokers
+    return dataclasses.replace(found, bootstrap_servers=servers, options={**security, **found.options})
+
+
+def _remember(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    context.meta[_CONFIG] = path

@@ -1,0 +1,71 @@
+"""How commands find their cluster, and what they say when it is not there (X3, X7)."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.deployment import Deployment
+
+QUEUES = {"found": {"default_publish_target": "found{}"}}
+
+COMMANDS = [
+    ("publish", "orders", "x"),
+    ("queue", "subscribe", "orders"),
+    ("queue", "depth", "orders"),
+    ("sow", "query", "prices"),
+    ("dlq", "ls"),
+    ("explain", "orders:0:0"),
+    ("top", "--json"),
+]
+
+
+def lapse(*arguments: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    unset = ("KAFKA_BOOTSTRAP_SERVERS", "LAPSE_KAFKA_CONFIG", "LAPSE_USER")
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    command = [sys.executable, "-m", "lapse", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=90, cwd=directory, env=inherited | environment, check=False
+    )
+
+
+@pytest.mark.feature("X3", "X7")
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "-".join(command[:2]))
+def test_a_wrong_address_is_one_sentence_within_seconds(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    began = time.monotonic()
+    done = lapse(*command, directory=tmp_path, KAFKA_BOOTSTRAP_SERVERS=f"127.0.0.1:{port}")
+    assert time.monotonic() - began < 15, "5 s are promised; the rest is the start of Python on a busy machine"
+    assert done.returncode == 1
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith(f"Error: no connection to Kafka at 127.0.0.1:{port}: ")
+    assert not done.stdout
+
+
+@pytest.mark.feature("X3", "X7")
+def test_the_connection_is_read_from_lapse_toml(served: Deployment, tmp_path: Path) -> None:
+    name, config = served.name("found"), str(served.config)
+    for command in (
+        ("publish", name, "x"),
+        ("queue", "depth", name),
+        ("dlq", "ls"),
+        ("top", name, "--json"),
+    ):
+        done = lapse(*command, "--config", config, directory=tmp_path)
+        assert done.returncode == 0, done.stderr
+        done = lapse(*command, directory=served.directory)
+        assert done.returncode == 0, done.stderr
+    missing = lapse("queue", "depth", name, "--config", "nowhere.toml", directory=tmp_path)
+    assert missing.returncode == 1
+    assert "nowhere.toml" in missing.stderr
+    (tmp_path / "lapse.toml").write_text("[lapse]\nbootstrap_server = 'x'\n")
+    wrong = lapse("queue", "depth", name, directory=tmp_path)
+    assert wrong.returncode == 1
+    assert "bootstrap_server" in wrong.stderr
