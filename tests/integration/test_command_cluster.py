@@ -7,11 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import orjson
 import pytest
 
-from support.deployment import Deployment
+from support.deployment import Deploy, Deployment
+from support.log import until
 
-QUEUES = {"found": {"default_publish_target": "found{}"}}
+QUEUES = {"found": {"default_publish_target": "found{}"}, "aged": {}}
 
 COMMANDS = [
     ("publish", "orders", "x"),
@@ -69,3 +71,23 @@ def test_the_connection_is_read_from_lapse_toml(served: Deployment, tmp_path: Pa
     wrong = lapse("queue", "depth", name, directory=tmp_path)
     assert wrong.returncode == 1
     assert "bootstrap_server" in wrong.stderr
+
+
+@pytest.mark.feature("Q15")
+def test_depth_is_quick_without_a_worker_and_an_empty_queue_has_no_age(served: Deployment, deploy: Deploy) -> None:
+    with served.queue("aged") as queue:
+        queue.purge()
+    empty = served.lapse("queue", "depth", served.name("aged"), "--json")
+    assert orjson.loads(empty.stdout)["oldest_age_ms"] is None
+    table = served.lapse("queue", "depth", served.name("aged"))
+    assert table.returncode == 0, table.stderr
+    served.write("aged", "x")
+    until(lambda: served.depth("aged")["available"] == 1, "a message is there")
+    aged = served.lapse("queue", "depth", served.name("aged"), "--json")
+    assert orjson.loads(aged.stdout)["oldest_age_ms"] >= 0
+    unserved = deploy({"alone": {}}).apply()
+    began = time.monotonic()
+    done = unserved.lapse("queue", "depth", unserved.name("alone"))
+    assert time.monotonic() - began < 15, "5 s are promised; the rest is the start of Python on a busy machine"
+    assert done.returncode == 1
+    assert "Check that a worker runs" in done.stderr

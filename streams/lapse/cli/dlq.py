@@ -12,12 +12,12 @@ from typing import Any, Final, Literal
 
 import click
 import orjson
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import cluster
 from lapse.cli.instant import INSTANT, shown
+from lapse.cli.tables import print_table
 from lapse.config.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
@@ -98,7 +98,7 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
             str(letter.redriven_count),
             Text(value + ("…" if len(letter.value or b"") > _VALUE_SHOWN else "")),
         )
-    Console().print(table)
+    print_table(table)
 
 
 @dlq.command()
@@ -301,7 +301,7 @@ def _print(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
         table.add_column(name.replace("_", " "), justify="right" if isinstance(value, int) else "left")
     for row in rows:
         table.add_row(*(shown(value) if name in ("first", "last") else str(value) for name, value in row.items()))
-    Console().print(table)
+    print_table(table)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lapse.cli import cluster
 from lapse.cli.instant import shown
+from lapse.cli.tables import print_table
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
 from lapse_client.history import History, history
@@ -81,7 +82,7 @@ def _show(found: History) -> None:
             # Text, not markup: facts are a publisher's words.
             Text("\n".join(f"{name.replace('_', ' ')}: {_fact(name, value)}" for name, value in moment.facts.items())),
         )
-    Console().print(table)
+    print_table(table)
 
 
 def _fact(name: str, value: Any) -> str:

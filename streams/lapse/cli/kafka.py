@@ -12,6 +12,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from lapse.cli.tables import print_table
 from lapse.embedded import daemon
 from lapse.embedded.errors import EmbeddedError
 from lapse.embedded.instance import Instance
@@ -132,7 +133,7 @@ def _show(found: Instance, as_json: bool) -> None:
     table.add_row("process", f"{found.pid}, {(jvm.resident_bytes if jvm else 0) / 2**20:.0f} MiB")
     table.add_row("data", str(found.data))
     table.add_row("log", str(found.log))
-    Console().print(table)
+    print_table(table)
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 import orjson
-from rich.console import Console
 from rich.table import Column, Table
 
 from lapse.cli import cluster
 from lapse.cli.instant import shown
+from lapse.cli.tables import print_table
 from lapse_client.delivery import Delivery
 from lapse_client.error import LapseError
 from lapse_client.queue import Queue
 from lapse_client.settlement import SettlementResult
 from lapse_client.subscriber import QueueSubscriber
+
+_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "unconfirmed", "dying")
+
+_DEPTH_S: Final = 4.0
+"""How long `depth` waits for the shards, s: without a worker nobody answers."""
 
 Command = Callable[..., Any]
 
@@ -79,8 +84,10 @@ def subscribe(
 @_JSON
 def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     """Say how many messages there are, by state, and how old the oldest is."""
-    with _open(name, bootstrap_servers) as client:
-        counts = client.depth()
+    with _open(name, bootstrap_servers, _DEPTH_S) as client:
+        counts: dict[str, int | None] = dict(client.depth())
+    if "oldest_age_ms" in counts and not any(counts.get(state) for state in _STATES):
+        counts["oldest_age_ms"] = None
     if as_json:
         click.echo(orjson.dumps(counts))
         return
@@ -88,8 +95,8 @@ def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     table.add_column("figure")
     table.add_column("value", justify="right")
     for figure, value in counts.items():
-        table.add_row(figure.replace("_", " "), f"{value:,}")
-    Console().print(table)
+        table.add_row(figure.replace("_", " "), "" if value is None else f"{value:,}")
+    print_table(table)
 
 
 @queue.command()
@@ -122,7 +129,7 @@ def peek(
             str(one.delivery_count),
             str(one.cancel_count),
         )
-    Console().print(table)
+    print_table(table)
 
 
 def _settling(how: str, name: str, text: str) -> None:
@@ -222,8 +229,8 @@ def _told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open(name: str, bootstrap_servers: str | None) -> Iterator[Queue]:
-    with _told(), Queue(name, connection=cluster.connection(bootstrap_servers)) as client:
+def _open(name: str, bootstrap_servers: str | None, timeout_s: float = 30.0) -> Iterator[Queue]:
+    with _told(), Queue(name, connection=cluster.connection(bootstrap_servers), timeout_s=timeout_s) as client:
         yield client
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import click
 import orjson
-from rich.console import Console
 from rich.table import Column, Table
 
 from lapse.cli import cluster
 from lapse.cli.instant import shown
+from lapse.cli.tables import print_table
 from lapse_client.error import LapseError
 from lapse_client.sow import SowClient
 from lapse_client.sow_record import SowRecord
@@ -59,7 +59,7 @@ def query(
             table.add_row(
                 _text(record.key), _text(record.value), shown(record.expires_at_ms), str(record.bookmark or "")
             )
-        Console().print(table)
+        print_table(table)
 
 
 @sow.command()

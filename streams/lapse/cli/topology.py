@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 import orjson
-from rich.console import Console
 from rich.table import Table
 
+from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.runtime.advice import warnings
 from lapse.runtime.cluster import Cluster
@@ -32,7 +32,7 @@ def _show(differences: list[Difference]) -> None:
     table = Table("topic", "what", "mended by")
     for one in differences:
         table.add_row(one.topic, one.what, one.mended or "[red]you[/red]")
-    Console().print(table)
+    print_table(table)
 
 
 def _as_dict(one: Difference) -> dict[str, object]:
