@@ -19,6 +19,7 @@ import click
 
 if TYPE_CHECKING:
     from lapse.config import Config
+    from lapse.runtime.worker_log import Format
 
 CRASHED: Final = 70
 _RESTART_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -42,21 +43,23 @@ through them, and through the state, again and again: a quarter of the time of u
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--supervise/--no-supervise", default=True, help="Start again after a crash (a failed write ends the process)."
 )
-def worker(config: Path, data_dir: Path | None, log_level: str, supervise: bool) -> None:
+def worker(config: Path, data_dir: Path | None, log_level: str, log_format: Format, supervise: bool) -> None:
     """Run queues and SOW topics.
 
     Any number of workers share the shards. Stop with Ctrl-C or SIGTERM.
     """
     if supervise:
-        sys.exit(_supervise([*_again(config, data_dir, log_level), "--no-supervise"]))
-    _run(config, data_dir, log_level)
+        sys.exit(_supervise([*_again(config, data_dir, log_level, log_format), "--no-supervise"]))
+    _run(config, data_dir, log_level, log_format)
 
 
-def _again(config: Path, data_dir: Path | None, log_level: str) -> list[str]:
+def _again(config: Path, data_dir: Path | None, log_level: str, log_format: Format) -> list[str]:
     command = [sys.executable, "-m", "lapse", "worker", "--config", str(config), "--log-level", log_level]
+    command += ["--log-format", log_format]
     return [*command, "--data-dir", str(data_dir)] if data_dir is not None else command
 
 
@@ -100,7 +103,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _run(path: Path, data_dir: Path | None, log_level: str) -> None:
+def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) -> None:
     from lapse.config import ConfigError, load
 
     try:
@@ -111,12 +114,13 @@ def _run(path: Path, data_dir: Path | None, log_level: str) -> None:
         raise click.ClickException(str(error)) from error
     if data_dir is not None:
         config = config.model_copy(update={"lapse": config.lapse.model_copy(update={"data_dir": str(data_dir)})})
-    serve(config, log_level)
+    serve(config, log_level, log_format)
 
 
-def serve(config: Config, log_level: str) -> None:
+def serve(config: Config, log_level: str, log_format: Format = "text") -> None:
     """Run a worker in this process, until it is stopped."""
     from lapse.config import ConfigError
+    from lapse.runtime import worker_log
     from lapse.runtime.application import make_app
     from lapse.runtime.topology import TopologyError
 
@@ -134,7 +138,13 @@ def serve(config: Config, log_level: str) -> None:
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    running = Worker(app, loglevel=log_level, quiet=True, redirect_stdouts=False)
+    running = Worker(
+        app,
+        loglevel=log_level,
+        logging_config=worker_log.settings(log_level, log_format),
+        quiet=True,
+        redirect_stdouts=False,
+    )
     try:
         running.execute_from_commandline()
     except SystemExit as end:

@@ -1,0 +1,92 @@
+"""A worker's log: what an operator acts on, as text or JSON. The libraries' own lines are condensed or left out."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import orjson
+
+Format = Literal["text", "json"]
+
+_LIBRARIES: Final = ("faust", "mode", "aiokafka", "kafka", "asyncio", "lapse_client.kafka")
+_SERVICE: Final = "[^"
+"""How lines begin that mode writes in the name of a service of ours."""
+
+_EVERY_S: Final = 60.0
+"""A library's error is told once in so many seconds, with the number of those in between."""
+
+_MOST_KEPT: Final = 1_000
+_KEY_CHARACTERS: Final = 60
+
+
+def settings(level: str, form: Format) -> dict[str, Any]:
+    """What `logging.config.dictConfig` takes.
+
+    Args:
+        level: the lowest level that is logged. With `debug` every line of the libraries is there.
+        form: one line of text per record, or one JSON object.
+    """
+    formatters: dict[Format, dict[str, Any]] = {
+        "text": {"format": "[%(asctime)s] [%(process)s] [%(levelname)s] %(message)s"},
+        "json": {"()": JsonFormatter},
+    }
+    handler: dict[str, Any] = {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stdout"}
+    if level != "debug":
+        handler["filters"] = ["condensed"]
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": formatters[form]},
+        "filters": {"condensed": {"()": Condensed}},
+        "handlers": {"default": handler},
+        "root": {"level": level.upper(), "handlers": ["default"]},
+    }
+
+
+class Condensed(logging.Filter):
+    """Leaves out what libraries say below an error, and tells their errors once a minute with a count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is written; its text gets the number of those like it that were not."""
+        of_library = record.name.startswith(_LIBRARIES) or str(record.msg).startswith(_SERVICE)
+        if not of_library:
+            return True
+        if record.levelno < logging.ERROR:
+            return False
+        if record.levelno > logging.ERROR:
+            return True
+        key = record.name, str(record.msg)[:_KEY_CHARACTERS]
+        told_s, left_out = self._told.get(key, (float("-inf"), 0))
+        if record.created - told_s < _EVERY_S:
+            self._told[key] = told_s, left_out + 1
+            return False
+        if len(self._told) >= _MOST_KEPT:
+            self._told.clear()
+        self._told[key] = record.created, 0
+        if left_out:
+            since = datetime.fromtimestamp(told_s, UTC).isoformat(timespec="seconds")
+            record.msg, record.args = f"{record.getMessage()} ({left_out:,} more since {since})", ()
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: at, level, logger, process, message, and trace where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        fields: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        return orjson.dumps(fields, default=str).decode()

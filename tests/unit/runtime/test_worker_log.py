@@ -1,0 +1,38 @@
+"""What of the libraries' lines reaches a worker's log, and in which form."""
+
+import logging
+
+import orjson
+
+from lapse.runtime.worker_log import Condensed, JsonFormatter
+
+
+def record(name: str, level: int, text: str, at_s: float = 0.0) -> logging.LogRecord:
+    made = logging.LogRecord(name, level, "", 0, text, (), None)
+    made.created = at_s
+    return made
+
+
+def test_lines_of_libraries_below_errors_are_left_out() -> None:
+    condensed = Condensed()
+    assert not condensed.filter(record("faust.app", logging.INFO, "a table"))
+    assert not condensed.filter(record("mode.timers", logging.WARNING, "Task timed out!"))
+    assert not condensed.filter(record("lapse.runtime.application", logging.INFO, "[^-LapseApp]: Ready"))
+    assert condensed.filter(record("lapse.runtime.entity", logging.INFO, "restored"))
+    assert condensed.filter(record("faust.app", logging.CRITICAL, "crashed"))
+
+
+def test_errors_of_libraries_come_once_a_minute_with_a_count() -> None:
+    condensed = Condensed()
+    errors = [record("aiokafka.conn", logging.ERROR, "no broker", at_s) for at_s in (0.0, 1.0, 2.0, 59.0, 61.0)]
+    assert [condensed.filter(one) for one in errors] == [True, False, False, False, True]
+    assert errors[-1].getMessage() == "no broker (3 more since 1970-01-01T00:00:00+00:00)"
+    assert condensed.filter(record("aiokafka.conn", logging.ERROR, "another thing", 62.0))
+    assert all(condensed.filter(record("lapse.x", logging.ERROR, "ours", 0.0)) for _ in range(3))
+
+
+def test_json_is_one_object_per_record() -> None:
+    told = orjson.loads(JsonFormatter().format(record("lapse.x", logging.WARNING, 'a "text"\nof two lines', 1.5)))
+    assert told["message"] == 'a "text"\nof two lines'
+    assert told["level"] == "warning"
+    assert told["at"] == "1970-01-01T00:00:01.500+00:00"
