@@ -27,6 +27,7 @@ QUEUES = {
     "parts": {"forward_to": "whole{}", "expiration": "enabled", "partitions": 2},
     "whole": {"expiration": "1h", "expiration_model": "ceiling"},
     "plain": {},
+    "guarded": {"ordering": "total", "barrier": "/type = 'EOD'"},
     "spread": {"ordering": "total", "partitions": 3},
 }
 
@@ -68,6 +69,28 @@ def test_settlement_purge_and_peek_by_filter_cover_what_matches(served: Deployme
         queue.purge(filter="/n > 3")
     assert served.depth("plain")["depth"] == 2
     assert taken(served, "plain", 2) == [{"n": 2}, {"n": 3}]
+
+
+@pytest.mark.feature("C86", "Q8", "Q12")
+def test_neither_a_filter_nor_a_range_takes_a_barrier_that_waits(served: Deployment) -> None:
+    """It is released when what stood before it is gone; its own bookmark takes it."""
+    written = served.write("guarded", *(json.dumps(one) for one in ({"n": 1}, {"type": "EOD"}, {"n": 2})))
+    until(lambda: served.depth("guarded")["depth"] == 3, "three messages")
+    first, marker, last = (served.bookmark("guarded", one) for one in written)
+    with served.queue("guarded") as queue:
+        results = queue.acknowledge([f"{marker}-{last.rpartition(':')[2]}"])
+        assert [(str(one.messages), one.result) for one in results] == [(marker, "not_leased"), (last, "settled")]
+        assert queue.acknowledge(filter="/type = 'EOD'") == []
+        assert served.depth("guarded")["depth"] == 2
+        queue.acknowledge([first])
+        with served.subscriber("guarded", 0) as subscriber:
+            delivery = subscriber.receive(15)
+            assert delivery is not None
+            assert delivery.is_barrier
+        served.write("guarded", json.dumps({"n": 3}), json.dumps({"type": "EOD"}))
+        until(lambda: served.depth("guarded")["depth"] == 2, "one more barrier")
+        (named,) = queue.acknowledge([queue.peek()[1].bookmark])
+        assert named.result == "settled"
 
 
 @pytest.mark.feature("Q11", "C31")

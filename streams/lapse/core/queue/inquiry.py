@@ -99,7 +99,7 @@ class Inquiry:
         for index in sorted(self._state.segments):
             segment = self._state.segments.look(index)
             for messages in self._decisions.messages([(segment, self._decisions.slots_in(segment, LIVE, text))]):
-                claims += [Claim(messages.topic, messages.partition, *ends) for ends in messages.ranges()]
+                claims += [Claim(messages.topic, messages.partition, *ends, found=True) for ends in messages.ranges()]
         return claims
 
     def to_judge(self, text: str, limit: int) -> list[int]:

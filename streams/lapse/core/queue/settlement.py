@@ -51,7 +51,8 @@ class Result(StrEnum):
 class Claim(NamedTuple):
     """Messages that a settlement names: offsets of one source, both ends included, with the fencing tokens if sent.
 
-    The tokens are the count of the delivery that is settled (C13), and the reign that made it (C42).
+    The tokens are the count of the delivery that is settled (C13), and the reign that made it (C42). `found`
+    says that it is what a filter found, or a part of a range.
     """
 
     topic: str
@@ -60,6 +61,12 @@ class Claim(NamedTuple):
     last: int
     delivery_count: int | None = None
     epoch: int | None = None
+    found: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it names one message by its own bookmark."""
+        return self.first == self.last and not self.found
 
 
 class Outcome(NamedTuple):
@@ -106,7 +113,7 @@ _CODE: Final = {result: code for code, result in enumerate(RESULTS)}
 SETTLED: Final = _CODE[Result.SETTLED]
 _ALREADY_SETTLED: Final = _CODE[Result.ALREADY_SETTLED]
 _NOT_HOLDER: Final = _CODE[Result.NOT_HOLDER]
-_NOT_LEASED: Final = _CODE[Result.NOT_LEASED]
+NOT_LEASED: Final = _CODE[Result.NOT_LEASED]
 _STALE: Final = _CODE[Result.STALE]
 UNKNOWN: Final = _CODE[Result.UNKNOWN]
 _TIME_LIMIT: Final = _CODE[Result.TIME_LIMIT]
@@ -152,7 +159,7 @@ def judge(
     mine = np.zeros(len(codes), bool) if segment.holder is None else segment.holder[where] == holder
     codes[state == EXPIRED] = _TIME_LIMIT
     sent = state == SENT
-    codes[sent] = SETTLED if verb is not Verb.RENEW else _NOT_LEASED
+    codes[sent] = SETTLED if verb is not Verb.RENEW else NOT_LEASED
     if strict and verb is not Verb.RENEW:
         codes[sent & ~mine] = _NOT_HOLDER
     settled = leased.copy()
@@ -165,7 +172,7 @@ def judge(
     if idle.any():
         unleased = idle
         if strict or verb in (Verb.CANCEL, Verb.RENEW):
-            codes[unleased] = _NOT_LEASED
+            codes[unleased] = NOT_LEASED
         else:
             refused = stale if verb is Verb.EXPIRE else never
             codes[unleased & refused] = _STALE

@@ -17,10 +17,11 @@ from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.matching import YES
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import LIVE, SENT, SIZE, Segment, State, Where, slots_of, where_of
+from lapse.core.queue.segment import AVAILABLE, DELAYED, LIVE, SENT, SIZE, Segment, State, Where, slots_of, where_of
 from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.source import Standing
 from lapse.core.queue.step import Happening, Messages, Step
+from lapse.core.queue.trait import Flag
 from lapse.core.reason import Reason
 
 _MOST_TOKEN: Final = 1 << 32
@@ -50,6 +51,8 @@ class Settling:
     ) -> list[Outcome]:
         """See `QueueShard.settle`."""
         outcomes: list[Outcome] = []
+        if self._settings.traits.barrier is not None:  # whatever is left of a range stays one
+            claims = [claim if claim.alone else claim._replace(found=True) for claim in claims]
         # With a restriction each is judged by itself: what of it is held, and what may be seen.
         one_by_one = (
             settlement.each_once(claims, outcomes)
@@ -129,6 +132,7 @@ class Settling:
         counts = [claim.last - claim.first + 1 for claim in claims]
         verb = settlement.Verb.ACKNOWLEDGE
         codes = self._judge(verb, segment, where, subscription, np.repeat(np.array(tokens, np.int64), counts), now_ms)
+        self._spare_barriers(codes, segment, where, np.repeat([not claim.alone for claim in claims], counts))
         outcomes.extend(settlement.outcomes_of(claims, codes))
         slots = slots_of(where)[codes == settlement.SETTLED]
         if len(slots):
@@ -148,12 +152,23 @@ class Settling:
     ) -> None:
         for segment, first, stop, offset, code in self._located(claim, outcomes, restriction):
             codes = self._judge(verb, segment, slice(first, stop), subscription, claim.delivery_count, now_ms)
+            if not claim.alone:
+                self._spare_barriers(codes, segment, slice(first, stop), np.ones(len(codes), bool))
             if restriction:
                 self._hide(codes, segment, first, offset, claim, subscription, restriction)
             outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
             slots = np.flatnonzero(codes == code) + first
             if len(slots):
                 self._carry_out(verb, segment, slots, subscription, now_ms, delay_ms, step)
+
+    def _spare_barriers(
+        self, codes: NDArray[np.uint8], segment: Segment, where: Where, swept: NDArray[np.bool_]
+    ) -> None:
+        """Only its own bookmark takes a barrier that is not released; a range or a filter does not (C86)."""
+        if segment.flags is None or self._settings.traits.barrier is None or not self._state.index.barriers:
+            return
+        waiting = ((segment.flags[where] & Flag.BARRIER) != 0) & np.isin(segment.state[where], (AVAILABLE, DELAYED))
+        codes[waiting & swept & (codes == settlement.SETTLED)] = settlement.NOT_LEASED
 
     def renew(
         self,

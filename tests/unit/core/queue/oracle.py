@@ -494,6 +494,12 @@ class Oracle:
             return "not_leased"
         return "stale" if never or (verb == "expire" and stale) else "settled"
 
+    def spared(self, bookmark: Bookmark, alone: bool, result: str) -> str:
+        """Only its own bookmark takes a barrier that waits (C86)."""
+        message = self.messages.get(bookmark)
+        waits = message is not None and message.barrier and self.settings.traits.barrier and message.state in WAITING
+        return "not_leased" if waits and not alone and result == "settled" else result
+
     def hides(self, bookmark: Bookmark, subscription: str, restricted: Restricted) -> bool:
         """Whether a message is not there for a user who may not see it, and does not hold it (X4)."""
         message = self.messages.get(bookmark)
@@ -531,6 +537,7 @@ class Oracle:
                 result = "unknown"
             else:
                 result = self.judge(verb, bookmark, subscription, token, now_ms, alone, log_ends)
+                result = self.spared(bookmark, alone, result)
             answers.append((bookmark, result))
             if result != "settled":
                 continue

@@ -542,6 +542,15 @@ def test_at_most_once_a_barrier_waits_for_what_was_sent(how: str) -> None:
     assert sent(one.deliver(), "blinky") == [(1, True)]
 
 
+@pytest.mark.feature("C86")
+@pytest.mark.parametrize("verb", ["acknowledge", "expire"])
+def test_only_its_own_bookmark_takes_a_barrier_that_waits(verb: str) -> None:
+    one = world({}, STOP, {}, {}, STOP, traits=BARRIER, leasing=Leasing.SUBLET)
+    assert one.settle(verb, "inky", at(1, 2)) == ["not_leased", "settled"]
+    assert one.settle(verb, "inky", at(3), at(4, 4)._replace(found=True)) == ["settled", "not_leased"]
+    assert one.settle(verb, "inky", at(1)) == ["settled"]
+
+
 @pytest.mark.feature("C35")
 def test_a_barrier_released_before_a_crash_is_repeated_to_who_is_still_there() -> None:
     one = barrier_world(before=0, behind=0)

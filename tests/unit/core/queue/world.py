@@ -392,7 +392,12 @@ class World:
         if restriction:
             self.shard.matching.end_selection(restriction)
         named = [
-            ((claim.topic, claim.partition, offset), claim.delivery_count, claim.epoch, claim.first == claim.last)
+            (
+                (claim.topic, claim.partition, offset),
+                claim.delivery_count,
+                claim.epoch,
+                claim.first == claim.last and not claim.found,
+            )
             for claim in claims
             for offset in range(claim.first, claim.last + 1)
         ]
