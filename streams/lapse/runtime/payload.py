@@ -219,7 +219,8 @@ class PayloadWindow:
     async def get(self, topic: str, partition: int, offsets: Sequence[int], used: bool = True) -> list[Record | None]:
         """The records at ascending offsets; None where Kafka no longer has one (C40).
 
-        With `used` they count as handed out, and leave memory when all of their chunk were.
+        With `used` they count as handed out, and leave memory when all of their chunk were. Else they are only looked
+        at: what is read back for that stays within the window, so that the next look does not read it again.
         """
         if topic in self.gone:
             return [None] * len(offsets)
@@ -236,9 +237,11 @@ class PayloadWindow:
         at = 0
         while not all(found[at:]):
             at = next(place for place in range(at, len(found)) if found[place] is None)
-            records = await self._reader.read(topic, partition, offsets[at], offsets[_close_to(offsets, at)])
+            last = _close_to(offsets, at)
+            records = await self._reader.read(topic, partition, offsets[at], offsets[last])
             if not records:
-                break
+                at = last + 1  # what is far behind may be there all the same
+                continue
             stop = bisect_right(offsets, records[-1].offset)
             if consecutive and len(records) == records[-1].offset + 1 - offsets[at]:
                 found[at:stop] = records[: stop - at]
@@ -249,8 +252,9 @@ class PayloadWindow:
                     if found[place] is None:
                         found[place] = by_offset.get(offsets[place])
                 rest = [record for record in records if record.offset > offsets[-1]]
-            if rest:
-                window.insert(rest)
+            kept = rest if used else records
+            if kept:
+                window.insert(kept)
             at = stop
         return found
 

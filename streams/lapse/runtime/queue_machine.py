@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from faust.types import TP
 
 from lapse.core.expression import ExpressionError
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.places import size_of
 from lapse.core.queue.settings import QueueSettings
@@ -26,6 +28,7 @@ from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
 from lapse.runtime.clock import BY_THE_BROKER
 from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all, whose
+from lapse.runtime.effort import Effort, Portion
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.forwarding import FORWARDER, Forwarding
@@ -116,6 +119,7 @@ class QueueMachine:
         self._weighed = (0, 0)
         self._expected_bytes = 0
         self._arrived = False
+        self._portion = Portion(JUDGED_AT_ONCE)
         self._oldest: tuple[tuple[str, int, int], int | None] | None = None
 
     def guarded(self, doorkeeper: Doorkeeper) -> None:
@@ -268,15 +272,20 @@ class QueueMachine:
             except ExpressionError as error:
                 self._refuse(command, admitted.encoding, at_ms, f"{command.command}: filter: {error}")
                 continue
+            effort = Effort()
             for places in self._commands.to_judge(admitted, text) if text else ():
-                await self._judge(places)
+                await self._judge(places, effort)
+                if effort.is_spent:
+                    break
             if text and not command.filter:
                 await self._judge_unplaced(command, text)
-            with self.under_way.noted(*noted):
-                self._carry_out(admitted, at_ms)
-            if not text:
-                continue
-            self.shard.matching.end_selection(text)
+            if effort.is_spent:
+                self._refuse(command, admitted.encoding, at_ms, effort.why(command.command))
+            else:
+                with self.under_way.noted(*noted):
+                    self._carry_out(admitted, at_ms)
+            if text:
+                self.shard.matching.end_selection(text)
 
     def _refuse(self, command: Command, encoding: Encoding, at_ms: int, why: str) -> None:
         if command.answer != "none":
@@ -284,8 +293,8 @@ class QueueMachine:
                 word.refusal(command, why, self.shard.settings.partition, at_ms), command.subscription, encoding
             )
 
-    async def _judge(self, places: Sequence[int]) -> None:
-        """Read payloads and evaluate the filters on them."""
+    async def _judge(self, places: Sequence[int], effort: Effort) -> None:
+        """Read payloads and evaluate the filters on them; others have their turn meanwhile (X7)."""
         by_source: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for place in places:
             bookmark = self.shard.bookmark_of(place)
@@ -294,10 +303,17 @@ class QueueMachine:
         for (topic, partition), some in by_source.items():
             some.sort()
             records = await self._payloads.get(topic, partition, [offset for offset, _ in some], used=False)
-            self._look_at(
-                [(place, topic, partition, record) for (_, place), record in zip(some, records, strict=True)],
-                [offset for offset, _ in some],
-            )
+            at = 0
+            while at < len(some) and not effort.is_spent:
+                stop = min(len(some), at + self._portion.size)
+                with effort.spent_on(stop - at, self._portion):
+                    self._look_at(
+                        [(some[n][1], topic, partition, records[n]) for n in range(at, stop)],
+                        [offset for offset, _ in some[at:stop]],
+                    )
+                at = stop
+                if at < len(some):
+                    await asyncio.sleep(0)
             lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
             self.shard.truncated(topic, partition, lost, self._now_ms, self._step)
 
@@ -417,7 +433,7 @@ class QueueMachine:
         self._refusals.sum_up()
         await self._carry_out_waiting()
         if self.shard.unjudged:
-            await self._judge(self.shard.unjudged)
+            await self._judge(self.shard.unjudged, Effort())
         step, self._step = self._step, Step()
         self._weighed = (0, 0)
         self._expected_bytes = 0

@@ -105,3 +105,24 @@ def test_what_nobody_asks_for_makes_room_once_enough_else_was_handed_out() -> No
         found = asyncio.run(window.get("t", 0, list(range(first, first + 100))))
         assert None not in found
     assert log.reads == 3, "read back until what expired has gone, and not since"
+
+
+@pytest.mark.feature("Q14", "Q16")
+def test_what_was_only_looked_at_is_not_read_again_and_is_handed_out_still() -> None:
+    log = Log(list(range(100)))
+    window = PayloadWindow(cast("LogReader", log), limit_bytes=1 << 20)
+    for _ in range(3):
+        found = asyncio.run(window.get("t", 0, [*range(0, 60, 2), 90], used=False))
+        assert [one.offset for one in found if one] == [*range(0, 60, 2), 90]
+    assert log.reads == 1
+    found = asyncio.run(window.get("t", 0, list(range(60))))
+    assert [one.offset for one in found if one] == list(range(60))
+    assert log.reads == 1
+
+
+def test_what_lies_far_apart_is_not_read_with_all_that_lies_between() -> None:
+    log = Log([5, 40_000, 40_001, 90_000])
+    window = PayloadWindow(cast("LogReader", log), limit_bytes=1 << 20)
+    found = asyncio.run(window.get("t", 0, [5, 40_000, 40_001, 60_000, 90_000], used=False))
+    assert [one and one.offset for one in found] == [5, 40_000, 40_001, None, 90_000]
+    assert log.reads >= 3

@@ -9,6 +9,7 @@ import pytest
 from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol import event
+from lapse.runtime import effort
 from lapse.runtime.letter_writer import Refusal
 from lapse.runtime.producer import Output, Packed
 from lapse.runtime.queue_machine import QueueMachine
@@ -154,3 +155,32 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     journal |= effects.journal
     kept = {key: value for key, value in journal.items() if value is not None}
     assert list(restore(kept.items()).state.dying) == [(0, 3)]
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("name", ["purge", "sow", "expire"])
+def test_a_command_that_takes_too_much_work_is_refused_with_the_reason_and_changes_nothing(name, monkeypatch) -> None:
+    one = machine(200)
+    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    command(one, 1_000, name, filter="/f >= 0")
+    (answer,) = (json.loads(some.value) for some in finish(one).after)
+    assert answer["status"] == "error"
+    assert answer["error"].startswith(f"{name}: stopped after 0 s of work on ")
+    assert "Simplify the filter" in answer["error"]
+    monkeypatch.undo()
+    assert one.shard.depth()["depth"] == 200
+    command(one, 1_001, "sow", filter="/f >= 0")
+    (answer,) = (json.loads(some.value) for some in finish(one).after)
+    assert len(answer["messages"]) == 200
+
+
+@pytest.mark.feature("X7")
+def test_the_next_portion_is_chosen_by_how_long_the_last_one_took() -> None:
+    portion = effort.Portion(1_000)
+    for _ in range(10):
+        portion.took(0.000_1)
+    assert portion.size == 1_000
+    portion.took(0.5)
+    assert portion.size == 10
+    portion.took(10.0)
+    assert portion.size == 1

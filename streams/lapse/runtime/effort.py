@@ -1,0 +1,73 @@
+"""Effort: how much work one command may take, and after how much of it others have their turn (X7).
+
+The core has no clock, so it works in portions. Whoever drives it measures their CPU time here, and chooses the size of
+the next one by it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+TURN_S: Final = 0.005
+"""CPU that a portion should take, in s: others wait no longer than about twice as long."""
+
+MOST_S: Final = 10.0
+MOST_EACH_S: Final = 0.000_2
+"""What a command may take in all, in s of CPU: so much, and so much more for each message that it looked at."""
+
+
+class Portion:
+    """How many messages are looked at before others have their turn.
+
+    Args:
+        most: so many at most.
+        least: so many at least, however long they take.
+    """
+
+    def __init__(self, most: int, least: int = 1) -> None:
+        self._most = most
+        self._least = least
+        self.size = min(most, 64)
+
+    def took(self, seconds: float) -> None:
+        """Choose the next size, after a portion that took so long."""
+        if seconds > TURN_S:
+            self.size = max(self._least, int(self.size * TURN_S / seconds))
+        elif seconds < TURN_S / 2:
+            self.size = min(self._most, self.size * 2)
+
+
+class Effort:
+    """What one command has taken so far."""
+
+    __slots__ = ("looked", "spent_s")
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
+        self.looked = 0
+
+    @contextmanager
+    def spent_on(self, count: int, portion: Portion | None = None) -> Iterator[None]:
+        """Measure the work on some messages; the next portion is chosen by it."""
+        began = time.thread_time()
+        yield
+        seconds = time.thread_time() - began
+        self.spent_s += seconds
+        self.looked += count
+        if portion is not None:
+            portion.took(seconds)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it was more than a command may take."""
+        return self.spent_s > MOST_S + self.looked * MOST_EACH_S
+
+    def why(self, command: str) -> str:
+        """The reason of the refusal, for who sent the command."""
+        return (
+            f"{command}: stopped after {self.spent_s:.0f} s of work on {self.looked} messages, which others need. "
+            "Simplify the filter (LIKE and functions on long texts cost most), or name less by it"
+        )
