@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from lapse.core.days import days_since_1970
 from lapse.core.letter import is_letter
 
 NEVER: Final = (1 << 63) - 1
@@ -32,7 +33,6 @@ _DIGITS: Final = re.compile(rb"[0-9]{1,19}\Z")
 _RFC3339: Final = re.compile(
     rb"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))\Z"
 )
-_DAYS_IN_MONTH: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class InvalidLifetime(ValueError):
@@ -185,8 +185,8 @@ def rfc3339_ms(value: bytes | None) -> int:
             f"{CE_EXPIRYTIME} = {_shown(value)}: expected an RFC 3339 instant like 2026-01-31T12:00:00Z"
         )
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
-    leap = month == 2 and (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0))
-    if not 1 <= month <= 12 or not 1 <= day <= _DAYS_IN_MONTH[month - 1] + leap:
+    days = days_since_1970(year, month, day)
+    if days is None:
         raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such day")
     if hour > 23 or minute > 59 or second > 60:
         raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such time of day")
@@ -196,20 +196,11 @@ def rfc3339_ms(value: bytes | None) -> int:
             raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such UTC offset")
         offset_minutes = (int(match[9]) * 60 + int(match[10])) * (1 if match[8] == b"+" else -1)
     fraction_ms = int((match[7] or b"0")[:3].ljust(3, b"0"))
-    minutes = (_days_since_1970(year, month, day) * 24 + hour) * 60 + minute - offset_minutes
+    minutes = (days * 24 + hour) * 60 + minute - offset_minutes
     instant_ms = (minutes * 60 + second) * 1000 + fraction_ms
     if instant_ms < 0:
         raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: before 1970")
     return instant_ms
-
-
-def _days_since_1970(year: int, month: int, day: int) -> int:
-    """Days of the proleptic Gregorian calendar; the year is taken to begin in March, so that leap days end it."""
-    year -= month <= 2
-    era_year = year % 400
-    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    day_of_era = era_year * 365 + era_year // 4 - era_year // 100 + day_of_year
-    return year // 400 * 146097 + day_of_era - 719468
 
 
 def _start(timestamp_ms: int, enqueue_at_ms: int | None) -> int:

@@ -1,4 +1,4 @@
-"""The expression language: filters, priorities and barriers over messages (docs/expressions.md is its reference)."""
+"""The expression language: filters, priorities and barriers over messages (X1; reference: docs/expressions.md)."""
 
 from lapse.core.expression.compiled import Equality, Expression, Filter, Value, compile_filter, compile_value
 from lapse.core.expression.error import ExpressionError

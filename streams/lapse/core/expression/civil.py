@@ -1,9 +1,11 @@
-"""Dates without a clock: RFC 3339 texts and civil fields to and from milliseconds since the epoch, in UTC."""
+"""Dates without a clock: RFC 3339 texts and civil fields to and from milliseconds since the epoch, in UTC (X1)."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
+
+from lapse.core.days import days_since_1970
 
 _RFC_3339: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
@@ -12,7 +14,6 @@ _RFC_3339: Final = re.compile(
 _DAY_MS: Final = 86_400_000
 _EARLIEST_MS: Final = -62_135_596_800_000  # 0001-01-01
 _LATEST_MS: Final = 253_402_300_799_999  # 9999-12-31
-_MONTH_DAYS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class Civil(NamedTuple):
@@ -28,14 +29,6 @@ class Civil(NamedTuple):
     weekday: int
 
 
-def days_of(year: int, month: int, day: int) -> int:
-    """Days from 1970-01-01 to a date of the proleptic Gregorian calendar."""
-    year -= month <= 2
-    era, year_of_era = divmod(year, 400)
-    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
-
-
 def parse_instant(text: str) -> int | None:
     """Milliseconds since the epoch of an RFC 3339 text, or None.
 
@@ -46,8 +39,8 @@ def parse_instant(text: str) -> int | None:
         return None
     year, month, day = int(match[1]), int(match[2]), int(match[3])
     hour, minute, second = int(match[4] or 0), int(match[5] or 0), int(match[6] or 0)
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    if year < 1 or not 1 <= month <= 12 or not 1 <= day <= _MONTH_DAYS[month - 1] or (month == 2 and day > 28 + leap):
+    days = days_since_1970(year, month, day)
+    if year < 1 or days is None:
         return None
     if hour > 23 or minute > 59 or second > 60:
         return None
@@ -58,7 +51,7 @@ def parse_instant(text: str) -> int | None:
             return None
         offset = (int(digits[1:3]) * 60 + int(digits[3:5])) * (-1 if digits[0] == "-" else 1)
     seconds = (hour * 60 + minute - offset) * 60 + second
-    instant = days_of(year, month, day) * _DAY_MS + seconds * 1000 + int((match[7] or "0").ljust(3, "0")[:3])
+    instant = days * _DAY_MS + seconds * 1000 + int((match[7] or "0").ljust(3, "0")[:3])
     return instant if _EARLIEST_MS <= instant <= _LATEST_MS else None
 
 

@@ -1,4 +1,4 @@
-"""Expressions to Python functions.
+"""Expressions to Python functions (X1).
 
 A function is generated from tree nodes only. Every constant, path step and helper is a name in the function's globals,
 which have no builtins, so no character of the expression's text reaches the generated source.

@@ -1,4 +1,4 @@
-"""Syntax errors of the parser turned into errors that say what to do."""
+"""Syntax errors of the parser turned into errors that say what to do (X1)."""
 
 from __future__ import annotations
 

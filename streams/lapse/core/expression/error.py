@@ -1,4 +1,4 @@
-"""The one error of the expression language: where it is, what is wrong, and what to do."""
+"""The one error of the expression language: where it is, what is wrong, and what to do (X1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The function library: pure functions on values that never raise.
+"""The function library: pure functions on values that never raise (X1).
 
 A string function of something that is not a string is NULL, a numeric function of something that is not a number is
 NaN, and any function of NULL is NULL, unless its summary says otherwise.

@@ -1,4 +1,4 @@
-"""What kinds of value an expression can yield, as far as its form tells."""
+"""What kinds of value an expression can yield, as far as its form tells (X1)."""
 
 from __future__ import annotations
 

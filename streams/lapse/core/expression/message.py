@@ -1,4 +1,4 @@
-"""What an expression is evaluated on."""
+"""What an expression is evaluated on (X1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numeric functions: NaN for anything that is not a number, NULL for NULL."""
+"""Numeric functions: NaN for anything that is not a number, NULL for NULL (X1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators on any values: three-valued logic, comparison and arithmetic that never raise.
+"""The operators on any values: three-valued logic, comparison and arithmetic that never raise (X1).
 
 Generated functions inline the common cases and call these for the rest. The values are those of the language (None,
 bool, int, float, str); everything else is opaque: not NULL, equal to nothing, ordered after nothing.

@@ -1,4 +1,4 @@
-"""The reference evaluator: a tree of closures, slow and plain, that says what every expression means.
+"""The reference evaluator: a tree of closures, slow and plain, that says what every expression means (X1).
 
 Tests compare generated functions with it, and the compiler folds constants with it. It shares only the function library
 and the check of patterns with the compiler: every operator is written again here, by the book.

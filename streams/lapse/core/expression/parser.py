@@ -1,4 +1,4 @@
-"""Text to syntax tree, with errors that point at the spot."""
+"""Text to syntax tree, with errors that point at the spot (X1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicates of one operand and constants: the conditions that generated functions inline.
+"""Predicates of one operand and constants: the conditions that generated functions inline (X1).
 
 Such a predicate is NULL exactly when its operand is NULL; otherwise one Python condition decides. The conditions are
 fixed templates: `{first}` stands for the operand where it is evaluated, `{x}` for each further use of it, `{a}` and

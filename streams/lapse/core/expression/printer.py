@@ -1,4 +1,4 @@
-"""A syntax tree as text that parses to the same tree."""
+"""A syntax tree as text that parses to the same tree (X1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order that a priority expression's value stands for."""
+"""The order that a priority expression's value stands for (X1)."""
 
 from __future__ import annotations
 

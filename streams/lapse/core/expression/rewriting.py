@@ -1,4 +1,4 @@
-"""Rewrites that keep the meaning: constants folded, chains flattened, cheap conditions first.
+"""Rewrites that keep the meaning: constants folded, chains flattened, cheap conditions first (X1).
 
 Evaluation has no effects and never raises, so `AND` and `OR` may be evaluated in any order.
 """

@@ -1,4 +1,4 @@
-"""The names that generated functions see, and the source of the leaves of expressions."""
+"""The names that generated functions see, and the source of the leaves of expressions (X1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions as Spark SQL, so that Spark filters with the language of queues and topics.
+"""Expressions as Spark SQL, so that Spark filters with the language of queues and topics (X1).
 
 The SQL means the same, NULL and NaN included, or it is refused. Spark's columns have one type each, so a caller says
 which column a path is and of which kind. Two things differ and are accepted: arithmetic is in double precision, and the

@@ -1,4 +1,4 @@
-"""Which columns of a Spark DataFrame an expression's paths and attributes are."""
+"""Which columns of a Spark DataFrame an expression's paths and attributes are (X1)."""
 
 from __future__ import annotations
 

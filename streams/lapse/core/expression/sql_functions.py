@@ -1,4 +1,4 @@
-"""The functions of the language that Spark SQL has too."""
+"""The functions of the language that Spark SQL has too (X1)."""
 
 from __future__ import annotations
 

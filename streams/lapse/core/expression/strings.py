@@ -1,4 +1,4 @@
-"""String functions: NULL for anything that is not a string, and for results that would be too long."""
+"""String functions: NULL for anything that is not a string, and for results that would be too long (X1)."""
 
 from __future__ import annotations
 

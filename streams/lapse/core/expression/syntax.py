@@ -1,4 +1,4 @@
-"""The syntax tree of an expression: immutable, hashable nodes without positions.
+"""The syntax tree of an expression: immutable, hashable nodes without positions (X1).
 
 `NOT IN`, `NOT LIKE`, `IS NOT NULL` and the like are a `Not` around the plain node, and `IF(c, a, b)` is a `Case`, so
 that each meaning has one form.

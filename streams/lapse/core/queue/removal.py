@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.ma  # np.unique imports it at its first call, which takes 50 ms of a lease's end
 from numpy.typing import NDArray
 
 from lapse.core.queue.change import Change, Verb

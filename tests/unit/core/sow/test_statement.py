@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.lifetime import NEVER
+from lapse.core.lifetime import NEVER, Expiration, ExpirationModel, deadline_ms, read
 from lapse.core.sow.output import Step
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.statement import _KEPT, Statements
@@ -94,3 +94,23 @@ def test_headers_that_are_never_the_same_are_not_kept_without_end():
         statements.of([("trace", b"x" * 1_000 + b"%d" % number)])
     assert 0 < len(statements._known) <= _KEPT
     assert all(len(headers[0][1]) < 100 for headers in statements._known)
+
+
+@pytest.mark.feature("L6", "L7", "L9")
+@given(
+    HEADERS,
+    st.integers(0, 1 << 60),
+    st.sampled_from(ExpirationModel),
+    st.none() | st.integers(0, 50) | st.just(NEVER - T),
+)
+def test_a_statement_yields_the_deadline_that_the_lifetimes_rule_does(headers, at_ms, model, default_ms) -> None:
+    """`Statements.of` is the fast copy of `lifetime.read` and `lifetime.deadline_ms`."""
+    one = Expiration(enabled=True, default_ms=default_ms, model=model)
+    statement = Statements(one).of(headers) if headers else Statements(one).none
+    if statement is None:
+        return  # the long way decides
+    _, absolute_ms, relative_ms = statement
+    quick_ms = absolute_ms if relative_ms < 0 else min(absolute_ms, at_ms + relative_ms)
+    if relative_ms >= 0 and at_ms + relative_ms >= NEVER:
+        return  # beyond 64 bits: the long way says whether that is a fault
+    assert quick_ms == deadline_ms(read(headers, at_ms), at_ms, one)

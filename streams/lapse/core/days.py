@@ -1,0 +1,24 @@
+"""The calendar: which dates there are, and how many days lie between them (proleptic Gregorian, X1, L3)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_ERA_DAYS: Final = 146_097
+"""Days in 400 years, after which the calendar repeats itself."""
+
+
+def days_since_1970(year: int, month: int, day: int) -> int | None:
+    """Days from 1970-01-01 to a date; None if there is no such date."""
+    if not 1 <= month <= 12 or not 1 <= day <= _MONTH_DAYS[month - 1] + (month == 2 and _is_leap(year)):
+        return None
+    # The year is taken to begin in March, so that leap days end it.
+    year -= month <= 2
+    era, year_of_era = divmod(year, 400)
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * _ERA_DAYS + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
+
+
+def _is_leap(year: int) -> bool:
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
