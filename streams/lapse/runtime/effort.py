@@ -24,18 +24,17 @@ class Portion:
 
     Args:
         most: so many at most.
-        least: so many at least, however long they take.
+        first: so many at first.
     """
 
-    def __init__(self, most: int, least: int = 1) -> None:
+    def __init__(self, most: int, first: int = 64) -> None:
         self._most = most
-        self._least = least
-        self.size = min(most, 64)
+        self.size = min(most, first)
 
     def took(self, seconds: float) -> None:
         """Choose the next size, after a portion that took so long."""
         if seconds > TURN_S:
-            self.size = max(self._least, int(self.size * TURN_S / seconds))
+            self.size = max(1, int(self.size * TURN_S / seconds))
         elif seconds < TURN_S / 2:
             self.size = min(self._most, self.size * 2)
 

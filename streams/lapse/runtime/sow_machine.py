@@ -12,7 +12,7 @@ from faust.types import TP
 from lapse.core.lifetime import NEVER
 from lapse.core.retirement import Phase, Verdict
 from lapse.core.sow import dying, journal
-from lapse.core.sow.deletion import Deletion
+from lapse.core.sow.deletion import PORTION, Deletion
 from lapse.core.sow.output import Letter, Reply, Step, encode_changes
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
@@ -21,6 +21,7 @@ from lapse.protocol import topic as names
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime import word
 from lapse.runtime.doorkeeper import Admitted, Doorkeeper, admit_all, whose
+from lapse.runtime.effort import Effort, Portion
 from lapse.runtime.expiry_rule import ExpiryRule
 from lapse.runtime.figures import ShardFigures
 from lapse.runtime.letter_retry import LetterRetry, Write
@@ -87,7 +88,9 @@ class SowMachine:
         self.retry: LetterRetry[bytes] = LetterRetry(settings.name, self._dying_letter, in_order)
         self._step = Step()
         self._ahead: Items = []
-        self._queries: deque[tuple[Query, Encoding, int]] = deque()
+        self._queries: deque[tuple[Query, Encoding, int, Effort]] = deque()
+        self._scan = Portion(settings.max_scan, settings.max_scan)
+        self._portion = Portion(PORTION)
         self._command_offset = -1
         self._refusals = RefusalLog(f"{settings.name}, partition {settings.partition}")
         self._deletion: tuple[Deletion, bool, Encoding] | None = None
@@ -173,8 +176,10 @@ class SowMachine:
         deletion, answered, encoding = self._deletion
         offset = -1 if self.unfinished is None else self.unfinished
         settings = self.shard.settings
-        with self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset):
-            self.shard.go_on(deletion, answered, self._step)
+        size = self._portion.size
+        noted = self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
+        with noted, Effort().spent_on(size, self._portion):
+            self.shard.go_on(deletion, answered, self._step, size)
         self._collect(encoding)
         if deletion.finished:
             self._deletion = self.unfinished = None
@@ -205,15 +210,19 @@ class SowMachine:
         if self.next_due_ms() <= self._took_over_ms:
             return False
         while self._queries:
-            query, encoding, offset = self._queries.popleft()
+            query, encoding, offset, effort = self._queries.popleft()
             if query.finished:
                 continue
             name, partition = self.shard.settings.name, self.shard.settings.partition
-            with self.under_way.noted(names.commands(name), partition, offset, offset):
-                self.shard.pull(query, now_ms, self._step)
+            scan = self._scan.size
+            noted = self.under_way.noted(names.commands(name), partition, offset, offset)
+            with noted, effort.spent_on(scan, self._scan):
+                self.shard.pull(query, now_ms, self._step, scan)
+            if effort.is_spent:
+                self.shard.refuse(query, now_ms, self._step, effort.why(query.command))
             self._collect(encoding)
             if not query.finished:
-                self._queries.append((query, encoding, offset))
+                self._queries.append((query, encoding, offset, effort))
             break
         return bool(self._queries)
 
@@ -345,7 +354,7 @@ class SowMachine:
     def _collect(self, encoding: Encoding) -> None:
         """Take answers and new queries out of the step, with the encoding of the command that they belong to."""
         step = self._step
-        self._queries.extend((query, encoding, self._command_offset) for query in step.queries)
+        self._queries.extend((query, encoding, self._command_offset, Effort()) for query in step.queries)
         step.queries.clear()
         self._answers += [self._output.answer(reply, encoding) for reply in step.replies]
         self.figures.refused_commands += sum(1 for reply in step.replies if reply.error)

@@ -408,6 +408,8 @@ def test_a_sow_topic_shows_each_user_his_records_on_his_own_topic():
     assert [kind for kind, _ in found["lapse.orders.deliveries.bob"]] == ["publish"]
 
     one.command(signed("alice", "depth", T + 3))
+    while one.deliver(T + 3):
+        pass
     one.command(signed("alice", "sow_delete", T + 4, filter="TRUE"))
     one.command(signed("alice", "delete", T + 5, force=True))
     bodies = [body for _, body in told(finish(one))["lapse.orders.deliveries.alice"] if "status" in body]

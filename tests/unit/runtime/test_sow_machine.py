@@ -10,6 +10,7 @@ from lapse.core.sow.record import payload_of
 from lapse.protocol import event
 from lapse.protocol.answer import decode as decode_answer
 from lapse.protocol.command import Command, encode
+from lapse.runtime import effort
 from lapse.runtime.letter_writer import Refusal
 from lapse.runtime.machine import Effects
 from lapse.runtime.producer import Output, Packed
@@ -246,3 +247,19 @@ def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole()
     told = [event.decode(one.value) for one in finish(again).before if isinstance(one, Output)]
     assert [(one.event, one.at_ms) for one in told] == [("dead_lettered", T), ("dead_lettered", T + 20)]
     assert again.gauges()["dying"] == 0
+
+
+@pytest.mark.feature("X7", "S5", "S6")
+@pytest.mark.parametrize("name", ["sow", "sow_and_subscribe"])
+def test_a_query_that_takes_too_much_work_is_refused_with_the_reason(name: str, monkeypatch) -> None:
+    running = machine(max_scan=10)
+    running.arrive("prices", 0, [Arrived(n, T, b"k%d" % n, b'{"n":1}') for n in range(500)])
+    asked = Command(command=name, id="1", subscription="s", filter="/n = 1")
+    running.command(Arrived(0, T + 1, None, encode(asked)))
+    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    running.deliver(T + 1)
+    (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
+    assert answer.status == "error"
+    assert answer.error.startswith(f"{name}: stopped after 0 s of work on 10 messages")
+    assert running.gauges() == {"records": 500, "dying": 0, "subscriptions": 0}
+    assert not running.deliver(T + 2), "nothing is left of it"

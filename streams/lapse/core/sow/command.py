@@ -170,7 +170,8 @@ class Commands:
                 return {}
             case "depth":
                 if restriction:
-                    return {"records": self._visible(at_ms, restriction)}
+                    self._count_visible(command, at_ms, step, restriction)
+                    return None
                 return {
                     "records": self._state.depth(at_ms),
                     "dying": len(self._state.dying),
@@ -296,11 +297,28 @@ class Commands:
             self._departures.expire(name, entry, at_ms, step)
         self._departures.bury(name, at_ms, step)
 
-    def _visible(self, at_ms: int, restriction: str) -> int:
-        """How many records a user may see: a look at every one (X4)."""
-        state, compiled = self._state, predicates(None, restriction, self._settings.compile_filter)
-        seen = ((name, entry) for name, entry in state.entries.items() if not state.is_due(entry, at_ms))
-        return sum(1 for name, entry in seen if _select(compiled, state, name, entry))
+    def _count_visible(self, command: Command, at_ms: int, step: Step, restriction: str) -> None:
+        """Count the records that a user may see: a look at every one, in portions (X4)."""
+        inquiry = Inquiry(
+            command_id=command.id,
+            command=command.command,
+            subscription=command.subscription,
+            predicates=predicates(None, restriction, self._settings.compile_filter),
+            batch_size=self._settings.max_scan,
+            at_ms=at_ms,
+            answered=command.answer == "all",
+            only_counts=True,
+        )
+        Query.begin(self._state, inquiry, step)
+
+    def refuse(self, query: Query, now_ms: int, step: Step, why: str) -> None:
+        """End a query that takes too much work, and the subscription whose it is; the answer says why (X7)."""
+        subscriber = self._state.subscribers.get(query.subscription)
+        if subscriber is not None and subscriber.query is query:
+            self.end(query.subscription, now_ms, step, why)
+        else:
+            query.abandon()
+        step.replies.append(Reply(query.command_id, query.command, query.subscription, query.at_ms, why))
 
     # --- parts -----------------------------------------------------------------------------------------------
 

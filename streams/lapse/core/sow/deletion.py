@@ -17,7 +17,7 @@ from lapse.core.sow.roster import Walk
 from lapse.core.sow.state import SowState
 from lapse.core.sow.subscription import Predicate
 
-_PORTION: Final = 500
+PORTION: Final = 500
 """So many records are looked at, and may leave, before others have their turn."""
 
 
@@ -116,10 +116,10 @@ class Deletion:
         """Its answer, with the figures so far."""
         return self._reply._replace(counts=(("removed", self.removed), ("skipped", self.skipped)))
 
-    def go_on(self, step: Step) -> None:
-        """Look at the next records, and let leave which are meant."""
+    def go_on(self, step: Step, portion: int = PORTION) -> None:
+        """Look at the next records, so many of them, and let leave which are meant."""
         state = self._state
-        for name in self._walk.take(_PORTION):
+        for name in self._walk.take(portion):
             entry = state.entries.get(name)
             if entry is None or state.is_due(entry, self._at_ms):
                 continue

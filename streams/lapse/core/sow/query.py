@@ -40,6 +40,7 @@ class Inquiry:
         at_ms: the instant of the command, ms since the epoch.
         answered: whether a reply follows the group's end.
         heartbeat_timeout_ms: of the subscription that follows; the reply says it. 0 = none does.
+        only_counts: whether only the number of records is asked for.
     """
 
     command_id: str
@@ -55,6 +56,7 @@ class Inquiry:
     at_ms: int = 0
     answered: bool = True
     heartbeat_timeout_ms: int = 0
+    only_counts: bool = False
 
 
 class Query:
@@ -77,6 +79,7 @@ class Query:
         "_preserved",
         "_ranked",
         "_ranking",
+        "_scan",
         "_sent",
         "_skip",
         "_some",
@@ -101,6 +104,7 @@ class Query:
         self._skip = inquiry.skip
         self._left = inquiry.top_n
         self._sent = 0
+        self._scan = state.settings.max_scan
         self.finished = False
         """Whether the group's end was sent."""
         if not inquiry.follows:
@@ -110,7 +114,8 @@ class Query:
     def begin(cls, state: SowState, inquiry: Inquiry, step: Step) -> Query:
         """Begin a query: the group's begin goes out at once, so that no update of the subscription stands before it."""
         query = cls(state, inquiry)
-        step.messages.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
+        if not inquiry.only_counts:
+            step.messages.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
         step.queries.append(query)
         return query
 
@@ -152,14 +157,26 @@ class Query:
         self.finished = True
         self._let_go()
 
-    def pull(self, now_ms: int, step: Step) -> None:
+    @property
+    def at_ms(self) -> int:
+        """The instant of the command that asked, ms since the epoch."""
+        return self._inquiry.at_ms
+
+    @property
+    def command(self) -> str:
+        """Name of the command that asked."""
+        return self._inquiry.command
+
+    def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
         """Put the next batch into the step; with the last one the group's end and the reply.
 
         Args:
             now_ms: the instant at which the batch is sent, ms since the epoch.
             step: gets the messages.
+            scan: so many records are looked at; None = as many as the settings say.
         """
         inquiry = self._inquiry
+        self._scan = self._state.settings.max_scan if scan is None else scan
         if self._ranking is not None and self._ranked is None:
             self._rank(self._ranking)
             if self._ranked is None:
@@ -167,8 +184,8 @@ class Query:
         room = inquiry.batch_size if self._left is None else min(inquiry.batch_size, self._left)
         sent = 0
         ended = False
-        for _ in range(self._state.settings.max_scan):
-            if sent == room or sent * _SENT_COST >= self._state.settings.max_scan:
+        for _ in range(self._scan):
+            if sent == room or sent * _SENT_COST >= self._scan:
                 break
             found = self._next()
             if found is None:
@@ -186,9 +203,11 @@ class Query:
             if self._skip:
                 self._skip -= 1
                 continue
+            sent += 1
+            if inquiry.only_counts:
+                continue
             message = view.message(Kind.SOW, inquiry.subscription, command_id=inquiry.command_id)
             step.messages.append(message if value is None else message._replace(order_value=value))
-            sent += 1
         self._sent += sent
         if self._left is not None:
             self._left -= sent
@@ -198,7 +217,7 @@ class Query:
     def _rank(self, ranking: Ranking) -> None:
         """Bring some of the snapshot's records into their order, those that match."""
         lot = []
-        for name in self._walk.take(self._state.settings.max_scan):
+        for name in self._walk.take(self._scan):
             entry = self._as_it_stood(name)
             if entry is not None and self._matches(view := self._state.view(name, entry)):
                 lot.append(view)
@@ -211,7 +230,7 @@ class Query:
         if self._ranked is not None:
             return next(self._ranked, None)
         if not self._some:
-            self._some.extend(self._walk.take(self._state.settings.max_scan))
+            self._some.extend(self._walk.take(self._scan))
         if not self._some:
             return None
         name = self._some.popleft()
@@ -244,7 +263,8 @@ class Query:
         inquiry = self._inquiry
         self.finished = True
         self._let_go()
-        step.messages.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
+        if not inquiry.only_counts:
+            step.messages.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
         if inquiry.answered:
             counts: tuple[tuple[str, int], ...] = (("records", self._sent),)
             if inquiry.heartbeat_timeout_ms:

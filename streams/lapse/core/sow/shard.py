@@ -19,7 +19,7 @@ from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
 from lapse.core.sow.audience import Audience
 from lapse.core.sow.command import Command, Commands
-from lapse.core.sow.deletion import Deletion
+from lapse.core.sow.deletion import PORTION, Deletion
 from lapse.core.sow.departure import Departures
 from lapse.core.sow.dying import Deathbed
 from lapse.core.sow.journal import RECORD
@@ -256,29 +256,36 @@ class SowShard:
             self._commands.lose(lost, now_ms, step)
         return False
 
-    def pull(self, query: Query, now_ms: int, step: Step) -> None:
+    def refuse(self, query: Query, now_ms: int, step: Step, why: str) -> None:
+        """End a query that takes too much work, unless it is finished; the answer says why (X7)."""
+        if not query.finished:
+            self._commands.refuse(query, now_ms, step, why)
+
+    def pull(self, query: Query, now_ms: int, step: Step, scan: int | None = None) -> None:
         """Put a query's next batch into the step; go on until `query.finished` (C45).
 
         Args:
             query: one of a step's `queries`.
             now_ms: the instant at which the batch is sent, ms since the epoch.
             step: gets the messages, at the end the answer.
+            scan: so many records are looked at; None = as many as the settings say.
         """
         if query.finished:
             return
-        query.pull(now_ms, step)
+        query.pull(now_ms, step, scan)
         if query.finished:
             self._commands.finished(query, step)
 
-    def go_on(self, deletion: Deletion, answered: bool, step: Step) -> None:
+    def go_on(self, deletion: Deletion, answered: bool, step: Step, portion: int = PORTION) -> None:
         """Do the next part of a deletion; go on until `deletion.finished`, and give no other command before.
 
         Args:
             deletion: one of a step's `deletions`.
             answered: whether its end is to be answered.
             step: gets changes and outputs, at the end the answer.
+            portion: so many records are looked at.
         """
-        deletion.go_on(step)
+        deletion.go_on(step, portion)
         if deletion.finished and answered:
             step.replies.append(deletion.reply)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lapse.core.sow.output import Happening, Kind, OutOfFocus
+from lapse.core.sow.output import Happening, Kind, OutOfFocus, Step
 from unit.core.sow.make import Desk, T, shard_of
 
 
@@ -469,3 +469,23 @@ def test_a_heartbeat_after_the_timeout_is_too_late_even_before_the_timer():
     desk.ask("subscribe", 0, subscription="s", heartbeat_timeout_ms=100)
     assert "subscribe again" in error(desk.ask("heartbeat", 100, subscription="s", timely=False))
     assert not desk.shard.state.subscribers
+
+
+@pytest.mark.feature("X4", "X7")
+def test_what_a_user_may_see_is_counted_in_portions() -> None:
+    desk = Desk(shard_of(max_scan=2))
+    for number in range(9):
+        desk.put(f"k{number}", {"odd": bool(number % 2)}, number)
+    step = desk.ask("depth", 10, restriction="/odd = true")
+    (query,) = step.queries
+    assert not step.messages
+    turns = 0
+    replies = list(step.replies)
+    while not query.finished:
+        later = Step()
+        desk.shard.pull(query, T + 10, later)
+        assert not later.messages
+        replies += later.replies
+        turns += 1
+    assert turns >= 4
+    assert [dict(reply.counts) for reply in replies] == [{"records": 4}]
