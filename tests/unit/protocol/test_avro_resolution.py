@@ -341,6 +341,13 @@ def has_union(kind: Any) -> bool:
     return isinstance(kind, list)
 
 
+def has_two_sizes(kind: Any) -> bool:
+    """Whether a union has a number's narrow and wide type: a value does not tell which of them was written."""
+    if isinstance(kind, dict):
+        return any(has_two_sizes(kind.get(inner)) for inner in ("items", "values"))
+    return isinstance(kind, list) and ({"int", "long"} <= set(kind) or {"float", "double"} <= set(kind))
+
+
 def nests(kind: Any) -> bool:
     """Whether an array or a map holds another one."""
     inner = kind.get("items", kind.get("values")) if isinstance(kind, dict) else None
@@ -363,13 +370,16 @@ def test_any_two_schemas_are_resolved_as_apache_does(
         found = error
     of_any, of_this = fault_between(writer, reader), fault_between(writer, reader, row)
     if isinstance(found, Exception):
-        assert of_any or of_this, found
+        assert of_any or of_this or any(has_two_sizes(one["type"]) for one in old["fields"]), found
     else:
         assert not of_this
     if isinstance(expected, Exception):
         # Of a writer's union, Apache's Python library compares the whole where the specification says the branch. Of an
-        # array in an array it compares the items' types by name, so that `int` does not become `long`.
-        odd = any(has_union(one["type"]) or nests(one["type"]) for one in old["fields"])
+        # array in an array it compares the items' types by name, so that `int` does not become `long`. It reads no
+        # bytes as a string.
+        odd = any(
+            has_union(one["type"]) or nests(one["type"]) or "bytes" in json.dumps(one["type"]) for one in old["fields"]
+        )
         assert of_any or of_this or odd
     elif not of_any:
         assert found == expected
