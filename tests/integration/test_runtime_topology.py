@@ -108,11 +108,13 @@ def test_check_the_worker_and_the_client_warn_of_prefetching_against_few_deliver
     told = here.lapse("check")
     assert told.returncode == 0
     warned = [line for line in told.stderr.splitlines() if line.startswith("Warning: ")]
-    assert [next(stem for stem in ("hasty", "grouped") if here.name(stem) in line) for line in warned] == [
+    assert [next(stem for stem in ("sent", "hasty", "grouped") if here.name(stem) in line) for line in warned] == [
+        "sent",
         "hasty",
         "grouped",
     ]
-    assert "prefetched" in warned[0]
+    assert "max_deliveries: without effect" in warned[0]
+    assert "prefetched" in warned[1]
     assert len(json.loads(here.lapse("check", "--json").stdout)["warnings"]) == len(warned)
     worker = here.worker().wait_for_shards(5)
     assert all(line.removeprefix("Warning: ") in worker.text for line in warned)

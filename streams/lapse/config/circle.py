@@ -29,11 +29,31 @@ def circles(ways: Mapping[str, Sequence[Way]], readers: Callable[[str], Sequence
     Yields:
         the setting by which messages leave first, then the entities passed, the first one at both ends.
     """
-    exits = [(start, way) for start, own in ways.items() for way in own]
+    turning = _leading_to_circles(ways, readers)
+    exits = [(start, way) for start, own in ways.items() if start in turning for way in own]
     for start, first in sorted(exits, key=lambda one: one[1].key):  # letters first: what they are part of is theirs
         found = _back_to(start, first, ways, readers)
         if found is not None:
             yield [first.key, *found]
+
+
+def _leading_to_circles(ways: Mapping[str, Sequence[Way]], readers: Callable[[str], Sequence[str]]) -> set[str]:
+    """The entities from which one may come to a circle: what is left once dead ends are taken away, one by one."""
+    onward = {name: {reader for way in own for reader in readers(way.topic)} for name, own in ways.items()}
+    before: dict[str, list[str]] = {}
+    for name, some in onward.items():
+        for reader in some:
+            before.setdefault(reader, []).append(name)
+    ends = [name for name, some in onward.items() if not some]
+    left = set(onward) - set(ends)
+    while ends:
+        end = ends.pop()
+        for name in before.get(end, ()):
+            onward[name].discard(end)
+            if name in left and not onward[name]:
+                left.discard(name)
+                ends.append(name)
+    return left
 
 
 def _back_to(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 import sys
 import tomllib
 from pathlib import Path
@@ -35,6 +36,13 @@ _EXPECTED: Final = {
 """What was expected, by pydantic's name of the fault; what stands there instead is told, too, but no secret (X5)."""
 
 
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 100, 100
+"""Shows what stands in the file; nobody reads megabytes of it, and what is nested deep could not be shown."""
+
+_LONGEST_FAULT: Final = 1_000
+
+
 class ConfigError(Exception):
     """A configuration that cannot be used; the text names file, line and key of every fault."""
 
@@ -46,7 +54,7 @@ def load(path: Path) -> Config:
         ConfigError: the file is missing, is no TOML, or says something that lapse does not understand.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path}: no such file; write one (docs/configuration.md shows how) or pass --config"
@@ -107,11 +115,24 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_describe_syntax(error, name)) from error
+    except RecursionError as error:
+        raise ConfigError(
+            f"{name}: tables or lists are nested too deep; lapse needs no more than five levels"
+        ) from error
+    except ValueError as error:  # Python reads no whole number of thousands of digits
+        raise ConfigError(f"{name}: a number is too long: {error}") from error
     try:
         return Config.model_validate(tree, context={"beside": beside or Path()})
     except ValidationError as error:
-        faults = [_describe(fault, text, name) for fault in error.errors()]
+        faults = [_bounded(_describe(fault, text, name)) for fault in error.errors()]
         raise ConfigError("\n".join(faults)) from error
+
+
+def _bounded(fault: str) -> str:
+    """A fault whose text may hold what stands in the file, not longer than people read."""
+    if len(fault) <= _LONGEST_FAULT:
+        return fault
+    return f"{fault[: _LONGEST_FAULT // 2]} … {fault[-_LONGEST_FAULT // 2 :]}"
 
 
 def _describe_syntax(error: tomllib.TOMLDecodeError, name: str) -> str:
@@ -131,7 +152,7 @@ def _describe(fault: Any, text: str, name: str) -> str:
     elif kind in _EXPECTED:
         message = f"expected {_EXPECTED[kind].format(**context)}"
         if path[0] != "security":
-            message += f", not {fault['input']!r}"
+            message += f", not {_SHORT.repr(fault['input'])}"
     where = f"{name}:{line}" if line else name
     return f"{where}: {'.'.join(path)}: {message}"
 

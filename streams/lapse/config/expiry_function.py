@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -30,6 +31,8 @@ def resolve(name: str) -> Callable[[Any], object]:
         ValueError: it cannot be imported, or is no function of one argument; the text says why.
     """
     module_name, _, path = _well_formed(name).partition(":")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"{name!r}: {module_name} is Python's own and holds no rules; name a function of yours")
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises
@@ -44,6 +47,8 @@ def resolve(name: str) -> Callable[[Any], object]:
             raise ValueError(f"{name!r}: {module_name} has no {path}") from error
     if not callable(found):
         raise ValueError(f"{name!r}: {path} is no function")
+    if inspect.isclass(found) or inspect.isbuiltin(found):
+        raise ValueError(f"{name!r}: {path} is no rule; name a function that takes the message")
     if inspect.iscoroutinefunction(found):
         raise ValueError(f"{name!r}: {path} is a coroutine function; write an ordinary one")
     try:

@@ -19,6 +19,10 @@ from lapse.protocol import topic as topic_names
 WORKER_KEY: Final = "LAPSE_WORKER_KEY"
 
 
+LEAST_SESSION_MS: Final = 1_000
+LONGEST_SESSION_MS: Final = 1_800_000
+
+
 class WorkerConfig(BaseModel):
     """`[lapse]`: what holds for the whole deployment.
 
@@ -51,6 +55,15 @@ class WorkerConfig(BaseModel):
     metrics_host: str = "127.0.0.1"
     command_schema_id: int | None = Field(default=None, ge=0, lt=1 << 32, strict=True)
     answer_schema_id: int | None = Field(default=None, ge=0, lt=1 << 32, strict=True)
+
+    @field_validator("session_timeout")
+    @classmethod
+    def _kafka_takes(cls, period_ms: int) -> int:
+        if not LEAST_SESSION_MS <= period_ms <= LONGEST_SESSION_MS:
+            raise ValueError(
+                'has to be from "1s" to "30m": a shorter one takes pauses for a death; Kafka takes no longer one'
+            )
+        return period_ms
 
     @model_validator(mode="after")
     def _both_ids(self) -> Self:
@@ -200,7 +213,8 @@ class Config(BaseModel):
                         ("queue" if name in self.queue else "sow", name, way.key),
                         f"{way.topic} is one of the topics that only lapse writes; name another",
                     )
-        for key, *passed in circles(ways, self._readers):
+        readers = self._all_readers({way.topic for some in ways.values() for way in some})
+        for key, *passed in circles(ways, lambda topic: readers[topic]):
             name = passed[0]
             round_trip = " → ".join(passed)
             told = "a circle" if key == "forward_to" else "its dead letters come back to it"
@@ -215,6 +229,21 @@ class Config(BaseModel):
         """The entities that read a topic."""
         queues = [name for name, queue in self.queue.items() if topic in queue.underlying(name) or queue.reads(topic)]
         return queues + [name for name, sow in self.sow.items() if topic in sow.underlying(name)]
+
+    def _all_readers(self, topics: set[str]) -> dict[str, list[str]]:
+        """The entities that read each of these topics."""
+        found: dict[str, list[str]] = {topic: [] for topic in topics}
+        for name, queue in self.queue.items():
+            pattern = queue.pattern()
+            reads = topics.intersection(queue.underlying(name))
+            if pattern is not None:
+                reads |= set(filter(pattern.fullmatch, topics))
+            for topic in reads:
+                found[topic].append(name)
+        for name, sow in self.sow.items():
+            for topic in topics.intersection(sow.underlying(name)):
+                found[topic].append(name)
+        return found
 
     def _know_topics(self, name: str) -> None:
         """Refuse settings that name a topic which the queue does not read (Q2, Q16, L8)."""

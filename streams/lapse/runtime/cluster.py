@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
@@ -32,6 +33,26 @@ _GONE: Final = (
     KafkaError._UNKNOWN_TOPIC,  # librdkafka's own, from its metadata
     KafkaError._UNKNOWN_PARTITION,
 )
+
+
+_MOST_AT_ONCE: Final = 2_000
+"""So much is asked for in one request: a controller takes no more than 10,000 changes of what it keeps."""
+
+_One = TypeVar("_One")
+
+
+def _parts(all_: Iterable[_One], weight: Callable[[_One], int]) -> Iterator[list[_One]]:
+    """Split what is asked for into requests that the controller takes."""
+    part: list[_One] = []
+    weighs = 0
+    for one in all_:
+        if part and weighs + weight(one) > _MOST_AT_ONCE:
+            yield part
+            part, weighs = [], 0
+        part.append(one)
+        weighs += weight(one)
+    if part:
+        yield part
 
 
 class _DisappearedError(Exception):
@@ -126,7 +147,8 @@ class Cluster:
         """The settings of topics; without the right to ask, none are known."""
         found: dict[str, Mapping[str, Any]] = {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        for resource, future in (self._admin.describe_configs(resources) if resources else {}).items():
+        asked = (self._admin.describe_configs(some) for some in _parts(resources, lambda _: 4))
+        for resource, future in itertools.chain.from_iterable(one.items() for one in asked):
             try:
                 found[resource.name] = future.result(_PATIENCE_S)
             except KafkaException:
@@ -150,7 +172,8 @@ class Cluster:
             )
             for one in differences
         ]
-        for resource, future in (self._admin.incremental_alter_configs(resources) if resources else {}).items():
+        changed = (self._admin.incremental_alter_configs(some) for some in _parts(resources, lambda _: 4))
+        for resource, future in itertools.chain.from_iterable(one.items() for one in changed):
             try:
                 future.result(_PATIENCE_S)
             except KafkaException as error:
@@ -214,12 +237,13 @@ class Cluster:
         Raises:
             TopologyError: the cluster refused one.
         """
-        new = [
-            NewTopic(topic.name, topic.partitions, self._config.lapse.replication_factor, config=topic.config)
-            for topic in topics
-        ]
-        if not new:
-            return
+        copies = self._config.lapse.replication_factor
+        safe = {"min.insync.replicas": "2" if copies > 2 else "1"}  # a minority may be away
+        new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in topics]
+        for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):
+            self._create(some)
+
+    def _create(self, new: list[NewTopic]) -> None:
         for name, future in self._admin.create_topics(new, operation_timeout=_PATIENCE_S).items():
             try:
                 future.result()

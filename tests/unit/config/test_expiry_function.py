@@ -32,6 +32,9 @@ def test_a_module_beside_the_configuration_is_found(tmp_path: Path):
         ("number_rule:told", "told = 1", ("is no function",)),
         ("async_rule:told", "async def told(message): ...", ("coroutine",)),
         ("none_rule:told", "def told(): ...", ("one argument",)),
+        ("os:system", "", ("is Python's own",)),
+        ("subprocess:run", "", ("is Python's own",)),
+        ("class_rule:Told", "class Told:\n    def __init__(self, message): ...", ("is no rule",)),
         ("no colon", "", ("package.module:function",)),
     ],
 )
