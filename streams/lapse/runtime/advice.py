@@ -81,7 +81,7 @@ def _shared_names(topology: Topology) -> list[str]:
         if others:
             found.append(
                 f"{name}: another deployment on this cluster seems to have an entity of this name (it "
-                f"has {others[0]}). Both would answer the same commands and deliver the same messages; choose another name"
+                f"has {others[0]}). Both would answer the same commands; choose another name"
             )
     return found
 
