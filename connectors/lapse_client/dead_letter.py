@@ -38,6 +38,7 @@ class DeadLetter:
         expired_at_ms: the instant of the decision, ms since the epoch.
         redriven_count: how often it was sent back before.
         lapse_id: the same for every copy of this letter.
+        unconfirmed_transfer: id of the transfer that put the record there and had not confirmed it; empty = none.
     """
 
     key: bytes | None
@@ -55,6 +56,7 @@ class DeadLetter:
     expired_at_ms: int | None
     redriven_count: int
     lapse_id: str
+    unconfirmed_transfer: str = ""
 
 
 def read(message: Message) -> DeadLetter:
@@ -81,6 +83,7 @@ def read(message: Message) -> DeadLetter:
         expired_at_ms=_number(texts, header.EXPIRED_AT_MS),
         redriven_count=_number(texts, header.REDRIVEN_COUNT) or 0,
         lapse_id=texts.get(header.LAPSE_ID, ""),
+        unconfirmed_transfer=texts.get(header.UNCONFIRMED_TRANSFER, ""),
     )
 
 

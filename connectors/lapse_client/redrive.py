@@ -8,16 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse.core.expression import Filter, compile_filter
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import redrive as rules
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
-from lapse_client.error import ConnectionFailed, PublishFailed, UnknownEntity
+from lapse_client.error import ConnectionFailed, LapseError, PublishFailed, UnknownEntity
+from lapse_client.newer_records import NewerRecords
+from lapse_client.redriven import TOPIC, Redriven
 
 _FLUSH_S = 60.0
+_BATCH = 1_000
+"""So many letters stand in one transaction, unless a rate asks for fewer."""
+
+_CONTROL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +36,9 @@ class Choice:
         since_ms: died at this instant or later, ms since the epoch.
         until_ms: died before this instant, ms since the epoch.
         filter: an expression (X1) over payload, headers, key, topic, partition, offset of the original.
-        max_redrives: letters redriven so often already are refused.
+        max_redrives: letters of messages that were redriven so often already are refused.
+        again: also letters that were sent before (C58).
+        overwrite: also where a SOW topic has a newer record of the key (C84).
     """
 
     entity: str = ""
@@ -39,6 +47,8 @@ class Choice:
     until_ms: int | None = None
     filter: str = ""
     max_redrives: int = rules.MAX_REDRIVES
+    again: bool = False
+    overwrite: bool = False
 
     def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
         """The letters that are meant.
@@ -158,7 +168,31 @@ class Line:
         }
 
 
-def plan(letters: Iterable[DeadLetter], choice: Choice, target: Target, now_ms: int) -> Iterator[Line]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the cluster knows of letters, beyond themselves.
+
+    Attributes:
+        redriven: what was sent before.
+        newer: the records of SOW topics.
+    """
+
+    redriven: Redriven
+    newer: NewerRecords
+
+    @classmethod
+    def of(cls, connection: Connection) -> Known:
+        """Ask a cluster.
+
+        Raises:
+            LapseError: it cannot be asked.
+        """
+        return cls(redriven=Redriven(connection).read(), newer=NewerRecords(connection))
+
+
+def plan(
+    letters: Iterable[DeadLetter], choice: Choice, target: Target, now_ms: int, known: Known | None = None
+) -> Iterator[Line]:
     """What a redrive would do, letter by letter; nothing is sent.
 
     Args:
@@ -166,14 +200,11 @@ def plan(letters: Iterable[DeadLetter], choice: Choice, target: Target, now_ms: 
         choice: which of them.
         target: where they go.
         now_ms: the instant to judge original deadlines by, ms since the epoch.
+        known: what the cluster knows of the letters; None = nothing.
     """
     for letter in choice.of(letters):
         origin = letter.origin
-        refused = ""
-        if letter.redriven_count >= choice.max_redrives:
-            refused = "loop limit"
-        elif not target.topic and origin is None:
-            refused = "no origin"
+        refused = _refusal(letter, choice, target, known)
         stated: tuple[str, int] | None = None
         if target.lifetime == "new":
             stated = TTL_MS, target.ttl_ms
@@ -195,18 +226,40 @@ def plan(letters: Iterable[DeadLetter], choice: Choice, target: Target, now_ms: 
         )
 
 
+def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | None) -> str:
+    """Why a letter is not sent; empty = it is."""
+    if letter.value is None:
+        return "no payload"
+    if letter.unconfirmed_transfer:
+        return "unconfirmed transfer"
+    if known is not None and not choice.again and letter in known.redriven:
+        return "sent before"
+    if (letter.redriven_count if known is None else known.redriven.times(letter)) >= choice.max_redrives:
+        return "loop limit"
+    if not target.topic and letter.origin is None:
+        return "no origin"
+    if known is not None and not choice.overwrite and known.newer.is_newer(letter, target.topic or letter.entity):
+        return "newer record"
+    return ""
+
+
 def send(
     lines: Iterable[Line],
     connection: Connection,
     *,
+    redriven: Redriven,
     rate: float | None = None,
     sent: Callable[[Line, str], None] = lambda line, error: None,
 ) -> int:
     """Send what is not refused, and wait until all of it is safe.
 
+    Letters are sent in transactions with the records that say so: a run that is killed has sent whole transactions, and
+    the next one sends the rest. Of two runs at a time the later one goes on.
+
     Args:
         lines: the plan.
         connection: the cluster.
+        redriven: remembers what is sent.
         rate: at most so many per second.
         sent: told of each record that is safe, and of each that was not taken, with the error.
 
@@ -218,51 +271,75 @@ def send(
         PublishFailed: some were not taken; the text counts them.
     """
     topics = connection.partitions()
-    producer = connection.producer()
-    done, failures = 0, list[tuple[Line, object]]()
+    pending = list[Line]()
+    done = 0
     began = time.monotonic()
-
-    def reported(line: Line) -> Callable[[KafkaError | None, Message], None]:
-        def report(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failures.append((line, error))
-            sent(line, "" if error is None else str(error))
-
-        return report
-
     try:
+        redriven.make_topic()
+        producer = connection.producer(**{"transactional.id": TOPIC, "transaction.timeout.ms": int(_FLUSH_S * 1000)})
+        producer.init_transactions(_CONTROL_S)
+        size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
         for line in lines:
             if line.refused:
                 continue
             if line.topic not in topics:
                 raise UnknownEntity("topic", line.topic, topics)
-            options: dict[str, Any] = {} if line.partition is None else {"partition": line.partition}
-            while True:
-                try:
-                    producer.produce(
-                        line.topic,
-                        line.letter.value,
-                        line.letter.key,
-                        headers=list(line.headers),
-                        on_delivery=reported(line),
-                        **options,
-                    )
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            done += 1
-            producer.poll(0)
-            if rate is not None and (ahead_s := began + done / rate - time.monotonic()) > 0:
-                producer.flush(ahead_s)
-                time.sleep(max(0.0, began + done / rate - time.monotonic()))
-        unsent = producer.flush(_FLUSH_S)
+            pending.append(line)
+            if len(pending) >= size:
+                done += _commit(producer, pending, redriven, sent)
+                if rate is not None:
+                    time.sleep(max(0.0, began + done / rate - time.monotonic()))
+        done += _commit(producer, pending, redriven, sent)
     except KafkaException as error:
+        if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+            raise LapseError("another `lapse dlq redrive` has begun and goes on; this one ends") from error
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
-    if failures or unsent:
-        first, cause = failures[0] if failures else (None, "no answer in time")
-        topic, key = ("", None) if first is None else (first.topic, first.letter.key)
-        raise PublishFailed(topic, key, cause, len(failures) + unsent)
     return done
+
+
+def _commit(producer: Producer, lines: list[Line], redriven: Redriven, sent: Callable[[Line, str], None]) -> int:
+    """Send some letters, and remember that they are sent, in one transaction; `lines` is empty afterwards."""
+    if not lines:
+        return 0
+    failures = list[tuple[Line, object]]()
+
+    def reported(line: Line) -> Callable[[KafkaError | None, Message], None]:
+        def report(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failures.append((line, error))
+
+        return report
+
+    def produce(topic: str, value: bytes | None, key: bytes | None, **options: Any) -> None:
+        while True:
+            try:
+                producer.produce(topic, value, key, **options)
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                return
+
+    producer.begin_transaction()
+    for line in lines:
+        options: dict[str, Any] = {} if line.partition is None else {"partition": line.partition}
+        letter = line.letter
+        produce(line.topic, letter.value, letter.key, headers=list(line.headers), on_delivery=reported(line), **options)
+        key, value = redriven.note(letter)
+        produce(TOPIC, value, key)
+    unsent = producer.flush(_FLUSH_S)
+    if failures or unsent:
+        producer.abort_transaction(_CONTROL_S)
+        refused = {id(line): error for line, error in failures}
+        first, cause = failures[0] if failures else (lines[0], "no answer in time")
+        for line in lines:
+            sent(line, str(refused.get(id(line), f"not sent, for another one was not taken: {cause}")))
+        raise PublishFailed(first.topic, first.letter.key, cause, len(lines))
+    producer.commit_transaction(_FLUSH_S)
+    for line in lines:
+        sent(line, "")
+    count = len(lines)
+    lines.clear()
+    return count
 
 
 def _died_ms(letter: DeadLetter) -> int:

@@ -15,6 +15,7 @@ QUEUES = {
     "neighbour": {"topics": ["orders{}"]},
     "elsewhere": {},
     "old": {"expiration": "300ms"},
+    "once": {"expiration": "300ms"},
 }
 
 pytestmark = pytest.mark.feature("D5")
@@ -63,6 +64,26 @@ def test_letters_are_sent_back_counted_and_in_the_end_refused(served: Deployment
     assert [one["redriven_count"] for one in audited] == [1, 2, 3]
     assert all(one["error"] == "" and one["topic"] == name for one in audited)
     until(lambda: served.depth("neighbour")["depth"] == 2, "the neighbour's own, and no redriven ones")
+
+
+@pytest.mark.feature("C58")
+def test_a_letter_is_sent_once_however_often_the_command_runs(served: Deployment) -> None:
+    """It is remembered, beyond the window for repeats. The limit counts the redrives of all a message's letters."""
+    name = served.name("once")
+    served.write("once", "1", "2", "3", key=b"k")
+    served.letters("once", 3)
+    assert "3 letters sent" in dlq(served, "redrive", name, "--yes")
+    served.letters("once", 6)
+    first = ("--filter", "HEADER('lapse-redriven-count') = '0'")
+    assert "0 letters sent" in dlq(served, "redrive", name, "--yes", *first)
+    (planned,) = rows(dlq(served, "redrive", name, "--json", *first))
+    assert (planned["refused"], planned["letters"]) == ("sent before", 3)
+    # The second letters are of the same messages; asked for again, each is another redrive of its message.
+    assert "3 letters sent" in dlq(served, "redrive", name, "--yes")
+    served.letters("once", 9)
+    assert "3 letters sent" in dlq(served, "redrive", name, "--yes", "--again", *first)
+    (planned,) = rows(dlq(served, "redrive", name, "--json", "--again", *first))
+    assert (planned["refused"], planned["letters"]) == ("loop limit", 3)
 
 
 @pytest.mark.feature("C30")

@@ -10,7 +10,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from lapse.protocol import event
 from lapse_client.connection import Connection
+from lapse_client.dead_letter import DeadLetterReader
 from lapse_client.publisher import Publisher
+from lapse_client.redrive import Choice, Known, Target, plan, send
 from lapse_client.sow import SowClient
 from support.worker import Worker
 
@@ -203,3 +205,31 @@ def test_a_scheduled_update_takes_effect_at_its_instant_over_a_crash(sow: Make) 
     prices.worker.start()
     assert until(lambda: prices.shown().get("A") == {"n": 1})
     assert time.time() * 1000 >= at_ms
+
+
+@pytest.mark.feature("C84", "D5")
+def test_a_letter_is_not_redriven_over_a_newer_record(sow: Make) -> None:
+    """The plan says so, and `overwrite` does it all the same; a letter without a payload is refused too."""
+    one = sow()
+    producer = Producer({"bootstrap.servers": one.servers})
+    for key, value in (("newer", b"1"), ("gone", b"2"), ("empty", None)):
+        producer.produce(one.name, value, key, headers=[("lapse-ttl-ms", b"soon")])
+    producer.flush(10)
+    one.publish(("newer", {"n": 3}))
+    letters = DeadLetterReader(one.name, connection=one.connection)
+    until(lambda: len(list(letters)) == 3 and one.shown() == {"newer": {"n": 3}})
+    known = Known.of(one.connection)
+    lines = list(plan(letters, Choice(), Target(), 0, known))
+    assert {line.letter.key: line.refused for line in lines} == {
+        b"newer": "newer record",
+        b"gone": "",
+        b"empty": "no payload",
+    }
+    assert send(lines, one.connection, redriven=known.redriven) == 1
+    until(lambda: one.shown() == {"newer": {"n": 3}, "gone": 2})
+    again = list(plan(letters, Choice(overwrite=True), Target(), 0, Known.of(one.connection)))
+    assert {line.letter.key: line.refused for line in again} == {
+        b"newer": "",
+        b"gone": "sent before",
+        b"empty": "no payload",
+    }

@@ -281,7 +281,7 @@ def test_a_transfer_is_taken_back(sides: Sides) -> None:
     assert thrown.event == EventKind.EXPIRED
 
 
-@pytest.mark.feature("Q17", "L11", "L15")
+@pytest.mark.feature("Q17", "L11", "L15", "C84")
 def test_between_put_and_confirm_it_expires_on_both_sides_and_both_rules_are_called(
     sides: Sides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +310,9 @@ def test_between_put_and_confirm_it_expires_on_both_sides_and_both_rules_are_cal
             (letter,) = [one for one in side.letters("orders", 1) if one.value() == b"short"]
             read = dead_letter.read(letter)
             assert (read.reasons, read.expires_at_ms) == (("time_limit",), expires_at_ms)
+            # The message is here; what expired there never was one, so nobody shall redrive it.
+            assert read.unconfirmed_transfer == ("" if side is sides.here else f"{side.name('orders')}/short")
+            assert ("not confirmed" in read.message) == (side is sides.there)
         monkeypatch.setattr(Freight, "put", original)
         with sides.mover("orders", "short") as mover:
             assert mover.resume() == Outcome()

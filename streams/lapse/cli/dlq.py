@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -26,7 +27,7 @@ from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.error import LapseError
 from lapse_client.letter_purge import LetterPurge
-from lapse_client.redrive import Choice, Line, Target, plan, send
+from lapse_client.redrive import Choice, Known, Line, Target, plan, send
 
 Command = Callable[..., Any]
 
@@ -112,6 +113,8 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
     help="The queue's default, the old deadline, or a new lifetime.",
 )
 @click.option("--max-redrives", type=click.IntRange(1), default=MAX_REDRIVES, show_default=True, help="Loop limit.")
+@click.option("--again", is_flag=True, help="Also letters that were sent before.")
+@click.option("--overwrite", is_flag=True, help="Also where a SOW topic has a newer record of the key.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many letters.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many per second.")
 @click.option("--audit", type=click.Path(dir_okay=False, path_type=Path), help="Append a line of JSON per letter.")
@@ -124,6 +127,8 @@ def redrive(
     elsewhere: str,
     lifetime: str,
     max_redrives: int,
+    again: bool,
+    overwrite: bool,
     limit: int | None,
     rate: float | None,
     audit: Path | None,
@@ -136,9 +141,11 @@ def redrive(
     with _told():
         connection = cluster.connection(bootstrap_servers)
         target = _target(elsewhere, lifetime)
-        choice = _choice(**chosen, max_redrives=max_redrives)
-        lines = plan(DeadLetterReader(name, connection=connection), choice, target, time.time_ns() // 1_000_000)
-        lines = lines if limit is None else islice(lines, limit)
+        choice = replace(_choice(**chosen), max_redrives=max_redrives, again=again, overwrite=overwrite)
+        known = Known.of(connection)
+        letters = DeadLetterReader(name, connection=connection)
+        lines = plan(letters, choice, target, time.time_ns() // 1_000_000, known)
+        lines = lines if limit is None else _at_most(lines, limit)
         kept: list[Line] = []
 
         def noted() -> Iterator[Line]:
@@ -152,7 +159,7 @@ def redrive(
             count = 0
         else:
             with _audited(audit) as record:
-                count = send(noted(), connection, rate=rate, sent=record)
+                count = send(noted(), connection, redriven=known.redriven, rate=rate, sent=record)
     _print(_summary(kept, lifetime), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
     if not as_json:
         ready = sum(1 for line in kept if not line.refused)
@@ -205,7 +212,6 @@ def _choice(
     reason: tuple[str, ...],
     since: int | None,
     until: int | None,
-    max_redrives: int = MAX_REDRIVES,
 ) -> Choice:
     return Choice(
         entity=entity,
@@ -213,8 +219,16 @@ def _choice(
         since_ms=since,
         until_ms=until,
         filter=expression,
-        max_redrives=max_redrives,
     )
+
+
+def _at_most(lines: Iterable[Line], limit: int) -> Iterator[Line]:
+    """Lines up to so many that are not refused."""
+    for line in lines:
+        yield line
+        limit -= not line.refused
+        if not limit:
+            return
 
 
 @contextlib.contextmanager

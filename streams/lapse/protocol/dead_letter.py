@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lapse.core.lifetime import EXPIRES_AT_MS
-from lapse.core.reason import Reason
+from lapse.core.reason import UNCONFIRMED, Reason
 from lapse.protocol import header
 from lapse.protocol.bookmark import Bookmark
 
@@ -102,6 +102,9 @@ def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[s
         (header.REDRIVEN_COUNT, str(redriven)),
         (header.LAPSE_ID, lapse_id(death.entity, death.bookmark, redriven)),
     ]
+    transfer = next((value for name, value in original if name == header.TRANSFER), None)
+    if death.detail == UNCONFIRMED and transfer is not None:
+        facts.append((header.UNCONFIRMED_TRANSFER, transfer.decode("utf-8", "replace")))
     if death.epoch is not None:
         facts.append((header.EPOCH, str(death.epoch)))
     if death.expires_at_ms is not None:

@@ -70,6 +70,8 @@ DLQ_DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
 DLQ_MESSAGE: Final = "__dlq.errors.message"
 REASONS: Final = "lapse-reasons"
 CANCEL_COUNT: Final = "lapse-cancel-count"
+UNCONFIRMED_TRANSFER: Final = "lapse-unconfirmed-transfer"
+"""Id of the transfer that put the record there; it died before it was confirmed, so nobody redrives it (C84)."""
 EXPIRED_AT_MS: Final = "lapse-expired-at-ms"
 
 DEAD_LETTER_NAMES: Final = frozenset(
@@ -87,6 +89,7 @@ DEAD_LETTER_NAMES: Final = frozenset(
         REDRIVEN_COUNT,
         LAPSE_ID,
         EPOCH,
+        UNCONFIRMED_TRANSFER,
     }
 )
 """Headers that a dead letter sets: overwritten, never piled up (D2)."""

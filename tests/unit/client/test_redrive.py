@@ -46,6 +46,14 @@ def planned(*letters: DeadLetter, target: Target = Target(), **choice: Any) -> l
     return list(plan(letters, Choice(**choice), target, now_ms=950))
 
 
+@pytest.mark.feature("C84")
+@pytest.mark.parametrize(
+    ("changes", "why"), [({"value": None}, "no payload"), ({"unconfirmed_transfer": "q/t-1"}, "unconfirmed transfer")]
+)
+def test_what_is_no_message_is_refused_and_counted(changes: dict[str, Any], why: str) -> None:
+    assert [line.refused for line in planned(letter(**changes), letter())] == [why, ""]
+
+
 @pytest.mark.feature("C29", "C30", "X6")
 def test_back_home_without_a_lifetime_of_its_own() -> None:
     (line,) = planned(letter())

@@ -51,6 +51,7 @@ class Arrivals:
         scheduled: messages that are not visible yet.
         invalid: (offset, fault) of messages whose lifetime cannot be read.
         expired: (offset, deadline) of messages that were past their deadline on arrival.
+        unconfirmed: offsets of those of them that a transfer has put there.
         identified: (offset, message id, timestamp) of all that have an id (X6).
     """
 
@@ -59,6 +60,7 @@ class Arrivals:
     scheduled: list[Later] = field(default_factory=list)
     invalid: list[tuple[int, str]] = field(default_factory=list)
     expired: list[tuple[int, int]] = field(default_factory=list)
+    unconfirmed: set[int] = field(default_factory=set)
     identified: list[tuple[int, bytes, int]] = field(default_factory=list)
 
     def runs(self) -> list[tuple[int, int]]:
@@ -142,6 +144,8 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
         return
     if expiration.enabled and deadline_ms <= record.timestamp:
         arrivals.expired.append((record.offset, deadline_ms))
+        if transfer:
+            arrivals.unconfirmed.add(record.offset)
     elif transfer:
         arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms or 0, deadline_ms, transfer))
     elif stated.enqueue_at_ms is not None and stated.enqueue_at_ms > record.timestamp:

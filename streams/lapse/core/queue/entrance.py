@@ -16,7 +16,7 @@ from lapse.core.queue.source import Source
 from lapse.core.queue.step import Happening, Messages, Step
 from lapse.core.queue.trait import NONE, Traits
 from lapse.core.queue.view import RecordView
-from lapse.core.reason import Reason
+from lapse.core.reason import UNCONFIRMED, Reason
 from lapse.core.record import Record
 
 
@@ -182,7 +182,8 @@ class Entrance:
             at_ms = decided_ms[offset]
             self._decisions.refuse(number, offset, NEVER, (Reason.INVALID_LIFETIME,), at_ms, step, fault)
         for offset, deadline_ms in arrivals.expired:
-            self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), decided_ms[offset], step)
+            detail = UNCONFIRMED if offset in arrivals.unconfirmed else ""
+            self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), decided_ms[offset], step, detail)
 
 
 def _from(records: Sequence[Record], due_ms: int) -> int:

@@ -12,7 +12,7 @@ from lapse.core.queue.change import Change, Verb
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import NONE, Traits
-from lapse.core.reason import Reason
+from lapse.core.reason import UNCONFIRMED, Reason
 
 
 class Schedule:
@@ -94,9 +94,10 @@ class Schedule:
 
     def remove(self, source: int, offset: int, reasons: tuple[Reason, ...], now_ms: int, step: Step) -> None:
         """Take one out that never was visible."""
-        deadline_ms = self._state.scheduled[source, offset].deadline_ms
+        scheduled = self._state.scheduled[source, offset]
+        detail = UNCONFIRMED if scheduled.transfer and not scheduled.held else ""
         self._decisions.do(Change(Verb.UNSCHEDULED, source=source, offset=offset), step)
-        self._decisions.refuse(source, offset, deadline_ms, reasons, now_ms, step)
+        self._decisions.refuse(source, offset, scheduled.deadline_ms, reasons, now_ms, step, detail)
 
     def purge(self, now_ms: int, step: Step, reason: Reason = Reason.PURGED, under_way: bool = False) -> int:
         """Take all out, those that are being transferred only if asked to; how many there were (C37)."""
