@@ -16,12 +16,12 @@ import psutil
 from benchmarks.contestant import Figures, alone
 from lapse.config import loads
 from lapse.core.queue.segment import SIZE
-from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.segment_spill import Segments
+from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.shelf import Segments
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from lapse.runtime.shelf_file import ShelfFile
+from lapse.runtime.journal.spill_file import SpillFile
 
 _NOW_MS = 1_800_000_000_000
 _BATCH = 5_000
@@ -61,7 +61,7 @@ def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000,
 
     line = 'priority = "/price"\n' if priority else ""
     settings = loads(f'[queue.deep]\nexpiration = "enabled"\n{line}').queue["deep"].settings("deep", 0)
-    segments = Segments(ShelfFile(Path(tempfile.gettempdir())), room << 20) if room else Segments()
+    segments = Segments(SpillFile(Path(tempfile.gettempdir())), room << 20) if room else Segments()
     shard = QueueShard(settings, QueueState(segments))
     for some in (records(0, _BATCH), records(_BATCH, _BATCH)):
         # Whatever is made once is made before the weighing: code that is loaded, arenas of the allocator.
@@ -104,7 +104,7 @@ def _costs(shard: QueueShard, depth: int, cycled: int, records: object) -> Itera
             shard.deliver(_NOW_MS, step)
             for delivery in step.deliveries:
                 for first, last in delivery.messages.ranges():
-                    shard.settle(Verb.ACKNOWLEDGE, "s", [Claim("deep", 0, first, last)], _NOW_MS, Step())
+                    shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("deep", 0, first, last)], _NOW_MS, Step())
             spent += time.process_time() - began
             at += _CYCLE
             done += _CYCLE

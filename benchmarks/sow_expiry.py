@@ -47,7 +47,7 @@ def run(
         worker.start()
         if subscribed:
             _subscribe(bootstrap_servers, name)
-        worker.until(lambda: ends.of(told) >= (2 if subscribed else 1), timeout_s=60)  # a reign, and the answer
+        worker.until(lambda: ends.of(told) >= (2 if subscribed else 1), timeout_s=60)  # an epoch, and the answer
         due_s = time.time() + lead_s
         first_ms = int(due_s * 1000)
         headers: list[Headers] = [[("lapse-expires-at-ms", b"%d" % (first_ms + ms))] for ms in range(1000)]

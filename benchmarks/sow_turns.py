@@ -12,9 +12,9 @@ import psutil
 from benchmarks.contestant import Figures, alone
 from benchmarks.load import order
 from lapse.core.lifetime import Expiration
-from lapse.core.sow.output import Step
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
+from lapse.core.sow.step import Step
 from lapse.protocol.command import Command
 
 _NOW_MS = 1_800_000_000_000

@@ -34,7 +34,7 @@ class Referenced:
         shard: who handed them out.
         messages: which ones.
         lease: end of their leases, as the header has it; None at most once.
-        epoch: the reign that handed them out, as the header has it.
+        epoch: the epoch that handed them out, as the header has it.
         generation: the subscription's generation at the shard when they came.
     """
 

@@ -1,4 +1,4 @@
-"""A shard as a client sees it: where its commands go, and which of its reigns holds."""
+"""A shard as a client sees it: where its commands go, and which of its epochs holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Shard:
         index: its number among the shards of a channel.
         entity: queue or SOW topic.
         partition: partition of the commands and deliveries topics.
-        epoch: the highest reign seen; what lower ones write later is void.
+        epoch: the highest epoch seen; what lower ones write later is void.
         epoch_text: the same as the header has it, so that equality is seen without parsing.
         gone: its entity was deleted, and the client goes on without it.
         sent_at_ms: when the last command went there, by `clock.elapsed_ms`.
@@ -31,7 +31,7 @@ class Shard:
         return f"<shard {self.partition} of {self.entity}>"
 
     def enters(self, epoch: bytes | None) -> bool:
-        """Whether a record with this epoch counts; if it begins a new reign, remember that."""
+        """Whether a record with this epoch counts; if it begins a new epoch, remember that."""
         if epoch is None:
             return True
         try:

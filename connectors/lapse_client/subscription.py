@@ -38,7 +38,7 @@ TICK_S: Final = 0.05
 _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 """Assumed until a shard has told the queue's own."""
 
-DISMANTLING_MS: Final = 10_000.0
+CLEANUP_MS: Final = 10_000.0
 """How long the topics of a deleted queue may still be there; it is not joined again before."""
 
 _SHOWN: Final = 5
@@ -135,7 +135,7 @@ class Subscription:
     def may_join(self, queue: str) -> bool:
         """Whether a queue is new; one that was deleted is, once its topics had the time to go."""
         left_at_ms = self._left_at_ms.get(queue)
-        return queue not in self.queues and (left_at_ms is None or elapsed_ms() - left_at_ms >= DISMANTLING_MS)
+        return queue not in self.queues and (left_at_ms is None or elapsed_ms() - left_at_ms >= CLEANUP_MS)
 
     def join(self, queue: str, ends: Sequence[TopicPartition]) -> None:
         """Take in one more queue, whose deliveries end there; by the channel's thread, soon."""

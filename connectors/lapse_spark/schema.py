@@ -80,7 +80,7 @@ DEAD_LETTER: Final = _columns(
     ("letter_at", _TIME, "Timestamp of the letter, UTC."),
     *_whole_record("letter"),
     _FAULT,
-    ("epoch", _LONG, "The shard's reign that decided it; null where the letter does not tell."),
+    ("epoch", _LONG, "The shard's epoch that decided it; null where the letter does not tell."),
 )
 
 MESSAGE_RANGE: Final = StructType(
@@ -98,7 +98,7 @@ EVENT: Final = _columns(
     ("event", _TEXT, "What happened: acknowledged, dead_lettered, cancelled, … (`schemas/event.avsc`)."),
     ("at_ms", _LONG, "The instant at which it counts, ms since the epoch."),
     ("shard", _INT, "Partition of the entity that tells it."),
-    ("epoch", _LONG, "The shard's reign that decided it."),
+    ("epoch", _LONG, "The shard's epoch that decided it."),
     ("messages", ArrayType(MESSAGE_RANGE), "Which messages: ranges of bookmarks, both ends included."),
     ("reasons", _TEXTS, "Why the messages left, in the contract's order."),
     ("subscription", _TEXT, "Whose doing it was, or whose lease ended; may be empty."),
@@ -131,7 +131,7 @@ DELIVERY: Final = _columns(
     ("lease_until_ms", _LONG, "When the lease ends, ms since the epoch."),
     ("expires_at_ms", _LONG, "The message's deadline, ms since the epoch; null without one."),
     ("arrived_at_ms", _LONG, "The message's arrival, ms since the epoch."),
-    ("epoch", _LONG, "The shard's reign that sent it; records of a lower one than seen before are void."),
+    ("epoch", _LONG, "The shard's epoch that sent it; records of a lower one than seen before are void."),
     ("delivery_topic", _TEXT, "Topic of the delivery."),
     ("delivery_partition", _INT, "Partition of the delivery."),
     ("delivery_offset", _LONG, "Offset of the delivery."),

@@ -78,7 +78,7 @@ def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame) -> DataFra
         .withColumns({"place": F.col("_part.place"), "mask": F.col("_part.m")})
         .where(F.col("mask") != 0)
     )
-    # What is told again after a lost reign agrees with it as a rule; then there is nothing to report.
+    # What is told again after a lost epoch agrees with it as a rule; then there is nothing to report.
     void = F.col("void").bitwiseOR(F.when(F.col("stale"), _DEAD).otherwise(0))
     superseded = block.without(void, F.col("fates")) != 0
     judged = placed.withColumns({"difference": _difference(), "superseded": superseded})
@@ -159,7 +159,7 @@ def _apart(known: Column, one: Column) -> Column:
 
 def _difference() -> Column:
     says_dead = F.col("fates").bitwiseAND(_DEAD) != 0
-    # A letter has the same id in every epoch, so the one of a lost reign is as good.
+    # A letter has the same id in every epoch, so the one of a lost epoch is as good.
     has_letter = F.col("letter").isNotNull() | (says_dead & F.col("stale"))
     fates = F.col("fates").bitwiseOR(F.when(F.col("letter").isNotNull(), _DEAD).otherwise(0))
     differ = (F.col("letter") != F.col("least")) | (

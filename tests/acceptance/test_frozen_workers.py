@@ -37,7 +37,7 @@ def test_workers_that_freeze_in_the_middle_of_rebalances_lose_nothing_and_repeat
 
     Some freezes are shorter than the session, some longer: then the zombie has lost its shards and does not know it.
     It ends itself, and is started again as its supervisor would. Every message has one end, none is delivered again
-    after the answer that it is acknowledged, and no event is told by a reign that is over.
+    after the answer that it is acknowledged, and no event is told by an epoch that is over.
     """
     chance = random.Random(SEED)
     here = deploy({"flow": FLOWING}, session_timeout="3s").apply()

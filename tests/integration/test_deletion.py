@@ -16,8 +16,8 @@ from lapse.cli import main
 from lapse.config.document import load
 from lapse.core.reason import Reason
 from lapse.protocol import topic
-from lapse.runtime.cluster import Cluster
-from lapse.runtime.topology import Standing, Topology
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.topology import Standing, Topology
 from lapse_client.error import CommandFailed, EntityDeleted, LapseError
 from support.deployment import Deploy, Deployment
 from support.kcat import Kcat

@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
-from lapse.core.retirement import Saying, Word
+from lapse.core.retirement import ShardMessage, ShardMessageKind
 from lapse.protocol import signature, topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
-from lapse.runtime.word import WORD_KEY
+from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse_client import CommandFailed, LapseError, Publisher, Queue, history
 from lapse_client.connection import Connection
 from support.deployment import Deploy, Deployment, broker_now_ms
@@ -221,8 +221,8 @@ def test_what_takes_an_administrator_is_refused_to_others(office: Entitled) -> N
         for refused in (alice.pause, alice.resume, alice.purge, lambda: alice.delete(force=True)):
             with pytest.raises(CommandFailed, match=rf"queue {name}: \w+ takes the entitlement admin; alice has"):
                 refused()
-    forged = Word(saying=Saying.DECIDED, id=1 << 50, speaker=0, to=1, force=True)
-    write(office.servers, topic.commands(name), [forged.encode()], key=WORD_KEY, partition=1)
+    forged = ShardMessage(kind=ShardMessageKind.DECIDED, id=1 << 50, sender=0, to=1, force=True)
+    write(office.servers, topic.commands(name), [forged.encode()], key=SHARD_MESSAGE_KEY, partition=1)
     with office.queue_of("ops", "wide") as ops:
         until(lambda: ops.depth()["depth"] == 2, "nothing happened")
         ops.pause()

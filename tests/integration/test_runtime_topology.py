@@ -82,7 +82,7 @@ def test_apply_makes_queues_over_dead_letters_as_they_have_to_be_at_once(deploy:
     queues = {
         "q": {"partitions": 3},
         "graves": {"topics": ["dlq.q{}"]},
-        "deeper": {"topics": ["dlq.graves{}"]},
+        "deeper": {"topics": ["dlq.tombstones{}"]},
         "all": {"topic_pattern": r"dlq\.q{}", "default_publish_target": "dlq.q{}"},
     }
     here = deploy(queues)

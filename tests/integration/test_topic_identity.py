@@ -33,7 +33,7 @@ def test_a_topic_created_again_while_no_worker_runs_is_another_one(deploy: Deplo
             if (delivery.value or b"").startswith(b"new"):
                 got.append(delivery)
         assert [one.bookmark.offset for one in got] == [0, 1]
-        # Offset 1 was delivered once then and once now: the reign tells the two apart.
+        # Offset 1 was delivered once then and once now: the epoch tells the two apart.
         (late,) = subscriber.settle("acknowledge", [one for one in old[1:2] if one], wait=True)
         assert late.result == "stale"
         (right,) = subscriber.settle("acknowledge", got[1:2], wait=True)

@@ -20,7 +20,7 @@ from lapse.embedded import EmbeddedKafka
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse.transfer.freight import Freight, TransferError
+from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.mover import Choice, Mover, Outcome
 from lapse_client import dead_letter
 from lapse_client.error import UnknownEntity
@@ -48,7 +48,8 @@ QUEUES = {
 TRANSFER = ["-m", "lapse", "transfer"]
 KILLED = """
 import os, signal, sys
-from lapse.transfer import freight, mover
+from lapse.transfer import mover
+from lapse.transfer import copier
 
 def killed(owner, name, before):
     method = getattr(owner, name)
@@ -60,7 +61,7 @@ def killed(owner, name, before):
     setattr(owner, name, instead)
 
 killed(*{
-    "put": (freight.Freight, "put", False),
+    "put": (copier.Copier, "put", False),
     "confirm": (mover.Mover, "_accept", True),
     "accept": (mover.Mover, "_accept", False),
 }[sys.argv.pop(1)])
@@ -285,12 +286,12 @@ def test_a_transfer_is_taken_back(sides: Sides) -> None:
 def test_between_put_and_confirm_it_expires_on_both_sides_and_both_rules_are_called(
     sides: Sides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def put(freight: Freight, messages: Iterable[QueuedMessage]) -> NoReturn:
-        original(freight, messages)
+    def put(copier: Copier, messages: Iterable[QueuedMessage]) -> NoReturn:
+        original(copier, messages)
         raise InterruptedError("the process ends here")
 
-    original = Freight.put
-    monkeypatch.setattr(Freight, "put", put)
+    original = Copier.put
+    monkeypatch.setattr(Copier, "put", put)
     already = [len(left(side)) for side in sides]
     with sides.here.queue("orders") as queue:
         queue.pause()
@@ -313,7 +314,7 @@ def test_between_put_and_confirm_it_expires_on_both_sides_and_both_rules_are_cal
             # The message is here; what expired there never was one, so nobody shall redrive it.
             assert read.unconfirmed_transfer == ("" if side is sides.here else f"{side.name('orders')}/short")
             assert ("not confirmed" in read.message) == (side is sides.there)
-        monkeypatch.setattr(Freight, "put", original)
+        monkeypatch.setattr(Copier, "put", original)
         with sides.mover("orders", "short") as mover:
             assert mover.resume() == Outcome()
         time.sleep(0.3)

@@ -2,7 +2,7 @@
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from lapse.runtime.record_batch import MAX_BATCH_BYTES, PackedBatch, Row
+from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, PackedBatch, Row
 
 
 def read(batch: PackedBatch) -> list[Row]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from lapse.cli.worker import serve
 from lapse.config import QueueConfig, load
-from lapse.runtime import sow_entity
-from lapse.runtime.queue_command import QueueCommands
+from lapse.runtime.queue.command import QueueCommands
+from lapse.runtime.sow import entity
 
 
 def faulty(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
@@ -32,7 +32,7 @@ def faulty(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
 
 def main() -> None:
     path, data_dir = sys.argv[1:]
-    sow_entity.JSON["parse"] = faulty(sow_entity.JSON["parse"])
+    entity.JSON["parse"] = faulty(entity.JSON["parse"])
     settings, carry_out = QueueConfig.settings, QueueCommands.carry_out
 
     def faulty_settings(self: QueueConfig, *of: Any) -> Any:

@@ -21,7 +21,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import command, header, schema
 from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
 from lapse.protocol.event import EventKind
-from lapse.runtime.doorkeeper import CAUSES
+from lapse.runtime.shard.command_authorizer import CAUSES
 
 ROOT = Path(__file__).parents[2]
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in [*sorted((ROOT / "docs").glob("*.md"))]}

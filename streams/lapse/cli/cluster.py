@@ -60,7 +60,7 @@ def connection(bootstrap_servers: str | None) -> Connection:
 
 def _completed(found: Connection, path: Path, bootstrap_servers: str | None) -> Connection:
     from lapse.config import ConfigError, load
-    from lapse.runtime.security import for_librdkafka
+    from lapse.runtime.kafka.security import for_librdkafka
 
     try:
         config = load(path)

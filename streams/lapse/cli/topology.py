@@ -11,9 +11,9 @@ from rich.table import Table
 
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
-from lapse.runtime.advice import warnings
-from lapse.runtime.cluster import Cluster
-from lapse.runtime.topology import Difference, Topology, TopologyError
+from lapse.runtime.topics.advice import warnings
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.topology import Difference, Topology, TopologyError
 
 _CONFIG = click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -62,7 +62,7 @@ def transfer(
     from confluent_kafka import KafkaException
 
     from lapse.config import ConfigError
-    from lapse.transfer.freight import TransferError
+    from lapse.transfer.copier import TransferError
     from lapse.transfer.link import load
     from lapse.transfer.mover import Choice, Mover
 

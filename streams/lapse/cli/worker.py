@@ -122,7 +122,7 @@ def serve(config: Config, log_level: str, log_format: Format = "text") -> None:
     from lapse.config import ConfigError
     from lapse.runtime import worker_log
     from lapse.runtime.application import make_app
-    from lapse.runtime.topology import TopologyError
+    from lapse.runtime.topics.topology import TopologyError
 
     try:
         app = make_app(config)

@@ -1,13 +1,13 @@
 """The agreement of an entity's shards on its end, in two steps (C4, Q18).
 
 The first shard, that of partition 0, asks all shards, itself included. Each reads on to where its logs ended, looks at
-what is there, and reports. One that has nothing against it pledges itself, durably: it takes in and delivers nothing
+what is there, and reports. One that has nothing against it prepares itself, durably: it takes in and delivers nothing
 more until it knows the decision. When all are willing, the first shard's journal says RETIRED, which decides it; else
-it says nothing any more, and all go on. A pledged shard asks for the decision again and again, so that no crash leaves
+it says nothing any more, and all go on. A prepared shard asks for the decision again and again, so that no crash leaves
 one behind; what the first shard does not know was decided against.
 
 A shard that is retired lets what is left leave, answers for a while that the entity is deleted, says that it is gone,
-and is laid down: it writes nothing more, so the topics can be removed.
+and is stopped: it writes nothing more, so the topics can be removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from dataclasses import replace
 from typing import Final, Generic, Protocol, TypeVar
 
 from lapse.core.lifetime import NEVER
-from lapse.core.retirement import Asker, Cause, Phase, Report, Retirement, Saying, Verdict, Word, objection, summed
+from lapse.core.retirement import (
+    Asker,
+    Cause,
+    Phase,
+    Report,
+    Retirement,
+    ShardMessage,
+    ShardMessageKind,
+    Verdict,
+    objection,
+    summed,
+)
 
 ASK_AGAIN_MS: Final = 2_000
 """How long the first shard waits before it says something again that was not answered."""
@@ -25,7 +36,7 @@ GIVE_UP_MS: Final = 20_000
 """How long the first shard waits for all reports before it decides against it; less than a client waits."""
 
 REPORT_AGAIN_MS: Final = 5_000
-"""How long a pledged shard waits for the decision before it reports again."""
+"""How long a prepared shard waits for the decision before it reports again."""
 
 GRACE_MS: Final = 5_000
 """How long a retired shard answers that the entity is deleted; longer than a client's heartbeat takes to come."""
@@ -34,7 +45,7 @@ S = TypeVar("S", contravariant=True)
 """A step of the shard."""
 
 
-class Estate(Protocol[S]):
+class RetirableShard(Protocol[S]):
     """What the agreement asks of the shard that it is about."""
 
     @property
@@ -50,8 +61,8 @@ class Estate(Protocol[S]):
     def clear(self, retirement: Retirement, now_ms: int, step: S) -> bool:
         """Let some of what is left leave; whether that was all."""
 
-    def say(self, word: Word, step: S) -> None:
-        """Send a word, once the step is durable."""
+    def say(self, message: ShardMessage, step: S) -> None:
+        """Send a message, once the step is durable."""
 
     def judge(self, verdict: Verdict, step: S) -> None:
         """Answer whom asked, once the step is durable."""
@@ -73,27 +84,27 @@ class Agreement(Generic[S]):
         name: the entity.
         partition: the shard's.
         shards: how many the entity has.
-        estate: the shard.
+        retirable: the shard.
     """
 
-    def __init__(self, name: str, partition: int, shards: int, estate: Estate[S]) -> None:
+    def __init__(self, name: str, partition: int, shards: int, retirable: RetirableShard[S]) -> None:
         self._name = name
         self._partition = partition
         self._shards = shards
-        self._estate = estate
+        self._retirable = retirable
         self._last_id = 0
         self._again_ms = 0
         self._not_idle_before_ms = 0
         self._cleared = False
         self.checking = False
         """Whether a question waits until the shard has read what the logs held."""
-        self.laid_down = False
+        self.stopped = False
         """Whether nothing is left to do, so that the shard must not write any more."""
 
     @property
     def frozen(self) -> bool:
-        """Whether the shard takes in and delivers nothing: it has pledged itself, or is retired."""
-        now = self._estate.retirement
+        """Whether the shard takes in and delivers nothing: it has prepared itself, or is retired."""
+        now = self._retirable.retirement
         if now is None:
             return False
         own = now.reports.get(self._partition)
@@ -102,7 +113,7 @@ class Agreement(Generic[S]):
     @property
     def retired(self) -> bool:
         """Whether it is decided."""
-        now = self._estate.retirement
+        now = self._retirable.retirement
         return now is not None and now.phase is Phase.RETIRED
 
     @property
@@ -116,55 +127,55 @@ class Agreement(Generic[S]):
         """Begin to agree on a deletion; returns why not, empty = the answer comes later."""
         if self._partition:
             return f"delete goes to the first shard, partition 0; this is {self._partition}"
-        if self._estate.retirement is not None:
+        if self._retirable.retirement is not None:
             return f"{self._name} is about to be deleted already"
         self._begin(Cause.DELETE, force, asker, now_ms, step)
         return ""
 
-    def hear(self, word: Word, now_ms: int, step: S) -> None:
-        """Take in a word of another shard, or of oneself."""
-        now = self._estate.retirement
-        match word.saying:
-            case Saying.ASK:
-                self._asked(word, now_ms, step)
-            case Saying.CHECK:
-                self._check(word, now_ms, step)
-            case Saying.REPORT:
-                self._reported(word, now_ms, step)
-            case Saying.DECIDED:
+    def receive(self, message: ShardMessage, now_ms: int, step: S) -> None:
+        """Take in a message of another shard, or of oneself."""
+        now = self._retirable.retirement
+        match message.kind:
+            case ShardMessageKind.ASK:
+                self._asked(message, now_ms, step)
+            case ShardMessageKind.CHECK:
+                self._check(message, now_ms, step)
+            case ShardMessageKind.REPORT:
+                self._reported(message, now_ms, step)
+            case ShardMessageKind.DECIDED:
                 if now is None or now.phase is not Phase.RETIRED:
-                    self._retire(Retirement(phase=Phase.RETIRED, id=word.id, cause=word.cause), now_ms, step)
-            case Saying.RELEASED:
-                if now is not None and now.phase is Phase.PLEDGED and now.id == word.id:
-                    self._estate.keep(None, step)
-            case Saying.GONE:
-                if now is not None and now.phase is Phase.RETIRED and word.speaker not in now.gone:
-                    self._estate.keep(replace(now, gone=now.gone | {word.speaker}), step)
+                    self._retire(Retirement(phase=Phase.RETIRED, id=message.id, cause=message.cause), now_ms, step)
+            case ShardMessageKind.RELEASED:
+                if now is not None and now.phase is Phase.PREPARED and now.id == message.id:
+                    self._retirable.keep(None, step)
+            case ShardMessageKind.GONE:
+                if now is not None and now.phase is Phase.RETIRED and message.sender not in now.gone:
+                    self._retirable.keep(replace(now, gone=now.gone | {message.sender}), step)
 
     def used(self, now_ms: int, step: S) -> None:
         """Somebody uses the shard: that vetoes its end for idleness, as long as it is not decided."""
-        now = self._estate.retirement
+        now = self._retirable.retirement
         if now is None or now.cause is not Cause.IDLE or now.phase is Phase.RETIRED:
             return
         report = Report(willing=False, active_ms=now_ms)
-        if now.phase is Phase.PLEDGED:
-            self._say(Saying.REPORT, 0, now, step, report)
+        if now.phase is Phase.PREPARED:
+            self._say(ShardMessageKind.REPORT, 0, now, step, report)
         else:
-            self._estate.keep(now.reported(0, report), step)
+            self._retirable.keep(now.reported(0, report), step)
             self._conclude(now_ms, step)
 
     def take_over(self, now_ms: int) -> None:
-        """Begin a reign: whatever was to be said may not have been."""
+        """Begin an epoch: whatever was to be said may not have been."""
         self._again_ms = now_ms
 
     # What time brings
 
     def next_due_ms(self) -> int:
         """When `advance` has something to do next, ms since the epoch."""
-        now = self._estate.retirement
+        now = self._retirable.retirement
         if now is None:
-            return NEVER if self._partition else max(self._estate.idle_at_ms(), self._not_idle_before_ms)
-        if self.laid_down:
+            return NEVER if self._partition else max(self._retirable.idle_at_ms(), self._not_idle_before_ms)
+        if self.stopped:
             return NEVER
         if now.phase is not Phase.RETIRED:
             return self._again_ms
@@ -176,7 +187,7 @@ class Agreement(Generic[S]):
         """Do what is due."""
         if self.next_due_ms() > now_ms:
             return
-        now = self._estate.retirement
+        now = self._retirable.retirement
         if now is None:
             self._begin(Cause.IDLE, False, None, now_ms, step)
         elif now.phase is Phase.ASKING:
@@ -184,11 +195,11 @@ class Agreement(Generic[S]):
                 self._conclude(now_ms, step, late=True)
             else:
                 self._ask(now, now_ms, step)
-        elif now.phase is Phase.PLEDGED:
+        elif now.phase is Phase.PREPARED:
             self._again_ms = now_ms + REPORT_AGAIN_MS
-            self._say(Saying.REPORT, 0, now, step, now.reports.get(self._partition))
+            self._say(ShardMessageKind.REPORT, 0, now, step, now.reports.get(self._partition))
         elif not self._cleared:
-            self._cleared = self._estate.clear(now, now_ms, step)
+            self._cleared = self._retirable.clear(now, now_ms, step)
         else:
             self._leave(now, now_ms, step)
 
@@ -199,69 +210,69 @@ class Agreement(Generic[S]):
         asking = Retirement(
             phase=Phase.ASKING, id=self._last_id, cause=cause, force=force, since_ms=now_ms, asker=asker
         )
-        self._estate.keep(asking, step)
+        self._retirable.keep(asking, step)
         self._ask(asking, now_ms, step)
 
     def _ask(self, now: Retirement, now_ms: int, step: S) -> None:
         self._again_ms = min(now_ms + ASK_AGAIN_MS, now.since_ms + GIVE_UP_MS)
         for partition in range(self._shards):
             if partition not in now.reports:
-                self._say(Saying.ASK, partition, now, step)
+                self._say(ShardMessageKind.ASK, partition, now, step)
 
-    def _asked(self, word: Word, now_ms: int, step: S) -> None:
-        now = self._estate.retirement
-        if now is not None and now.id == word.id and self._partition in now.reports:
-            self._say(Saying.REPORT, 0, now, step, now.reports[self._partition])
-        elif word.force:
-            self._check(word, now_ms, step)
+    def _asked(self, message: ShardMessage, now_ms: int, step: S) -> None:
+        now = self._retirable.retirement
+        if now is not None and now.id == message.id and self._partition in now.reports:
+            self._say(ShardMessageKind.REPORT, 0, now, step, now.reports[self._partition])
+        elif message.force:
+            self._check(message, now_ms, step)
         else:
             self.checking = True
-            check = replace(word, saying=Saying.CHECK, speaker=self._partition, to=self._partition)
-            self._estate.say(check, step)
+            check = replace(message, kind=ShardMessageKind.CHECK, sender=self._partition, to=self._partition)
+            self._retirable.say(check, step)
 
-    def _check(self, word: Word, now_ms: int, step: S) -> None:
+    def _check(self, message: ShardMessage, now_ms: int, step: S) -> None:
         self.checking = False
-        now = self._estate.retirement
-        if now is not None and (now.phase is Phase.RETIRED or now.id > word.id):
+        now = self._retirable.retirement
+        if now is not None and (now.phase is Phase.RETIRED or now.id > message.id):
             return
-        report = self._estate.report(word.cause, word.force, now_ms)
+        report = self._retirable.report(message.cause, message.force, now_ms)
         if self._partition == 0:
-            if now is not None and now.id == word.id:
-                self._estate.keep(now.reported(0, report), step)
+            if now is not None and now.id == message.id:
+                self._retirable.keep(now.reported(0, report), step)
                 self._conclude(now_ms, step)
             return
-        pledge = Retirement(
-            phase=Phase.PLEDGED,
-            id=word.id,
-            cause=word.cause,
-            force=word.force,
+        promise = Retirement(
+            phase=Phase.PREPARED,
+            id=message.id,
+            cause=message.cause,
+            force=message.force,
             since_ms=now_ms,
             reports={self._partition: report},
         )
         if report.willing:
             self._again_ms = now_ms + REPORT_AGAIN_MS
-            self._estate.keep(pledge, step)
+            self._retirable.keep(promise, step)
         elif now is not None:
-            self._estate.keep(None, step)  # an older pledge: whoever asks anew has decided against that
-        self._say(Saying.REPORT, 0, pledge, step, report)
+            self._retirable.keep(None, step)  # an older promise: whoever asks anew has decided against that
+        self._say(ShardMessageKind.REPORT, 0, promise, step, report)
 
-    def _reported(self, word: Word, now_ms: int, step: S) -> None:
-        now = self._estate.retirement
-        if self._partition or word.report is None:
+    def _reported(self, message: ShardMessage, now_ms: int, step: S) -> None:
+        now = self._retirable.retirement
+        if self._partition or message.report is None:
             return
         if now is not None and now.phase is Phase.RETIRED:
-            self._say(Saying.DECIDED, word.speaker, now, step)
-        elif now is not None and now.id == word.id:
-            if now.reports.get(word.speaker) != word.report:
-                self._estate.keep(now.reported(word.speaker, word.report), step)
+            self._say(ShardMessageKind.DECIDED, message.sender, now, step)
+        elif now is not None and now.id == message.id:
+            if now.reports.get(message.sender) != message.report:
+                self._retirable.keep(now.reported(message.sender, message.report), step)
                 self._conclude(now_ms, step)
-        elif word.report.willing:
-            released = Word(saying=Saying.RELEASED, id=word.id, speaker=0, to=word.speaker)
-            self._estate.say(released, step)
+        elif message.report.willing:
+            released = ShardMessage(kind=ShardMessageKind.RELEASED, id=message.id, sender=0, to=message.sender)
+            self._retirable.say(released, step)
 
     def _conclude(self, now_ms: int, step: S, *, late: bool = False) -> None:
         """Decide, once everybody has reported, or it is too late for that."""
-        now = self._estate.retirement
+        now = self._retirable.retirement
         assert now is not None
         missing = [partition for partition in range(self._shards) if partition not in now.reports]
         vetoed = now.cause is Cause.IDLE and not all(report.willing for report in now.reports.values())
@@ -271,14 +282,14 @@ class Agreement(Generic[S]):
         if not missing and all(report.willing for report in reports):
             self._retire(replace(now, phase=Phase.RETIRED, reports={}, asker=None), now_ms, step)
             for partition in range(1, self._shards):
-                self._say(Saying.DECIDED, partition, now, step)
+                self._say(ShardMessageKind.DECIDED, partition, now, step)
             error = ""
         else:
-            self._estate.keep(None, step)
+            self._retirable.keep(None, step)
             for partition in range(1, self._shards):
-                self._say(Saying.RELEASED, partition, now, step)
+                self._say(ShardMessageKind.RELEASED, partition, now, step)
             last_used_ms = max((report.active_ms for report in reports), default=0)
-            self._not_idle_before_ms = max(now_ms + ASK_AGAIN_MS, last_used_ms + self._estate.idle_ms())
+            self._not_idle_before_ms = max(now_ms + ASK_AGAIN_MS, last_used_ms + self._retirable.idle_ms())
             error = (
                 f"{self._name}: shard {', '.join(map(str, missing))} did not say within {GIVE_UP_MS // 1000} s whether "
                 "it may be deleted; nothing was deleted. See that workers run, and ask again"
@@ -286,34 +297,34 @@ class Agreement(Generic[S]):
                 else objection(self._name, [report for report in reports if not report.willing])
             )
         if now.asker is not None:
-            self._estate.judge(Verdict(now.asker, error, summed(reports)), step)
+            self._retirable.judge(Verdict(now.asker, error, summed(reports)), step)
 
     def _retire(self, retirement: Retirement, now_ms: int, step: S) -> None:
         retirement = replace(retirement, since_ms=now_ms)
         self._cleared = self.checking = False
         self._again_ms = now_ms
-        self._estate.keep(retirement, step)
-        self._estate.tell(retirement, now_ms, step)
+        self._retirable.keep(retirement, step)
+        self._retirable.tell(retirement, now_ms, step)
 
     def _leave(self, now: Retirement, now_ms: int, step: S) -> None:
         if self._partition:
-            self._say(Saying.GONE, 0, now, step)
-            self.laid_down = True
+            self._say(ShardMessageKind.GONE, 0, now, step)
+            self.stopped = True
             return
         missing = [partition for partition in range(1, self._shards) if partition not in now.gone]
-        self.laid_down = not missing
+        self.stopped = not missing
         self._again_ms = now_ms + ASK_AGAIN_MS
         for partition in missing:
-            self._say(Saying.DECIDED, partition, now, step)
+            self._say(ShardMessageKind.DECIDED, partition, now, step)
 
-    def _say(self, saying: Saying, to: int, now: Retirement, step: S, report: Report | None = None) -> None:
-        word = Word(
-            saying=saying,
+    def _say(self, kind: ShardMessageKind, to: int, now: Retirement, step: S, report: Report | None = None) -> None:
+        message = ShardMessage(
+            kind=kind,
             id=now.id,
-            speaker=self._partition,
+            sender=self._partition,
             to=to,
             cause=now.cause,
             force=now.force,
             report=report,
         )
-        self._estate.say(word, step)
+        self._retirable.say(message, step)

@@ -30,7 +30,7 @@ class Entitlement:
     filter: str = ""
 
     @property
-    def restriction(self) -> str | None:
+    def row_filter(self) -> str | None:
         """What is seen and touched at most, as an expression; None = all."""
         return self.filter or None
 
@@ -97,18 +97,18 @@ def entitlement_to(entity: str, entitlements: Mapping[str, Entitlement]) -> Enti
     return NOTHING
 
 
-def narrowed(text: str | None, restriction: str, compile_filter: Callable[[str], object]) -> str:
-    """One filter that matches what a user's filter and his restriction both match.
+def narrowed(text: str | None, row_filter: str, compile_filter: Callable[[str], object]) -> str:
+    """One filter that matches what a user's filter and his row_filter both match.
 
     Args:
         text: the user's filter; None or empty = all.
-        restriction: what he may see at most.
+        row_filter: what he may see at most.
         compile_filter: to see that `text` is a filter by itself, and not a way out of the brackets around it.
 
     Raises:
         ValueError: it is none; the text shows the place.
     """
     if not text:
-        return restriction
+        return row_filter
     compile_filter(text)
-    return f"({restriction}) AND ({text})"
+    return f"({row_filter}) AND ({text})"

@@ -33,7 +33,7 @@ class Phase(StrEnum):
     """How far a shard's retirement is; a shard without one is in service."""
 
     ASKING = "asking"  # the first shard: the others are asked
-    PLEDGED = "pledged"  # another shard: it has agreed, and waits for the decision
+    PREPARED = "prepared"  # another shard: it has agreed, and waits for the decision
     RETIRED = "retired"  # it is decided
 
 
@@ -151,7 +151,7 @@ class Retirement:
             raise ValueError(f"no retirement: {error}") from error
 
 
-class Saying(StrEnum):
+class ShardMessageKind(StrEnum):
     """What one shard says to another, or to itself."""
 
     ASK = "ask"  # the first shard: may you end?
@@ -163,22 +163,22 @@ class Saying(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class ShardMessage:
     """One thing said, on its way through the commands topic.
 
     Attributes:
-        saying: what.
+        kind: what.
         id: of the agreement.
-        speaker: partition of the shard that says it.
+        sender: partition of the shard that says it.
         to: partition of the shard that it is for.
         cause: ASK, CHECK, DECIDED: why.
         force: of the same: whether what is there is taken along.
         report: REPORT: what.
     """
 
-    saying: Saying
+    kind: ShardMessageKind
     id: int
-    speaker: int
+    sender: int
     to: int
     cause: Cause = Cause.DELETE
     force: bool = False
@@ -189,7 +189,7 @@ class Word:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes | None) -> Word:
+    def decode(cls, data: bytes | None) -> ShardMessage:
         """Read it back.
 
         Raises:
@@ -197,11 +197,11 @@ class Word:
         """
         try:
             facts = json.loads(data or b"")
-            facts["saying"], facts["cause"] = Saying(facts["saying"]), Cause(facts["cause"])
+            facts["kind"], facts["cause"] = ShardMessageKind(facts["kind"]), Cause(facts["cause"])
             facts["report"] = None if facts["report"] is None else Report.of(facts["report"])
             return cls(**facts)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no word between shards: {error}") from error
+            raise ValueError(f"no message between shards: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from lapse.demo.error import DemoFailed
 from lapse.demo.plan import Plan
 from lapse.embedded import EmbeddedError, EmbeddedKafka
 from lapse.embedded.broker import given_broker
-from lapse.runtime.cluster import Cluster
-from lapse.runtime.topology import TopologyError
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.topology import TopologyError
 from lapse_client import Connection
 
 _HEAP_MB: Final = 768

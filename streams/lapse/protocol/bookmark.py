@@ -47,7 +47,7 @@ class BookmarkRange:
         first: first offset.
         last: last offset, `>= first`.
         delivery_count: fencing token, the delivery that is settled (C13); None where not stated.
-        epoch: the reign that made this delivery (C42); None where not stated.
+        epoch: the epoch that made this delivery (C42); None where not stated.
     """
 
     topic: str

@@ -43,7 +43,7 @@ class Death:
         delivery_count: how often it was delivered.
         cancel_count: how often it was cancelled.
         detail: the text of the fault; a standard sentence when empty.
-        epoch: the reign that decided it; None where there is none.
+        epoch: the epoch that decided it; None where there is none.
     """
 
     entity: str

@@ -49,9 +49,9 @@ Of a SOW topic also `group-begin`, `sow`, `group-end`, `publish`, `oof`.
 SUBSCRIPTION: Final = "lapse-subscription"
 COMMAND_ID: Final = "lapse-command-id"
 EPOCH: Final = "lapse-epoch"
-"""Which reign of the shard wrote the record; a reader drops records of an epoch below one it has seen.
+"""Which epoch of the shard wrote the record; a reader drops records of an epoch below one it has seen.
 
-On a dead letter, too: where two reigns told a message's fate, the higher one's counts.
+On a dead letter, too: where two epochs told a message's fate, the higher one's counts.
 """
 BOOKMARK: Final = "lapse-bookmark"
 LEASE_UNTIL_MS: Final = "lapse-lease-until-ms"

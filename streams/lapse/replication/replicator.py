@@ -21,7 +21,7 @@ from lapse.replication import progress
 from lapse.replication.link import Link
 from lapse.replication.progress import Progress
 from lapse.replication.translation import Downstream, Translation, Upstream
-from lapse.runtime import security
+from lapse.runtime.kafka import security
 
 logger = logging.getLogger(__name__)
 

@@ -14,22 +14,22 @@ from faust.types import TP
 
 from lapse.config import Config, ConfigError
 from lapse.protocol import confluent
-from lapse.runtime import security
-from lapse.runtime.advice import warnings
-from lapse.runtime.cluster import Cluster
-from lapse.runtime.dismantling import Dismantling
-from lapse.runtime.doorkeeper import Guard
-from lapse.runtime.entity import Entity, Services
-from lapse.runtime.log_watch import LogWatch
-from lapse.runtime.membership import Membership
+from lapse.runtime.journal.rocksdb_store import remove_copies
+from lapse.runtime.kafka import security
+from lapse.runtime.kafka.membership import Membership
+from lapse.runtime.kafka.table import SelfRestoredTables
+from lapse.runtime.kafka.transport import BatchConsumer, BatchTransport
 from lapse.runtime.metrics import MetricsServer
-from lapse.runtime.queue_entity import QueueEntity
-from lapse.runtime.rocksdb_store import remove_copies
-from lapse.runtime.runner import Runner
-from lapse.runtime.sow_entity import SowEntity
-from lapse.runtime.table import SelfRestoredTables
-from lapse.runtime.topology import Topology, TopologyError
-from lapse.runtime.transport import BatchConsumer, BatchTransport
+from lapse.runtime.queue.entity import QueueEntity
+from lapse.runtime.shard.command_authorizer import Guard
+from lapse.runtime.shard.entity import Entity, Services
+from lapse.runtime.shard.runner import Runner
+from lapse.runtime.sow.entity import SowEntity
+from lapse.runtime.topics.advice import warnings
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.entity_cleanup import EntityCleanup
+from lapse.runtime.topics.log_watch import LogWatch
+from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class LapseApp(faust.App):
         log_watch: looks at their underlying topics.
         metrics: shows their figures to Prometheus.
         metrics_address: host and port of it; port 0 = it does not.
-        dismantling: takes out what was deleted.
+        clean-up: takes out what was deleted.
         not_served: entities of the configuration that were deleted before.
         users: what the log says of users at start (X4).
         barred: entities that cannot be served as the cluster is, and why (C52).
@@ -63,7 +63,7 @@ class LapseApp(faust.App):
     log_watch: LogWatch
     metrics: MetricsServer
     metrics_address: tuple[str, int]
-    dismantling: Dismantling
+    entity_cleanup: EntityCleanup
     not_served: list[str]
     users: str
     barred: dict[str, list[str]]
@@ -108,7 +108,7 @@ class LapseApp(faust.App):
         """Let the shards that stayed go on."""
         for runner in self._runners():
             runner.resume()
-        self.beside(self.dismantling.withdraw())
+        self.beside(self.entity_cleanup.withdraw())
         self.beside(self.services.changelog_reader.rest())
 
     async def renew(self, entity: Entity) -> None:
@@ -220,7 +220,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app._beside = set()
     app.membership = Membership(Path(str(app.conf.datadir)), worker.app_id, app.services.connection)
     app.not_served = deleted
-    app.dismantling = Dismantling(app, app.services.connection)
+    app.entity_cleanup = EntityCleanup(app, app.services.connection)
     for name in deleted:
         remove_copies(Path(str(app.conf.tabledir)), name)
     for name, queue in topology.config.queue.items():
@@ -238,7 +238,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     for entity in app.entities.values():
         entity.expect(topology.existing)
         entity.declare(app, f"lapse-{worker.store}://")
-        entity.on_end = lambda one: app.beside(app.dismantling.dismantle(one))
+        entity.on_end = lambda one: app.beside(app.entity_cleanup.clean_up(one))
     app.on_partitions_revoked.connect(app.pause_shards, weak=False)
     app.on_partitions_assigned.connect(app.resume_shards, weak=False)
     app.on_before_shutdown.connect(app.release_shards, weak=False)

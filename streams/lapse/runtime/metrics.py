@@ -20,10 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from lapse.core.reason import Reason
-from lapse.runtime.clock import BrokerClock
-from lapse.runtime.entity import Entity
-from lapse.runtime.figures import Distribution, ShardFigures
-from lapse.runtime.machine import Machine
+from lapse.runtime.shard.entity import Entity
+from lapse.runtime.shard.figures import Distribution, ShardFigures
+from lapse.runtime.shard.machine import Machine
+from lapse.runtime.timers.clock import BrokerClock
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from lapse.config.document import ConfigError
 from lapse.config.root import SecurityConfig
 from lapse.protocol import topic as names
-from lapse.runtime import security
+from lapse.runtime.kafka import security
 from lapse_client.connection import Connection, identity
 
 

@@ -20,7 +20,7 @@ from lapse.protocol.answer import Answer, QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.hand_over import HandOver, joined
-from lapse.transfer.freight import Freight, TransferError
+from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.side import Side
 from lapse_client.connection import Connection, log_bounds
 
@@ -92,7 +92,7 @@ class Mover:
         self._transfer = transfer
         self._told = told
         self._opened = ExitStack()
-        self._freight: Freight | None = None
+        self._copier: Copier | None = None
         self._stuck: set[str] = set()
         self._refused = False
         self.outcome = Outcome()
@@ -111,8 +111,8 @@ class Mover:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._freight is not None:
-            self._freight.close()
+        if self._copier is not None:
+            self._copier.close()
         self._opened.close()
 
     @property
@@ -192,7 +192,7 @@ class Mover:
         there = self._there.connection.partitions(self._topic)
         if self._topic not in there:
             raise TransferError(f"the deployment that takes over has no topic {self._topic}; run `lapse apply` there")
-        self._freight = Freight(
+        self._copier = Copier(
             self._here.connection,
             self._there.connection,
             self._there.queue,
@@ -224,7 +224,7 @@ class Mover:
 
     def _round(self, answers: dict[int, Answer]) -> set[int]:
         """Hand over what is held; the shards of which anything was."""
-        assert self._freight is not None
+        assert self._copier is not None
         held = {
             shard: [one for one in answer.messages if one.bookmark not in self._stuck]
             for shard, answer in answers.items()
@@ -256,8 +256,8 @@ class Mover:
     def _put(self, messages: list[QueuedMessage]) -> list[tuple[Bookmark, Bookmark]]:
         if not messages:
             return []
-        assert self._freight is not None
-        put = self._freight.put(messages)
+        assert self._copier is not None
+        put = self._copier.put(messages)
         for lost in put.lost:
             self._stuck.add(str(lost))
             self.outcome.left["lost"] += 1

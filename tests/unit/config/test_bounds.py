@@ -7,7 +7,7 @@ import pytest
 
 from lapse.config import ConfigError, load
 from lapse.config.document import loads
-from lapse.runtime.cluster import _parts
+from lapse.runtime.topics.cluster import _parts
 
 pytestmark = pytest.mark.feature("X7")
 

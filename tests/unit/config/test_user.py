@@ -29,7 +29,7 @@ key_env = "OPS_KEY"
 admin = true
 """
     )
-    assert config.entitled("orders")["alice"].restriction == "/desk = 'A'"
+    assert config.entitled("orders")["alice"].row_filter == "/desk = 'A'"
     assert config.entitled("others")["alice"].rights == {Right.PUBLISH}
     assert list(config.entitled("quotes")) == ["ops"]
     assert loads("").entitled("orders") == {}

@@ -12,7 +12,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lapse.core.agreement import ASK_AGAIN_MS, GIVE_UP_MS, GRACE_MS, Agreement
 from lapse.core.lifetime import NEVER
-from lapse.core.retirement import Asker, Cause, Holder, Phase, Report, Retirement, Saying, Verdict, Word, objection
+from lapse.core.retirement import (
+    Asker,
+    Cause,
+    Holder,
+    Phase,
+    Report,
+    Retirement,
+    ShardMessage,
+    ShardMessageKind,
+    Verdict,
+    objection,
+)
 
 IDLE_MS = 60_000
 
@@ -20,7 +31,7 @@ IDLE_MS = 60_000
 @dataclass
 class Step:
     kept: list[Retirement | None] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
+    shard_messages: list[ShardMessage] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
 
@@ -34,7 +45,7 @@ class Shard:
         self.messages = 0
         self.used_ms = 0
         self.removed = 0
-        self.log: list[Word] = []
+        self.log: list[ShardMessage] = []
         self.read = 0
         self.told: list[int] = []
         self.begin()
@@ -57,8 +68,8 @@ class Shard:
         self.removed += gone
         return not self.messages
 
-    def say(self, word: Word, step: Step) -> None:
-        step.words.append(Word.decode(word.encode()))
+    def say(self, message: ShardMessage, step: Step) -> None:
+        step.shard_messages.append(ShardMessage.decode(message.encode()))
 
     def judge(self, verdict: Verdict, step: Step) -> None:
         step.verdicts.append(verdict)
@@ -74,7 +85,7 @@ class Shard:
 
 
 class Cluster:
-    """Some shards, and the words between them."""
+    """Some shards, and the messages between them."""
 
     def __init__(self, shards: int) -> None:
         self.shards = [Shard(partition, shards) for partition in range(shards)]
@@ -82,22 +93,22 @@ class Cluster:
         self.verdicts: list[Verdict] = []
 
     def commit(self, step: Step, lost: bool = False) -> None:
-        """The step is durable already; a crash may keep its words from being sent."""
+        """The step is durable already; a crash may keep its shard_messages from being sent."""
         if lost:
             return
-        for word in step.words:
-            self.shards[word.to].log.append(word)
+        for message in step.shard_messages:
+            self.shards[message.to].log.append(message)
         self.verdicts += step.verdicts
 
     def listen(self, partition: int, lost: bool = False) -> bool:
-        """Have a shard take in its next word; False if there is none."""
+        """Have a shard take in its next message; False if there is none."""
         shard = self.shards[partition]
-        if shard.agreement.laid_down or shard.read == len(shard.log):
+        if shard.agreement.stopped or shard.read == len(shard.log):
             return False
         step = Step()
-        word = shard.log[shard.read]
+        message = shard.log[shard.read]
         shard.read += 1
-        shard.agreement.hear(word, self.now_ms, step)
+        shard.agreement.receive(message, self.now_ms, step)
         self._done(shard, step, lost)
         return True
 
@@ -140,7 +151,7 @@ class Cluster:
         shard.agreement.take_over(self.now_ms)
 
     def settle(self) -> None:
-        """Let every word be heard, and nothing be due."""
+        """Let every message be heard, and nothing be due."""
         while any([*map(self.listen, range(len(self.shards))), *map(self.advance, range(len(self.shards)))]):
             pass
 
@@ -223,7 +234,7 @@ class Machine(RuleBasedStateMachine):
             cluster.now_ms += ASK_AGAIN_MS + GRACE_MS
         assert set(cluster.phases) in ({None}, {Phase.RETIRED})
         for shard in cluster.shards:
-            assert shard.agreement.laid_down is (shard.retirement is not None)
+            assert shard.agreement.stopped is (shard.retirement is not None)
             assert not shard.agreement.frozen or not shard.messages
 
 
@@ -251,7 +262,7 @@ def test_an_empty_entity_ends_and_says_so() -> None:
     cluster.settle()
     cluster.now_ms += ASK_AGAIN_MS
     cluster.settle()
-    assert all(shard.agreement.laid_down for shard in cluster.shards)
+    assert all(shard.agreement.stopped for shard in cluster.shards)
     assert all(shard.agreement.next_due_ms() == NEVER for shard in cluster.shards)
 
 
@@ -302,13 +313,13 @@ def test_use_of_any_shard_keeps_the_others_too_and_the_next_question_waits_for_i
 
 
 @pytest.mark.feature("Q18")
-def test_use_between_pledge_and_decision_is_a_veto() -> None:
+def test_use_between_preparing_and_deciding_is_a_veto() -> None:
     cluster = Cluster(3)
     cluster.now_ms = IDLE_MS
     cluster.advance(0)
     while cluster.listen(1):
         pass
-    assert cluster.phases == [Phase.ASKING, Phase.PLEDGED, None]
+    assert cluster.phases == [Phase.ASKING, Phase.PREPARED, None]
     cluster.use(1)
     cluster.settle()
     assert cluster.phases == [None] * 3
@@ -342,14 +353,14 @@ def test_the_objection_names_holders_over_all_shards() -> None:
 
 def test_words_and_retirements_survive_the_wire() -> None:
     report = Report(willing=False, counts={"leased": 1}, holders=(Holder("s", "c", 1, 5),), active_ms=7)
-    for saying in Saying:
-        word = Word(saying=saying, id=9, speaker=1, to=0, cause=Cause.IDLE, force=True, report=report)
-        assert Word.decode(word.encode()) == word
+    for kind in ShardMessageKind:
+        message = ShardMessage(kind=kind, id=9, sender=1, to=0, cause=Cause.IDLE, force=True, report=report)
+        assert ShardMessage.decode(message.encode()) == message
     for one, other in pairwise(Phase):
         kept = Retirement(phase=one, id=3, cause=Cause.DELETE, reports={2: report}, gone=frozenset({1, 2}), since_ms=4)
         assert Retirement.decode(kept.encode()) == kept
         assert one is not other
-    with pytest.raises(ValueError, match="no word"):
-        Word.decode(b'{"saying": "ask"}')
+    with pytest.raises(ValueError, match="no message"):
+        ShardMessage.decode(b'{"kind": "ask"}')
     with pytest.raises(ValueError, match="Expecting value"):
-        Word.decode(b"hello")
+        ShardMessage.decode(b"hello")

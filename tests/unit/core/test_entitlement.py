@@ -68,11 +68,11 @@ def test_the_own_name_comes_first_and_then_the_first_pattern():
 
 
 @given(st.sampled_from(TEXTS), st.sampled_from(TEXTS), values, values)
-def test_narrowed_matches_what_both_match(asked, restriction, a, b):
+def test_narrowed_matches_what_both_match(asked, row_filter, a, b):
     message = Sample({"a": a, "b": b})
-    found = compile_filter(narrowed(asked, restriction, compile_filter))(message)
-    assert found is all(compile_filter(text)(message) is True for text in (asked, restriction))
-    assert narrowed(None, restriction, compile_filter) == narrowed("", restriction, compile_filter) == restriction
+    found = compile_filter(narrowed(asked, row_filter, compile_filter))(message)
+    assert found is all(compile_filter(text)(message) is True for text in (asked, row_filter))
+    assert narrowed(None, row_filter, compile_filter) == narrowed("", row_filter, compile_filter) == row_filter
 
 
 @pytest.mark.parametrize("text", ["TRUE) OR (TRUE", "/a = 1) OR (1 = 1", ") OR TRUE OR (TRUE", "/a = 'x"])

@@ -26,14 +26,14 @@ from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
-from lapse.runtime.letter_writer import Refusal
-from lapse.runtime.machine import Effects
-from lapse.runtime.producer import Output
-from lapse.runtime.queue_machine import QueueMachine
-from lapse.runtime.queue_output import QueueOutput
-from lapse.runtime.sow_entity import JSON, avro
-from lapse.runtime.sow_machine import SowMachine
-from lapse.runtime.sow_output import SowOutput
+from lapse.runtime.kafka.producer import Output
+from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.shard.machine import Effects
+from lapse.runtime.sow.entity import JSON, avro
+from lapse.runtime.sow.machine import SowMachine
+from lapse.runtime.sow.output import SowOutput
 
 ARRIVAL_MS = 1_700_000_000_000
 """When all of it arrives."""

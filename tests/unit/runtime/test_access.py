@@ -4,9 +4,9 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from lapse.config import loads
-from lapse.runtime.access import Access, Authorizer, Grant
-from lapse.runtime.advice import warnings
-from lapse.runtime.topology import Topology
+from lapse.runtime.topics.access import Access, Authorizer, Grant
+from lapse.runtime.topics.advice import warnings
+from lapse.runtime.topics.topology import Topology
 
 pytestmark = pytest.mark.feature("X4")
 

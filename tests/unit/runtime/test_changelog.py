@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.runtime.changelog import Changelog, claim_key, epoch_header, progress_key
+from lapse.runtime.journal.changelog import Changelog, claim_key, epoch_header, progress_key
 
 
 class Read(NamedTuple):

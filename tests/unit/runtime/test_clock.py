@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from lapse.runtime.clock import BrokerClock
+from lapse.runtime.timers.clock import BrokerClock
 
 pytestmark = pytest.mark.feature("L13", "C3")
 

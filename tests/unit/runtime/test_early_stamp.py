@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from faust.types import TP
 
-from lapse.runtime.clock import BrokerClock
-from lapse.runtime.early_stamp import EarlyStamps
+from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.early_stamp import EarlyStamps
 
 NOW_MS = 1_700_000_000_000
 SOURCE = TP("orders", 3)

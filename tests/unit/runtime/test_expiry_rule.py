@@ -11,11 +11,11 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Messages, Removal
 from lapse.core.reason import Reason
-from lapse.core.sow.output import Letter, Place
-from lapse.runtime import expiry_rule
-from lapse.runtime.expired_message import ExpiredMessage
-from lapse.runtime.expiry_rule import ExpiryRule
-from lapse.runtime.rule_process import RuleFigures
+from lapse.core.sow.step import Letter, Place
+from lapse.runtime.letters import expiry_rule
+from lapse.runtime.letters.expired_message import ExpiredMessage
+from lapse.runtime.letters.expiry_rule import ExpiryRule
+from lapse.runtime.letters.rule_process import RuleFigures
 
 pytestmark = pytest.mark.feature("L15", "C26")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.runtime.head_start import HeadStart
+from lapse.runtime.journal.pre_read import HeadStart
 
 
 @pytest.mark.feature("S9", "Q16")

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import QueueSettings
-from lapse.runtime.queue_machine import QueueMachine
-from lapse.runtime.queue_output import QueueOutput
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.output import QueueOutput
 
 def record(offset, **fields):
     return SimpleNamespace(offset=offset, timestamp=1_000, key=None, value=b"{}", headers=[]).__class__(

@@ -9,7 +9,7 @@ from faust.types import TP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.runtime.one_order import OneOrder
+from lapse.runtime.shard.merged_order import OneOrder
 
 
 class Stamped(NamedTuple):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lapse.runtime.packed_record import packed, packed_header, packed_headers
-from lapse.runtime.record_batch import PackedBatch, RecordBatch, Row
+from lapse.runtime.kafka.packed_record import packed, packed_header, packed_headers
+from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row
 from support.packed import read, rows_of
 
 values = st.none() | st.binary(max_size=40) | st.integers(0, 70_000).map(bytes)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapse.runtime.payload import LogReader, PayloadWindow, SourceWindow
+from lapse.runtime.shard.payload import LogReader, PayloadWindow, SourceWindow
 
 AHEAD = 7
 

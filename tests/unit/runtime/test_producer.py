@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapse.runtime.producer import MAX_FOREIGN_BATCH_BYTES, filled
-from lapse.runtime.record_batch import MAX_BATCH_BYTES, Row
+from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, filled
+from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, Row
 
 
 def batches(rows: list[Row]) -> list[tuple[int, int]]:

@@ -9,11 +9,11 @@ import pytest
 from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol import event
-from lapse.runtime import effort
-from lapse.runtime.letter_writer import Refusal
-from lapse.runtime.producer import Output, Packed
-from lapse.runtime.queue_machine import QueueMachine
-from lapse.runtime.queue_output import QueueOutput
+from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.shard import effort
 
 
 @dataclass
@@ -140,9 +140,9 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     figures = one.gauges()
     assert (figures["depth"], figures["dying"], one.figures.dead_letters) == (0, 2, 3)
     assert [shown.stands for shown in one.shard.peek(0, 10)] == ["dying", "dying"]
-    assert list(restore(journal.items()).state.dying) == [(0, 1), (0, 3)]
+    assert list(restore(journal.items()).state.pending) == [(0, 1), (0, 3)]
 
-    letter = asyncio.run(one._dying_letter((0, 1)))
+    letter = asyncio.run(one._pending_letter((0, 1)))
     assert letter.value == values[1]
     headers = dict(letter.headers)
     assert (headers["lapse-reasons"], headers["lapse-expired-at-ms"]) == (b"forced_expire", b"1001")
@@ -151,10 +151,10 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     effects = finish(one)
     assert told(effects) == [("dead_lettered", ["orders:0:1"])]
     assert one.gauges()["dying"] == 1
-    assert asyncio.run(one._dying_letter((0, 1))) is None
+    assert asyncio.run(one._pending_letter((0, 1))) is None
     journal |= effects.journal
     kept = {key: value for key, value in journal.items() if value is not None}
-    assert list(restore(kept.items()).state.dying) == [(0, 3)]
+    assert list(restore(kept.items()).state.pending) == [(0, 3)]
 
 
 @pytest.mark.feature("X7")

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from lapse.runtime import refusal_log
-from lapse.runtime.refusal_log import RefusalLog
+from lapse.runtime.shard import refusal_log
+from lapse.runtime.shard.refusal_log import RefusalLog
 
 
 @pytest.mark.feature("X7")

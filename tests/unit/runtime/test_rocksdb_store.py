@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lapse.runtime.rocksdb_store import RocksDBStore
+from lapse.runtime.journal.rocksdb_store import RocksDBStore
 
 
 class Store(RocksDBStore):

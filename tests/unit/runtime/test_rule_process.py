@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lapse.runtime.expired_message import ExpiredMessage
-from lapse.runtime.rule_process import RuleFigures, RuleProcess
+from lapse.runtime.letters.expired_message import ExpiredMessage
+from lapse.runtime.letters.rule_process import RuleFigures, RuleProcess
 
 pytestmark = pytest.mark.feature("L15", "C26")
 

@@ -13,13 +13,13 @@ from aiokafka.structs import RecordMetadata
 from faust.types import TP
 
 from lapse.core.sow.shard import SowShard
-from lapse.runtime import runner as module
-from lapse.runtime.clock import BrokerClock
-from lapse.runtime.producer import Output, Packed
-from lapse.runtime.runner import Runner
-from lapse.runtime.sow_machine import SowMachine
-from lapse.runtime.sow_output import SowOutput
-from lapse.runtime.topic_id import KnownTopics
+from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.shard import runner as module
+from lapse.runtime.shard.runner import Runner
+from lapse.runtime.sow.machine import SowMachine
+from lapse.runtime.sow.output import SowOutput
+from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.watch import Watch
 from unit.core.sow.make import Arrived, T, shard_of
 

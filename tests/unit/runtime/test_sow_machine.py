@@ -10,12 +10,12 @@ from lapse.core.sow.record import payload_of
 from lapse.protocol import event
 from lapse.protocol.answer import decode as decode_answer
 from lapse.protocol.command import Command, encode
-from lapse.runtime import effort
-from lapse.runtime.letter_writer import Refusal
-from lapse.runtime.machine import Effects
-from lapse.runtime.producer import Output, Packed
-from lapse.runtime.sow_machine import SowMachine
-from lapse.runtime.sow_output import SowOutput
+from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.shard import effort
+from lapse.runtime.shard.machine import Effects
+from lapse.runtime.sow.machine import SowMachine
+from lapse.runtime.sow.output import SowOutput
 from support.packed import rows_of
 from unit.core.sow.make import Arrived, T, shard_of
 
@@ -236,7 +236,7 @@ def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole()
     after.shard.restore([item for item in journal.items() if item[1] is not None])
     again = SowMachine(after.shard, SowOutput("prices", 0, 4, "dlq.prices", 1), read)
     first, second = (name for _, _, name in sorted(again.retry._due))
-    letters = [asyncio.run(again._dying_letter(name)) for name in (first, second)]
+    letters = [asyncio.run(again._pending_letter(name)) for name in (first, second)]
     assert letters[0].value == b"x" * 200
     assert orjson.loads(letters[1].value) == {"a": "x" * 200, "b": 1}
     headers = [dict(letter.headers) for letter in letters]

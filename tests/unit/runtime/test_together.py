@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lapse.runtime.together import Together
+from lapse.runtime.kafka.together import Together
 
 pytestmark = pytest.mark.feature("Q16")
 

@@ -11,7 +11,7 @@ pytest.importorskip("faust")
 from aiokafka.consumer import consumer as aiokafka_consumer
 from faust.types import TP
 
-from lapse.runtime.transport import FETCH_MAX_WAIT_MS, BatchConsumer, SwiftFetcher
+from lapse.runtime.kafka.transport import FETCH_MAX_WAIT_MS, BatchConsumer, SwiftFetcher
 
 TPS = [TP("orders", 0), TP("orders", 1)]
 

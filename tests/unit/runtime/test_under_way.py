@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from faust.types import TP
 
-from lapse.runtime.under_way import UnderWay
+from lapse.runtime.shard.under_way import UnderWay
 
 TOPIC = "orders"
 HERE = TP(TOPIC, 0)

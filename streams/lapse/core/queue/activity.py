@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.segment import State
 from lapse.core.queue.step import Step
@@ -43,7 +43,7 @@ class Activity:
         return self._last_ms
 
     def begin(self, now_ms: int, step: Step) -> None:
-        """Begin a reign: a shard that is new, or configured anew, is used now."""
+        """Begin an epoch: a shard that is new, or configured anew, is used now."""
         if not self.watched:
             return
         known = self._state.ending.used
@@ -79,4 +79,4 @@ class Activity:
 
     def _journal(self, step: Step) -> None:
         facts = {"configured": self._decisions.settings.configured}
-        self._decisions.do(Change(Verb.USED, until_ms=self._last_ms, facts=facts), step)
+        self._decisions.do(Change(ChangeKind.USED, until_ms=self._last_ms, facts=facts), step)

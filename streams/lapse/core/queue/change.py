@@ -1,6 +1,6 @@
 """Changes: the only thing that mutates a queue shard, and what its journal holds.
 
-A change is kept small: a verb, the places it is about as ranges, and the few values that the verb needs.
+A change is kept small: a kind, the places it is about as ranges, and the few values that the kind needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Places = list[tuple[int, int]]
 """Ranges of places: (first, count), ascending and disjoint."""
 
 
-class Verb(IntEnum):
+class ChangeKind(IntEnum):
     """What a change does. The numbers are persisted."""
 
     ARRIVED = 1
@@ -41,8 +41,8 @@ class Verb(IntEnum):
     HONOURED = 17
     IDENTIFIED = 18
     FORGOTTEN = 19
-    DYING = 30
-    BURIED = 31
+    LETTER_PENDING = 30
+    LETTER_WRITTEN = 31
     REPLACED = 40
     RETIRING = 50
     USED = 51
@@ -55,10 +55,10 @@ class Change:
     """One mutation.
 
     Attributes:
-        verb: what happens.
+        kind: what happens.
         places: to which places.
-        source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, DYING, BURIED, REPLACED: number of the
-            source.
+        source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, LETTER_PENDING, LETTER_WRITTEN, REPLACED:
+            number of the source.
         offset: of the same: offset of the first message.
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer.
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, 0 without one;
@@ -67,12 +67,12 @@ class Change:
         traits: ARRIVED, SCHEDULED: what the queue's expressions say of each message.
         facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it;
             IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp;
-            DYING: what the letter has to say.
+            LETTER_PENDING: what the letter has to say.
             RETIRING: the retirement, empty = in service; USED: the configuration, `until_ms` is when.
             TRANSFER: the transfer's own values, none = it has ended; SCHEDULED: what a transfer says of the message.
     """
 
-    verb: Verb
+    kind: ChangeKind
     places: Places = field(default_factory=list)
     source: int = 0
     offset: int = 0

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.change import Change, Places, Verb, joined
+from lapse.core.queue.change import Change, ChangeKind, Places, joined
 from lapse.core.queue.matching import YES, Matching
 from lapse.core.queue.segment import Segment, State, slots_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
-from lapse.core.queue.step import Happening, Messages, Removal, Step
+from lapse.core.queue.step import Messages, Removal, ShardEvent, Step
 from lapse.core.queue.trait import Traits
 from lapse.core.reason import Reason
 
@@ -29,7 +29,7 @@ class Decisions:
         settings: the queue's.
         state: the shard's.
         matching: what is known of its messages under the filters.
-        began_ms: when the reign began, ms since the epoch; nothing is decided before it.
+        began_ms: when the epoch began, ms since the epoch; nothing is decided before it.
     """
 
     def __init__(self, settings: QueueSettings, state: QueueState, matching: Matching) -> None:
@@ -50,7 +50,7 @@ class Decisions:
         """Give consecutive messages of a source the next places."""
         self.do(
             Change(
-                Verb.ARRIVED,
+                ChangeKind.ARRIVED,
                 [(self.state.next_place, len(deadlines_ms))],
                 source=source,
                 offset=offset,
@@ -65,7 +65,7 @@ class Decisions:
         return now_ms if self.settings.expiration.enabled else -1
 
     def decided_ms(self, at_ms: int) -> int:
-        """The instant of a decision about something that counts as of `at_ms`: not before the reign began (C53)."""
+        """The instant of a decision about something that counts as of `at_ms`: not before the epoch began (C53)."""
         return max(at_ms, self.began_ms)
 
     def refuse(
@@ -86,7 +86,7 @@ class Decisions:
     def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "") -> None:
         """Tell what happened to messages."""
         for messages in self.messages(slots):
-            step.happenings.append(Happening(kind, now_ms, messages, subscription))
+            step.events.append(ShardEvent(kind, now_ms, messages, subscription))
 
     # Looking
 

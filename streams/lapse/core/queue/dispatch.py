@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from lapse.core.queue.change import Change, Verb, joined
+from lapse.core.queue.change import Change, ChangeKind, joined
 from lapse.core.queue.choice import Chooser
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.fairness import Shares, Turns
@@ -15,7 +15,7 @@ from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.matching import UNKNOWN, YES
 from lapse.core.queue.segment import SIZE, State
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.step import Delivery, Happening, Messages, Step
+from lapse.core.queue.step import Delivery, Messages, ShardEvent, Step
 from lapse.core.queue.subscription import Subscription
 
 STEP_MESSAGES: Final = 4096
@@ -97,14 +97,12 @@ class Dispatch:
         """Give messages to a subscription: under a lease, or for good (Q5, Q6)."""
         once = self._settings.semantics is Semantics.AT_MOST_ONCE
         until_ms = 0 if once else now_ms + self._settings.lease_ms
-        verb = Verb.SENT if once else Verb.LEASED
-        self._decisions.do(Change(verb, joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step)
+        kind = ChangeKind.SENT if once else ChangeKind.LEASED
+        self._decisions.do(Change(kind, joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step)
         for messages in self._decisions.messages_at(places):
             step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.by_reference))
             if once:
-                step.happenings.append(
-                    Happening("delivered_at_most_once", now_ms, messages, subscription=subscription.id)
-                )
+                step.events.append(ShardEvent("delivered_at_most_once", now_ms, messages, subscription=subscription.id))
 
     def _release_barriers(self, subscriptions: Sequence[Subscription], now_ms: int, step: Step) -> bool:
         """Send barriers before which nothing is left to all subscriptions that they match (Q12, C34).
@@ -129,6 +127,6 @@ class Dispatch:
             told = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
             for name in receivers:
                 step.deliveries.append(Delivery(name, messages, 0, barrier=True))
-            step.happenings.append(Happening("barrier_released", now_ms, messages, detail=", ".join(receivers)))
-            self._decisions.do(Change(Verb.RELEASED, [(place, 1)], facts={**told, "receivers": receivers}), step)
+            step.events.append(ShardEvent("barrier_released", now_ms, messages, detail=", ".join(receivers)))
+            self._decisions.do(Change(ChangeKind.RELEASED, [(place, 1)], facts={**told, "receivers": receivers}), step)
         return True

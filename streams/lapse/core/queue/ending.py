@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.retirement import RETIREMENT, Retirement
 
 _USED: Final = b"u"
@@ -59,7 +59,7 @@ class Ending:
 
 def entry(change: Change) -> tuple[bytes, bytes | None]:
     """Kind of the key, and value, that a change leaves in the journal."""
-    if change.verb is Verb.USED:
+    if change.kind is ChangeKind.USED:
         return _USED, _as_json(Used(change.until_ms, change.facts["configured"]))
     text = change.facts.get("retirement")
     return RETIREMENT, None if text is None else text.encode()

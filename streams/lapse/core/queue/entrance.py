@@ -8,12 +8,12 @@ import numpy as np
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival import Arrivals, sort_out
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.repeats import sift, without
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.source import Source
-from lapse.core.queue.step import Happening, Messages, Step
+from lapse.core.queue.step import Messages, ShardEvent, Step
 from lapse.core.queue.trait import NONE, Traits
 from lapse.core.queue.view import RecordView
 from lapse.core.reason import UNCONFIRMED, Reason
@@ -111,18 +111,18 @@ class Entrance:
             deadlines_ms = np.array([one.deadline_ms for one in some], np.int64)
             none_yet = np.zeros(len(some), np.uint32)
             messages = Messages(source.topic, source.partition, offsets, deadlines_ms, none_yet, None)
-            step.happenings.append(Happening("scheduled", now_ms, messages))
+            step.events.append(ShardEvent("scheduled", now_ms, messages))
 
     def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
         """Leave out messages whose id was seen within the window; forget ids that are older (X6, C43)."""
         window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
         found = sift(repeats, number, arrivals, window_ms)
         for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
-            self._decisions.do(Change(Verb.FORGOTTEN, offset=outdated), step)
+            self._decisions.do(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
         if found.ids:
             self._decisions.do(
                 Change(
-                    Verb.IDENTIFIED,
+                    ChangeKind.IDENTIFIED,
                     source=number,
                     offset=repeats.next_number,
                     until_ms=found.newest_ms,
@@ -136,7 +136,7 @@ class Entrance:
         offsets = np.array(sorted(found.repeats), np.int64)
         none_yet = np.zeros(len(offsets), np.uint32)
         messages = Messages(source.topic, source.partition, offsets, None, none_yet, None)
-        step.happenings.append(Happening("repeated", found.newest_ms, messages))
+        step.events.append(ShardEvent("repeated", found.newest_ms, messages))
         return without(arrivals, found.repeats)
 
     def _enter(self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step) -> None:
@@ -170,7 +170,7 @@ class Entrance:
         else:
             honoured = {offset for of, offset in remembered if of == number and offset in coming}
         for offset in sorted(honoured):
-            self._decisions.do(Change(Verb.HONOURED, source=number, offset=offset), step)
+            self._decisions.do(Change(ChangeKind.HONOURED, source=number, offset=offset), step)
         return [record for record in records if record.offset not in honoured]
 
     def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int) -> None:

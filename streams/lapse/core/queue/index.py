@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.instants import Instants
-from lapse.core.queue.label import Outline
 from lapse.core.queue.segment import (
     DELAYED,
     EXPIRED,
@@ -22,6 +21,7 @@ from lapse.core.queue.segment import (
     Where,
     slots_of,
 )
+from lapse.core.queue.segment_summary import Outline
 from lapse.core.queue.tops import Key, Tops
 from lapse.core.queue.trait import OWN_GROUP, Flag
 

@@ -41,7 +41,7 @@ class Inquiry:
             "transferring": counts[State.TRANSFERRING] + scheduled.held,
             "scheduled": len(scheduled) - scheduled.held - scheduled.unconfirmed,
             "unconfirmed": scheduled.unconfirmed,
-            "dying": len(self._state.dying),
+            "dying": len(self._state.pending),
             "depth": sum(counts.values()),
         }
 
@@ -80,12 +80,12 @@ class Inquiry:
             yield self.queued_scheduled(number, offset, scheduled)
             left -= 1
         skip = max(0, skip - len(rest))
-        last = sorted(self._state.dying.items(), key=lambda item: (item[1].at_ms, item[0]))
+        last = sorted(self._state.pending.items(), key=lambda item: (item[1].at_ms, item[0]))
         for (number, offset), dying in last[skip : skip + left]:
             source = self._state.sources[number]
             deadline_ms = None if dying.deadline_ms == NEVER else dying.deadline_ms
             counts = (dying.deliveries, dying.cancels)
-            yield Queued(source.topic, source.partition, offset, None, deadline_ms, *counts, dying=True)
+            yield Queued(source.topic, source.partition, offset, None, deadline_ms, *counts, pending=True)
 
     def _turn(self, item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
         """The order of scheduled messages: by instant, then bookmark (C11)."""
@@ -145,7 +145,7 @@ class Inquiry:
             if state is State.TRANSFERRING:
                 queued.subscription, queued.until_ms = self._state.transfers.name(number), until_ms or None
             else:
-                holder = self._state.roll.find(number)
+                holder = self._state.subscription_table.find(number)
                 queued.subscription, queued.until_ms = "" if holder is None else holder.id, until_ms
         return queued
 

@@ -28,12 +28,12 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue import places
-from lapse.core.queue.change import Change, Verb
-from lapse.core.queue.dying import dying_of
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.ending import entry
+from lapse.core.queue.pending_letter import pending_letter_of
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
 from lapse.core.queue.segment import Segment
-from lapse.core.queue.shelf import Segments, Shelf
+from lapse.core.queue.segment_spill import Segments, SpillStore
 from lapse.core.queue.source import Source
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
@@ -55,7 +55,7 @@ _HEAD: Final = struct.Struct("<BqqqBHI")
 _SOURCE: Final = struct.Struct("<Hiq")
 _CHANGE: Final = struct.Struct("<BqiqH6I")
 _AS_BITS: Final = 0x80
-"""Set in the verb of a change whose places are bits."""
+"""Set in the kind of a change whose places are bits."""
 
 _AS_OF: Final = struct.Struct("<q")
 _SCHEDULED: Final = struct.Struct("<qqQBq")
@@ -65,19 +65,19 @@ _TRANSFERRED: Final = struct.Struct("<qB")
 _FORMAT: Final = 1
 _KEPT_APART: Final = frozenset(
     {
-        Verb.SUBSCRIBED,
-        Verb.UNSUBSCRIBED,
-        Verb.SCHEDULED,
-        Verb.UNSCHEDULED,
-        Verb.REMEMBERED,
-        Verb.HONOURED,
-        Verb.IDENTIFIED,
-        Verb.FORGOTTEN,
-        Verb.DYING,
-        Verb.BURIED,
-        Verb.RETIRING,
-        Verb.USED,
-        Verb.TRANSFER,
+        ChangeKind.SUBSCRIBED,
+        ChangeKind.UNSUBSCRIBED,
+        ChangeKind.SCHEDULED,
+        ChangeKind.UNSCHEDULED,
+        ChangeKind.REMEMBERED,
+        ChangeKind.HONOURED,
+        ChangeKind.IDENTIFIED,
+        ChangeKind.FORGOTTEN,
+        ChangeKind.LETTER_PENDING,
+        ChangeKind.LETTER_WRITTEN,
+        ChangeKind.RETIRING,
+        ChangeKind.USED,
+        ChangeKind.TRANSFER,
     }
 )
 
@@ -100,11 +100,11 @@ class Restored:
 
 
 class QueueJournal:
-    """Writes the steps of one reign over a shard.
+    """Writes the steps of one epoch over a shard.
 
     Args:
         state: the shard's.
-        epoch: the reign's number.
+        epoch: the epoch's number.
         restored: what the changelog held at take-over; None for a new shard.
     """
 
@@ -134,7 +134,7 @@ class QueueJournal:
             key = _KEY.pack(b"t", self._epoch, transfer.number)
             items.append((key, json.dumps(transfer.facts()).encode()))
         items += [(_SCHEDULED_KEY.pack(b"a", self._epoch, *one), b"") for one in sorted(state.remembered)]
-        for name, dying in state.dying.items():
+        for name, dying in state.pending.items():
             items.append((_SCHEDULED_KEY.pack(b"y", self._epoch, *name), json.dumps(dying.facts()).encode()))
         for number, chunk in state.repeats.chunks.items():
             items.append((_KEY.pack(b"i", self._epoch, number), json.dumps(chunk).encode()))
@@ -168,7 +168,7 @@ class QueueJournal:
     def encode(self, step: Step) -> Items:
         """What has to be durable for a step, all of it in one batch."""
         state = self._state
-        items: Items = [self._apart(change) for change in step.changes if change.verb in _KEPT_APART]
+        items: Items = [self._apart(change) for change in step.changes if change.kind in _KEPT_APART]
         items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, step.changes)))
         items += self._dropped()
         state.sequence += 1
@@ -185,28 +185,28 @@ class QueueJournal:
         return items
 
     def _apart(self, change: Change) -> tuple[bytes, bytes | None]:
-        if change.verb is Verb.SUBSCRIBED:
+        if change.kind is ChangeKind.SUBSCRIBED:
             return _KEY.pack(b"c", self._epoch, change.holder), json.dumps(change.facts).encode()
-        if change.verb is Verb.UNSUBSCRIBED:
+        if change.kind is ChangeKind.UNSUBSCRIBED:
             return _KEY.pack(b"c", self._epoch, change.holder), None
-        if change.verb in (Verb.REMEMBERED, Verb.HONOURED):
+        if change.kind in (ChangeKind.REMEMBERED, ChangeKind.HONOURED):
             key = _SCHEDULED_KEY.pack(b"a", self._epoch, change.source, change.offset)
-            return key, b"" if change.verb is Verb.REMEMBERED else None
-        if change.verb in (Verb.DYING, Verb.BURIED):
+            return key, b"" if change.kind is ChangeKind.REMEMBERED else None
+        if change.kind in (ChangeKind.LETTER_PENDING, ChangeKind.LETTER_WRITTEN):
             key = _SCHEDULED_KEY.pack(b"y", self._epoch, change.source, change.offset)
-            return key, json.dumps(change.facts).encode() if change.verb is Verb.DYING else None
-        if change.verb in (Verb.IDENTIFIED, Verb.FORGOTTEN):
+            return key, json.dumps(change.facts).encode() if change.kind is ChangeKind.LETTER_PENDING else None
+        if change.kind in (ChangeKind.IDENTIFIED, ChangeKind.FORGOTTEN):
             chunk = (change.source, change.until_ms, change.facts.get("ids"))
-            value = json.dumps(chunk).encode() if change.verb is Verb.IDENTIFIED else None
+            value = json.dumps(chunk).encode() if change.kind is ChangeKind.IDENTIFIED else None
             return _KEY.pack(b"i", self._epoch, change.offset), value
-        if change.verb in (Verb.RETIRING, Verb.USED):
+        if change.kind in (ChangeKind.RETIRING, ChangeKind.USED):
             kind, ending = entry(change)
             return _KEY.pack(kind, self._epoch, 0), ending
-        if change.verb is Verb.TRANSFER:
+        if change.kind is ChangeKind.TRANSFER:
             value = json.dumps(change.facts).encode() if change.facts else None
             return _KEY.pack(b"t", self._epoch, change.holder), value
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
-        if change.verb is Verb.UNSCHEDULED or change.deadlines_ms is None:
+        if change.kind is ChangeKind.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
         return key, _packed(scheduled_of(change))
 
@@ -242,20 +242,20 @@ def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = No
     state = QueueState(segments)
     restored = Restored(state)
     steps: dict[int, bytes] = {}
-    columns: Shelf = {} if state.segments.shelf is None else state.segments.shelf
+    columns: SpillStore = {} if state.segments.spill_store is None else state.segments.spill_store
     whole, rest = _sort_out(items, columns, restored.obsolete)
     rest.sort(key=_epoch_and_number)
-    reign = max((key[1:9] for key, _ in rest if key[:1] == b"d"), default=b"")
+    epoch = max((key[1:9] for key, _ in rest if key[:1] == b"d"), default=b"")
     for key, value in rest:
         kind = key[:1]
         restored.obsolete.append(key)
-        if key[1:9] < reign:
+        if key[1:9] < epoch:
             continue
         if kind == b"d":
             steps[_HEAD.unpack_from(value)[1]] = value
         else:
             _restore_apart(state, key, value)
-    state.dying = dict(sorted(state.dying.items(), key=lambda item: (item[1].at_ms, item[0])))
+    state.pending = dict(sorted(state.pending.items(), key=lambda item: (item[1].at_ms, item[0])))
     if not steps:
         return restored
     sequences = sorted(steps)
@@ -269,7 +269,7 @@ def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = No
         state.sequence = sequence
         for change in _decode(steps[sequence]):
             state.apply(change)
-            if change.verb is Verb.RELEASED and sequence == sequences[-1]:
+            if change.kind is ChangeKind.RELEASED and sequence == sequences[-1]:
                 restored.released.append(change)
         state.segments.make_room()
     _restore_head(state, last)
@@ -279,7 +279,7 @@ def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = No
 
 
 def _sort_out(
-    items: Iterable[tuple[bytes, bytes]], columns: Shelf, obsolete: list[bytes]
+    items: Iterable[tuple[bytes, bytes]], columns: SpillStore, obsolete: list[bytes]
 ) -> tuple[dict[int, tuple[int, bytes]], list[tuple[bytes, bytes]]]:
     """Put the columns of each segment aside, those of its highest epoch.
 
@@ -323,13 +323,13 @@ def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
 
 
 def _encode(state: QueueState, changes: list[Change]) -> bytes:
-    told = [change for change in changes if change.verb not in _KEPT_APART]
+    told = [change for change in changes if change.kind not in _KEPT_APART]
     parts = [
         _HEAD.pack(
             _FORMAT,
             state.sequence,
             state.next_place,
-            state.roll.next_number,
+            state.subscription_table.next_number,
             state.paused,
             len(state.sources),
             len(told),
@@ -348,7 +348,7 @@ def _encode(state: QueueState, changes: list[Change]) -> bytes:
         )
         parts.append(
             _CHANGE.pack(
-                change.verb | (_AS_BITS if as_bits else 0),
+                change.kind | (_AS_BITS if as_bits else 0),
                 change.offset,
                 change.holder,
                 change.until_ms,
@@ -377,11 +377,11 @@ def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
     match key[:1]:
         case b"c":
             facts = json.loads(value)
-            state.apply(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts))
+            state.apply(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts))
         case b"a":
             state.remembered.add(_SCHEDULED_KEY.unpack(key)[2:])
         case b"y":
-            state.dying[_SCHEDULED_KEY.unpack(key)[2:]] = dying_of(json.loads(value))
+            state.pending[_SCHEDULED_KEY.unpack(key)[2:]] = pending_letter_of(json.loads(value))
         case b"i":
             state.repeats.add(_KEY.unpack(key)[2], chunk_of(*json.loads(value)))
         case b"s":
@@ -402,13 +402,13 @@ def _restore_head(state: QueueState, value: bytes) -> None:
     form, _, next_place, next_number, paused, _, _ = _HEAD.unpack_from(value)
     if form != _FORMAT:
         raise ValueError(f"journal step of format {form}; this version of lapse reads format {_FORMAT}")
-    state.next_place, state.roll.next_number, state.paused = next_place, next_number, bool(paused)
+    state.next_place, state.subscription_table.next_number, state.paused = next_place, next_number, bool(paused)
 
 
 def _decode(value: bytes) -> Iterable[Change]:
     _, at = _after_sources(value)
     for _ in range(_HEAD.unpack_from(value)[6]):
-        verb, offset, holder, until_ms, source, *lengths = _CHANGE.unpack_from(value, at)
+        kind, offset, holder, until_ms, source, *lengths = _CHANGE.unpack_from(value, at)
         at += _CHANGE.size
         blobs: list[bytes] = []
         for length in lengths:
@@ -416,8 +416,8 @@ def _decode(value: bytes) -> Iterable[Change]:
             at += length
         packed, deadlines, ranks, flags, groups, facts = blobs
         yield Change(
-            Verb(verb & ~_AS_BITS),
-            places.unpack(packed, bool(verb & _AS_BITS)),
+            ChangeKind(kind & ~_AS_BITS),
+            places.unpack(packed, bool(kind & _AS_BITS)),
             source=source,
             offset=offset,
             holder=holder,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.ma  # np.unique imports it at its first call, which takes 50 ms of a lease's end
 from numpy.typing import NDArray
 
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.segment import Segment, State
 from lapse.core.queue.step import Removal, Step
@@ -37,10 +37,10 @@ class Removals:
         for segment, some in slots:
             holders = np.zeros(len(some), np.int64) if segment.holder is None else segment.holder[some]
             for number in np.unique(holders).tolist():
-                holder = self._state.roll.find(number)
+                holder = self._state.subscription_table.find(number)
                 whose = "" if holder is None else holder.id
                 self._decisions.tell("lease_returned", [(segment, some[holders == number])], now_ms, step, whose)
-        self._decisions.do(Change(Verb.RETURNED, places_of(slots)), step)
+        self._decisions.do(Change(ChangeKind.RETURNED, places_of(slots)), step)
         self.remove_what_must_go(slots, now_ms, step)
 
     def remove_what_must_go(self, slots: Slots, now_ms: int, step: Step) -> None:
@@ -102,7 +102,7 @@ class Removals:
         for messages in self._decisions.messages(slots):
             step.removals.append(Removal(messages, reasons, at_ms, letter, detail, subscription=subscription))
         expired = Reason.TIME_LIMIT in reasons
-        self._decisions.do(Change(Verb.EXPIRED if expired else Verb.SETTLED, places_of(slots)), step)
+        self._decisions.do(Change(ChangeKind.EXPIRED if expired else ChangeKind.SETTLED, places_of(slots)), step)
 
     def _truncated(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Which records Kafka has removed while a lease protected their messages (C80): bits of `_REASON_BITS`."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lapse.core.lifetime import NO_TIMESTAMP
 from lapse.core.queue.arrival import Arrivals
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.repeats import Batch, Repeats, chunk_of, name_of
 
 
@@ -26,7 +26,7 @@ class Sifted(NamedTuple):
 
 def apply(repeats: Repeats, change: Change) -> None:
     """Carry out a change: remember the ids of a batch, or forget a chunk of them."""
-    if change.verb is Verb.IDENTIFIED:
+    if change.kind is ChangeKind.IDENTIFIED:
         repeats.add(change.offset, chunk_of(change.source, change.until_ms, change.facts["ids"]))
     else:
         repeats.forget(change.offset)

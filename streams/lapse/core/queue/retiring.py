@@ -6,22 +6,22 @@ import numpy as np
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.activity import Activity
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry import Inquiry
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import LIVE, State
-from lapse.core.queue.step import Happening, Step
+from lapse.core.queue.step import ShardEvent, Step
 from lapse.core.reason import Reason
-from lapse.core.retirement import Cause, Holder, Report, Retirement, Verdict, Word
+from lapse.core.retirement import Cause, Holder, Report, Retirement, ShardMessage, Verdict
 
 _REASONS = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
 
 
-class QueueEstate:
-    """What the agreement asks of a queue shard (`lapse.core.agreement.Estate`)."""
+class RetirableQueueShard:
+    """What the agreement asks of a queue shard (`lapse.core.agreement.RetirableShard`)."""
 
     def __init__(
         self, decisions: Decisions, removals: Removals, schedule: Schedule, inquiry: Inquiry, activity: Activity
@@ -41,7 +41,7 @@ class QueueEstate:
     def keep(self, retirement: Retirement | None, step: Step) -> None:
         """Journal it."""
         facts = {} if retirement is None else {"retirement": retirement.encode().decode()}
-        self._decisions.do(Change(Verb.RETIRING, facts=facts), step)
+        self._decisions.do(Change(ChangeKind.RETIRING, facts=facts), step)
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Say what is there: an idle queue may hold messages, a deleted one may not, unless it is forced.
@@ -79,9 +79,9 @@ class QueueEstate:
         self._schedule.purge(now_ms, step, reason, under_way=True)
         return True
 
-    def say(self, word: Word, step: Step) -> None:
-        """Send a word."""
-        step.words.append(word)
+    def say(self, message: ShardMessage, step: Step) -> None:
+        """Send a message."""
+        step.shard_messages.append(message)
 
     def judge(self, verdict: Verdict, step: Step) -> None:
         """Answer whom asked."""
@@ -91,7 +91,7 @@ class QueueEstate:
         """Tell the world that the queue is deleted."""
         idle_s = self._decisions.settings.idle_ms // 1000
         detail = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
-        step.happenings.append(Happening("deleted", now_ms, detail=detail))
+        step.events.append(ShardEvent("deleted", now_ms, detail=detail))
 
     def idle_at_ms(self) -> int:
         """From when on the shard is idle if nothing happens."""
@@ -121,7 +121,7 @@ class QueueEstate:
                 counts[number] = count + len(mine), max(until_ms, int(segment.until_ms[mine].max()))
         holders: list[Holder] = []
         for number, (count, until_ms) in counts.items():
-            known = self._state.roll.find(number)
+            known = self._state.subscription_table.find(number)
             name, client = ("nobody who is known", "") if known is None else (known.id, known.client)
             holders.append(Holder(name, client, count, until_ms))
         return tuple(holders)

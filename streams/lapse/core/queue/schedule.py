@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import NONE, Traits
@@ -42,7 +42,7 @@ class Schedule:
         """Schedule a message, or say anew how it is scheduled; `transfer` says which transfer keeps it back (Q17)."""
         self._decisions.do(
             Change(
-                Verb.SCHEDULED,
+                ChangeKind.SCHEDULED,
                 source=source,
                 offset=offset,
                 until_ms=at_ms,
@@ -75,7 +75,7 @@ class Schedule:
         scheduled, traits = self._state.scheduled[source, offset], NONE
         if self._decisions.settings.traits.wanted:
             traits = scheduled.traits(self._decisions.settings.traits)
-        self._decisions.do(Change(Verb.UNSCHEDULED, source=source, offset=offset), step)
+        self._decisions.do(Change(ChangeKind.UNSCHEDULED, source=source, offset=offset), step)
         self._decisions.enter(source, offset, np.array([scheduled.deadline_ms], np.int64), traits, step)
 
     def transfer(self, source: int, offset: int, name: str, step: Step) -> None:
@@ -96,7 +96,7 @@ class Schedule:
         """Take one out that never was visible."""
         scheduled = self._state.scheduled[source, offset]
         detail = UNCONFIRMED if scheduled.transfer and not scheduled.held else ""
-        self._decisions.do(Change(Verb.UNSCHEDULED, source=source, offset=offset), step)
+        self._decisions.do(Change(ChangeKind.UNSCHEDULED, source=source, offset=offset), step)
         self._decisions.refuse(source, offset, scheduled.deadline_ms, reasons, now_ms, step, detail)
 
     def purge(self, now_ms: int, step: Step, reason: Reason = Reason.PURGED, under_way: bool = False) -> int:

@@ -24,7 +24,7 @@ from lapse.core.queue.segment import (
 from lapse.core.queue.settings import Leasing
 
 
-class Verb(StrEnum):
+class SettleAction(StrEnum):
     """What a settlement asks for."""
 
     ACKNOWLEDGE = "acknowledge"
@@ -51,7 +51,7 @@ class Result(StrEnum):
 class Claim(NamedTuple):
     """Messages that a settlement names: offsets of one source, both ends included, with the fencing tokens if sent.
 
-    The tokens are the count of the delivery that is settled (C13), and the reign that made it (C42). `found`
+    The tokens are the count of the delivery that is settled (C13), and the epoch that made it (C42). `found`
     says that it is what a filter found, or a part of a range.
     """
 
@@ -123,7 +123,7 @@ NO_TOKEN: Final = -1
 
 
 def judge(
-    verb: Verb,
+    action: SettleAction,
     segment: Segment,
     where: Where,
     holder: int,
@@ -134,7 +134,7 @@ def judge(
     """Decide about some places of a segment; the codes are indexes into `RESULTS`.
 
     Args:
-        verb: what is asked for.
+        action: what is asked for.
         segment: where the messages stand.
         where: the places.
         holder: number of the subscription that asks, or one that nobody has.
@@ -159,22 +159,22 @@ def judge(
     mine = np.zeros(len(codes), bool) if segment.holder is None else segment.holder[where] == holder
     codes[state == EXPIRED] = _TIME_LIMIT
     sent = state == SENT
-    codes[sent] = SETTLED if verb is not Verb.RENEW else NOT_LEASED
-    if strict and verb is not Verb.RENEW:
+    codes[sent] = SETTLED if action is not SettleAction.RENEW else NOT_LEASED
+    if strict and action is not SettleAction.RENEW:
         codes[sent & ~mine] = _NOT_HOLDER
     settled = leased.copy()
-    if strict or verb is Verb.RENEW:
+    if strict or action is SettleAction.RENEW:
         codes[leased & ~mine] = _NOT_HOLDER
         settled &= mine
-    refused = stale if strict or verb is not Verb.ACKNOWLEDGE else never
+    refused = stale if strict or action is not SettleAction.ACKNOWLEDGE else never
     codes[settled & refused] = _STALE
     settled &= ~refused
     if idle.any():
         unleased = idle
-        if strict or verb in (Verb.CANCEL, Verb.RENEW):
+        if strict or action in (SettleAction.CANCEL, SettleAction.RENEW):
             codes[unleased] = NOT_LEASED
         else:
-            refused = stale if verb is Verb.EXPIRE else never
+            refused = stale if action is SettleAction.EXPIRE else never
             codes[unleased & refused] = _STALE
             unleased = unleased & ~refused
             settled |= unleased

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.matching import YES
 from lapse.core.queue.removal import Removals
@@ -20,7 +20,7 @@ from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import AVAILABLE, DELAYED, LIVE, SENT, SIZE, Segment, State, Where, slots_of, where_of
 from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.source import Standing
-from lapse.core.queue.step import Happening, Messages, Step
+from lapse.core.queue.step import Messages, ShardEvent, Step
 from lapse.core.queue.trait import Flag
 from lapse.core.reason import Reason
 
@@ -41,40 +41,40 @@ class Settling:
 
     def settle(
         self,
-        verb: settlement.Verb,
+        action: settlement.SettleAction,
         subscription: str,
         claims: Iterable[Claim],
         now_ms: int,
         step: Step,
         delay_ms: int = 0,
-        restriction: str = "",
+        row_filter: str = "",
     ) -> list[Outcome]:
         """See `QueueShard.settle`."""
         outcomes: list[Outcome] = []
         if self._settings.traits.barrier is not None:  # whatever is left of a range stays one
             claims = [claim if claim.alone else claim._replace(found=True) for claim in claims]
-        # With a restriction each is judged by itself: what of it is held, and what may be seen.
+        # With a row_filter each is judged by itself: what of it is held, and what may be seen.
         one_by_one = (
             settlement.each_once(claims, outcomes)
-            if restriction
-            else self._one_by_one(verb, subscription, claims, outcomes, now_ms, step)
+            if row_filter
+            else self._one_by_one(action, subscription, claims, outcomes, now_ms, step)
         )
         for claim in one_by_one:
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
                 continue
-            withdraws = verb is settlement.Verb.CANCEL and self._may_see(claim, restriction)
+            withdraws = action is settlement.SettleAction.CANCEL and self._may_see(claim, row_filter)
             if withdraws and self._withdraw(claim, outcomes, now_ms, step):
                 continue
-            if restriction:  # what is not active yet is not judged, and so is not theirs to settle
-                self._settle_active(verb, subscription, claim, outcomes, now_ms, step, delay_ms, restriction)
+            if row_filter:  # what is not active yet is not judged, and so is not theirs to settle
+                self._settle_active(action, subscription, claim, outcomes, now_ms, step, delay_ms, row_filter)
                 continue
-            if verb is not settlement.Verb.ACKNOWLEDGE or self._settings.target_depth is None:
-                self._settle_active(verb, subscription, claim, outcomes, now_ms, step, delay_ms)
+            if action is not settlement.SettleAction.ACKNOWLEDGE or self._settings.target_depth is None:
+                self._settle_active(action, subscription, claim, outcomes, now_ms, step, delay_ms)
                 continue
             active, inactive, beyond = self._parted(claim)
             if active is not None:
-                self._settle_active(verb, subscription, active, outcomes, now_ms, step, delay_ms)
+                self._settle_active(action, subscription, active, outcomes, now_ms, step, delay_ms)
             if inactive is not None:
                 self._remember(subscription, inactive, outcomes, now_ms, step)
             if beyond is not None:
@@ -83,7 +83,7 @@ class Settling:
 
     def _one_by_one(
         self,
-        verb: settlement.Verb,
+        action: settlement.SettleAction,
         subscription: str,
         claims: Iterable[Claim],
         outcomes: list[Outcome],
@@ -99,7 +99,7 @@ class Settling:
         while waiting:
             claim = waiting.popleft()
             together = [claim]
-            if verb is settlement.Verb.ACKNOWLEDGE and waiting and claim.last < waiting[0].first:
+            if action is settlement.SettleAction.ACKNOWLEDGE and waiting and claim.last < waiting[0].first:
                 standing = self._standing(claim)
                 while standing and waiting and _follows(waiting[0], together[-1], standing):
                     together.append(waiting.popleft())
@@ -130,36 +130,36 @@ class Settling:
         where = where_of([(claim.first + shift, claim.last + shift + 1) for claim in claims])
         tokens = [settlement.NO_TOKEN if claim.delivery_count is None else claim.delivery_count for claim in claims]
         counts = [claim.last - claim.first + 1 for claim in claims]
-        verb = settlement.Verb.ACKNOWLEDGE
-        codes = self._judge(verb, segment, where, subscription, np.repeat(np.array(tokens, np.int64), counts), now_ms)
+        action = settlement.SettleAction.ACKNOWLEDGE
+        codes = self._judge(action, segment, where, subscription, np.repeat(np.array(tokens, np.int64), counts), now_ms)
         self._spare_barriers(codes, segment, where, np.repeat([not claim.alone for claim in claims], counts))
         outcomes.extend(settlement.outcomes_of(claims, codes))
         slots = slots_of(where)[codes == settlement.SETTLED]
         if len(slots):
-            self._carry_out(verb, segment, slots, subscription, now_ms, 0, step)
+            self._carry_out(action, segment, slots, subscription, now_ms, 0, step)
         self._state.segments.make_room()
 
     def _settle_active(
         self,
-        verb: settlement.Verb,
+        action: settlement.SettleAction,
         subscription: str,
         claim: Claim,
         outcomes: list[Outcome],
         now_ms: int,
         step: Step,
         delay_ms: int,
-        restriction: str = "",
+        row_filter: str = "",
     ) -> None:
-        for segment, first, stop, offset, code in self._located(claim, outcomes, restriction):
-            codes = self._judge(verb, segment, slice(first, stop), subscription, claim.delivery_count, now_ms)
+        for segment, first, stop, offset, code in self._located(claim, outcomes, row_filter):
+            codes = self._judge(action, segment, slice(first, stop), subscription, claim.delivery_count, now_ms)
             if not claim.alone:
                 self._spare_barriers(codes, segment, slice(first, stop), np.ones(len(codes), bool))
-            if restriction:
-                self._hide(codes, segment, first, offset, claim, subscription, restriction)
+            if row_filter:
+                self._hide(codes, segment, first, offset, claim, subscription, row_filter)
             outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
             slots = np.flatnonzero(codes == code) + first
             if len(slots):
-                self._carry_out(verb, segment, slots, subscription, now_ms, delay_ms, step)
+                self._carry_out(action, segment, slots, subscription, now_ms, delay_ms, step)
 
     def _spare_barriers(
         self, codes: NDArray[np.uint8], segment: Segment, where: Where, swept: NDArray[np.bool_]
@@ -177,7 +177,7 @@ class Settling:
         now_ms: int,
         step: Step,
         lease_ms: int | None = None,
-        restriction: str = "",
+        row_filter: str = "",
     ) -> tuple[list[Outcome], int]:
         """See `QueueShard.renew`."""
         asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
@@ -187,16 +187,23 @@ class Settling:
             if self._is_of_another_topic(claim):
                 outcomes.append(Outcome(*claim[:4], Result.STALE))
                 continue
-            for segment, first, stop, offset, code in self._located(claim, outcomes, restriction):
+            for segment, first, stop, offset, code in self._located(claim, outcomes, row_filter):
                 codes = self._judge(
-                    settlement.Verb.RENEW, segment, slice(first, stop), subscription, claim.delivery_count, now_ms
+                    settlement.SettleAction.RENEW,
+                    segment,
+                    slice(first, stop),
+                    subscription,
+                    claim.delivery_count,
+                    now_ms,
                 )
-                if restriction:
-                    self._hide(codes, segment, first, offset, claim, subscription, restriction)
+                if row_filter:
+                    self._hide(codes, segment, first, offset, claim, subscription, row_filter)
                 outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
                 slots = np.flatnonzero(codes == code) + first
                 if len(slots):
-                    self._decisions.do(Change(Verb.RENEWED, places_of([(segment, slots)]), until_ms=until_ms), step)
+                    self._decisions.do(
+                        Change(ChangeKind.RENEWED, places_of([(segment, slots)]), until_ms=until_ms), step
+                    )
                     self._decisions.tell("renewed", [(segment, slots)], now_ms, step, subscription)
         return outcomes, until_ms
 
@@ -246,43 +253,41 @@ class Settling:
         offset: int,
         claim: Claim,
         subscription: str,
-        restriction: str,
+        row_filter: str,
     ) -> None:
         """Answer for what may not be seen as for what never was: unknown (X4). What is gone is hidden alike."""
         stop = first + len(codes)
         visible = self._held(segment, first, stop, subscription)
         slots = self._not_held(segment, first, stop, subscription)
         if len(slots):
-            visible[slots - first] = self._decisions.matching.codes(restriction, segment.index, slots) == YES
-        for seen in self._decisions.matching.seen(restriction, claim.topic, claim.partition):
+            visible[slots - first] = self._decisions.matching.codes(row_filter, segment.index, slots) == YES
+        for seen in self._decisions.matching.seen(row_filter, claim.topic, claim.partition):
             if offset <= seen < offset + len(codes):
                 visible[seen - offset] = True
         codes[~visible] = settlement.UNKNOWN
 
-    def _may_see(self, claim: Claim, restriction: str) -> bool:
+    def _may_see(self, claim: Claim, row_filter: str) -> bool:
         """Whether the first message of a claim may be seen, which has no place."""
-        return not restriction or claim.first in self._decisions.matching.seen(
-            restriction, claim.topic, claim.partition
-        )
+        return not row_filter or claim.first in self._decisions.matching.seen(row_filter, claim.topic, claim.partition)
 
     def _located(
-        self, claim: Claim, outcomes: list[Outcome], restriction: str
+        self, claim: Claim, outcomes: list[Outcome], row_filter: str
     ) -> Iterator[tuple[Segment, int, int, int, int]]:
         """The same as `located`, where what has no place and may not be seen is answered as unknown (X4)."""
-        if not restriction:
+        if not row_filter:
             yield from self.located(claim, outcomes)
             return
         missing: list[Outcome] = []
         for found in self.located(claim, missing):
-            outcomes += self._hidden(missing, restriction)
+            outcomes += self._hidden(missing, row_filter)
             missing.clear()
             yield found
-        outcomes += self._hidden(missing, restriction)
+        outcomes += self._hidden(missing, row_filter)
 
-    def _hidden(self, missing: Iterable[Outcome], restriction: str) -> Iterator[Outcome]:
+    def _hidden(self, missing: Iterable[Outcome], row_filter: str) -> Iterator[Outcome]:
         """What is answered for messages without a place: unknown, but for those that may be seen."""
         for one in missing:
-            seen = self._decisions.matching.seen(restriction, one.topic, one.partition)
+            seen = self._decisions.matching.seen(row_filter, one.topic, one.partition)
             at = one.first
             for offset in sorted(each for each in seen if one.first <= each <= one.last):
                 if offset > at:
@@ -354,7 +359,7 @@ class Settling:
         fresh: list[int] = []
         for offset in range(claim.first, claim.last + 1):
             if (number, offset) not in self._state.remembered:
-                self._decisions.do(Change(Verb.REMEMBERED, source=number, offset=offset), step)
+                self._decisions.do(Change(ChangeKind.REMEMBERED, source=number, offset=offset), step)
                 fresh.append(offset)
         offsets = np.array(fresh, np.int64)
         messages = Messages(claim.topic, claim.partition, offsets, None, np.zeros(len(fresh), np.uint32), None)
@@ -368,7 +373,7 @@ class Settling:
             outcomes.append(Outcome(claim.topic, claim.partition, at, claim.last, Result.ALREADY_SETTLED))
         outcomes += left_out
         if fresh:
-            step.happenings.append(Happening("acknowledged", now_ms, messages, subscription))
+            step.events.append(ShardEvent("acknowledged", now_ms, messages, subscription))
 
     def located(self, claim: Claim, outcomes: list[Outcome]) -> Iterable[tuple[Segment, int, int, int, int]]:
         """Find the places that a claim names; what has none is answered into `outcomes` on the way, in order.
@@ -420,7 +425,7 @@ class Settling:
 
     def _judge(
         self,
-        verb: settlement.Verb,
+        action: settlement.SettleAction,
         segment: Segment,
         where: Where,
         subscription: str,
@@ -429,7 +434,7 @@ class Settling:
     ) -> NDArray[np.uint8]:
         known = self._state.subscriptions.get(subscription)
         return settlement.judge(
-            verb,
+            action,
             segment,
             where,
             -2 if known is None else known.number,
@@ -440,7 +445,7 @@ class Settling:
 
     def _carry_out(
         self,
-        verb: settlement.Verb,
+        action: settlement.SettleAction,
         segment: Segment,
         slots: NDArray[np.intp],
         subscription: str,
@@ -451,25 +456,25 @@ class Settling:
         sent = segment.state[slots] == SENT
         if sent.any():
             # At-most-once: the message left when it was sent; any settlement only frees backlog (Q6, C18).
-            self._decisions.do(Change(Verb.SETTLED, places_of([(segment, slots[sent])])), step)
+            self._decisions.do(Change(ChangeKind.SETTLED, places_of([(segment, slots[sent])])), step)
             slots = slots[~sent]
             if not len(slots):
                 return
         some: Slots = [(segment, slots)]
-        if verb is settlement.Verb.ACKNOWLEDGE:
+        if action is settlement.SettleAction.ACKNOWLEDGE:
             self._decisions.tell("acknowledged", some, now_ms, step, subscription)
-            self._decisions.do(Change(Verb.SETTLED, places_of(some)), step)
-        elif verb is settlement.Verb.EXPIRE:
+            self._decisions.do(Change(ChangeKind.SETTLED, places_of(some)), step)
+        elif action is settlement.SettleAction.EXPIRE:
             self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (Reason.FORCED_EXPIRE,), subscription)
         else:
             until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
-            self._decisions.do(Change(Verb.CANCELLED, places_of(some), until_ms=until_ms), step)
+            self._decisions.do(Change(ChangeKind.CANCELLED, places_of(some), until_ms=until_ms), step)
             self._decisions.tell("cancelled", some, now_ms, step, subscription)
             self._removals.remove_what_must_go(some, now_ms, step)
 
 
 def _follows(claim: Claim, before: Claim, standing: Standing) -> bool:
-    """Whether a claim names messages behind those of another one, of the same piece and the same delivery's reign."""
+    """Whether a claim names messages behind those of another one, of the same piece and the same delivery's epoch."""
     return (
         claim[:2] == before[:2]
         and before.last < claim.first <= claim.last < standing.offset + standing.count

@@ -14,27 +14,27 @@ from lapse.core.expression import compile_filter
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.activity import Activity
-from lapse.core.queue.change import Change, Verb
-from lapse.core.queue.deathbed import Deathbed
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.dispatch import Dispatch
 from lapse.core.queue.entrance import Entrance
-from lapse.core.queue.giving import Giving
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE, Inquiry
 from lapse.core.queue.matching import Matching
-from lapse.core.queue.receiving import Receiving
+from lapse.core.queue.pending_letters import PendingLetters
 from lapse.core.queue.removal import Removals
-from lapse.core.queue.retiring import QueueEstate
+from lapse.core.queue.retiring import RetirableQueueShard
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import LIVE, UNLEASED, State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Outcome
 from lapse.core.queue.settling import Settling
 from lapse.core.queue.state import QueueState
-from lapse.core.queue.step import Happening, Queued, Removal, Step
+from lapse.core.queue.step import Queued, Removal, ShardEvent, Step
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.timer import Timers
 from lapse.core.queue.transfer import HandOver
+from lapse.core.queue.transfer_source import TransferSource
+from lapse.core.queue.transfer_target import TransferTarget
 from lapse.core.queue.truncation import Truncation
 from lapse.core.queue.view import RecordView
 from lapse.core.reason import Reason
@@ -59,12 +59,14 @@ class QueueShard:
         self._timers = Timers(self._decisions, self._removals)
         self._dispatch = Dispatch(self._decisions)
         self._inquiry = Inquiry(self._decisions)
-        self._deathbed = Deathbed(self._decisions)
+        self._pending_letters = PendingLetters(self._decisions)
         self.activity = Activity(self._decisions)
-        estate = QueueEstate(self._decisions, self._removals, self._schedule, self._inquiry, self.activity)
-        self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, estate)
-        self._giving = Giving(self._decisions, self._removals, self._schedule, self._settling, self._inquiry)
-        self._receiving = Receiving(self._decisions, self._schedule)
+        retirable = RetirableQueueShard(self._decisions, self._removals, self._schedule, self._inquiry, self.activity)
+        self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
+        self._transfer_source = TransferSource(
+            self._decisions, self._removals, self._schedule, self._settling, self._inquiry
+        )
+        self._transfer_target = TransferTarget(self._decisions, self._schedule)
         self._wanted: dict[tuple[str, int], int] = {}
 
     # What comes in
@@ -144,11 +146,11 @@ class QueueShard:
         now_ms: int,
         step: Step,
         by_reference: bool = False,
-        restriction: str = "",
+        row_filter: str = "",
     ) -> Subscription:
         """Begin a subscription, or replace its options and keep its leases (Q3, C20).
 
-        A restriction, of what its user may see at most, is part of the filter already (X4).
+        A row_filter, of what its user may see at most, is part of the filter already (X4).
 
         Raises:
             ExpressionError: the filter cannot be compiled.
@@ -158,7 +160,7 @@ class QueueShard:
         known = self.state.subscriptions.get(subscription)
         facts = Subscription(
             id=subscription,
-            number=self.state.roll.next_number if known is None else known.number,
+            number=self.state.subscription_table.next_number if known is None else known.number,
             client=client,
             max_backlog=self._capped(max_backlog),
             asked_backlog=max_backlog,
@@ -166,12 +168,12 @@ class QueueShard:
             filter=filter_text,
             last_seen_ms=now_ms,
             by_reference=by_reference,
-            restriction=restriction,
+            row_filter=row_filter,
         ).facts()
-        self._decisions.do(Change(Verb.SUBSCRIBED, holder=facts["number"], facts=facts), step)
+        self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts), step)
         self._keep_filters()
         if known is None:
-            step.happenings.append(Happening("subscribed", now_ms, subscription=subscription, detail=client))
+            step.events.append(ShardEvent("subscribed", now_ms, subscription=subscription, detail=client))
         return self.state.subscriptions[subscription]
 
     def heard(self, subscription: str, now_ms: int) -> bool:
@@ -191,49 +193,49 @@ class QueueShard:
         leased, sent = self._decisions.held_by(known.number)
         self._removals.give_back(leased, now_ms, step)
         if sent:
-            self._decisions.do(Change(Verb.SETTLED, places_of(sent)), step)
-        self._decisions.do(Change(Verb.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
+            self._decisions.do(Change(ChangeKind.SETTLED, places_of(sent)), step)
+        self._decisions.do(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
         self._keep_filters()
-        step.happenings.append(Happening("unsubscribed", now_ms, subscription=subscription, detail=detail))
+        step.events.append(ShardEvent("unsubscribed", now_ms, subscription=subscription, detail=detail))
         return True
 
     def pause(self, now_ms: int, step: Step) -> None:
         """Hold deliveries back; everything else goes on (C21)."""
-        self._decisions.do(Change(Verb.PAUSED), step)
-        step.happenings.append(Happening("paused", now_ms))
+        self._decisions.do(Change(ChangeKind.PAUSED), step)
+        step.events.append(ShardEvent("paused", now_ms))
 
     def resume(self, now_ms: int, step: Step) -> None:
         """Deliver again (C21)."""
-        self._decisions.do(Change(Verb.RESUMED), step)
-        step.happenings.append(Happening("resumed", now_ms))
+        self._decisions.do(Change(ChangeKind.RESUMED), step)
+        step.events.append(ShardEvent("resumed", now_ms))
 
     def settle(
         self,
-        verb: settlement.Verb,
+        action: settlement.SettleAction,
         subscription: str,
         claims: Iterable[Claim],
         now_ms: int,
         step: Step,
         delay_ms: int = 0,
-        restriction: str = "",
+        row_filter: str = "",
     ) -> list[Outcome]:
         """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
 
         Args:
-            verb: what is asked for; not RENEW.
+            action: what is asked for; not RENEW.
             subscription: who asks; need not be known under sublet leasing.
             claims: which messages; of one named twice the first counts (C16).
             now_ms: the command's instant.
             step: filled with what it causes.
             delay_ms: CANCEL: so long the messages stay undeliverable (C19).
-            restriction: what does not match it is unknown to who asks, unless they hold it; judged on `unheld` and
+            row_filter: what does not match it is unknown to who asks, unless they hold it; judged on `unheld` and
                 `unplaced` (X4).
 
         Returns:
             What happened to each message, in the order of the claims.
         """
         self.state.segments.make_room()
-        return self._settling.settle(verb, subscription, claims, now_ms, step, delay_ms, restriction)
+        return self._settling.settle(action, subscription, claims, now_ms, step, delay_ms, row_filter)
 
     def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
         """Places of messages that are named and that a subscription does not hold, some at a time (X4)."""
@@ -257,15 +259,15 @@ class QueueShard:
         now_ms: int,
         step: Step,
         lease_ms: int | None = None,
-        restriction: str = "",
+        row_filter: str = "",
     ) -> tuple[list[Outcome], int]:
-        """Extend leases from now; by their holder only, any number of times (C17); `restriction` as of `settle`.
+        """Extend leases from now; by their holder only, any number of times (C17); `row_filter` as of `settle`.
 
         Returns:
             What happened to each message, and when the renewed leases end, ms since the epoch.
         """
         self.state.segments.make_room()
-        return self._settling.renew(subscription, claims, now_ms, step, lease_ms, restriction)
+        return self._settling.renew(subscription, claims, now_ms, step, lease_ms, row_filter)
 
     def purge(self, now_ms: int, step: Step, leased: bool = False, text: str = "") -> tuple[int, int]:
         """Take out all but leased messages, scheduled ones too; with `leased` those as well (C37).
@@ -326,17 +328,17 @@ class QueueShard:
         claim = Claim(topic, partition, offset, offset)
         self._settling.take_out(claim, LIVE, Reason.UNDECODABLE, now_ms, step, why)
 
-    def keep_dying(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
+    def keep_pending(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
         """Keep messages of a removal of the step whose letters the broker refuses, by their index, with why (C27).
 
         Returns:
-            The messages as (source, offset), for `bury`.
+            The messages as (source, offset), for `letter_written`.
         """
-        return self._deathbed.keep(removal, refused, step)
+        return self._pending_letters.keep(removal, refused, step)
 
-    def bury(self, source: int, offset: int, step: Step) -> None:
+    def letter_written(self, source: int, offset: int, step: Step) -> None:
         """Let a dying message go, whose letter is safe now."""
-        self._deathbed.bury(source, offset, step)
+        self._pending_letters.letter_written(source, offset, step)
 
     def log_begins(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
         """Take out messages below an offset: Kafka has removed their records (C40). Leases protect theirs (C80).
@@ -351,7 +353,7 @@ class QueueShard:
 
         Args:
             topic: which one.
-            epoch: this reign; a settlement of what an earlier one delivered is stale from now on.
+            epoch: this epoch; a settlement of what an earlier one delivered is stale from now on.
             now_ms: the instant, ms since the epoch.
             step: gets the removals.
 
@@ -361,7 +363,7 @@ class QueueShard:
         return self._truncation.replace(topic, epoch, now_ms, step)
 
     def topic_begins(self, topic: str, partition: int, epoch: int) -> None:
-        """Know since which reign a source is the topic of its name; not journaled here (C42)."""
+        """Know since which epoch a source is the topic of its name; not journaled here (C42)."""
         self._truncation.begins(topic, partition, epoch)
 
     def use(self, now_ms: int, step: Step) -> None:
@@ -391,31 +393,31 @@ class QueueShard:
         Returns:
             What happened to each message, as far as was looked, and whether there are more.
         """
-        return self._giving.hold(name, target, claims, most, now_ms, step)
+        return self._transfer_source.hold(name, target, claims, most, now_ms, step)
 
     def confirm(self, name: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
         """Let messages go that a transfer holds and has put at its destination; what has expired has not left."""
-        return self._giving.confirm(name, given, now_ms, step)
+        return self._transfer_source.confirm(name, given, now_ms, step)
 
     def finish_transfer(self, name: str, step: Step) -> None:
         """Forget what a transfer has confirmed: its destination knows."""
-        self._giving.finish(name, step)
+        self._transfer_source.finish(name, step)
 
     def give_back(self, name: str, now_ms: int, step: Step) -> int:
         """Return the messages that a transfer holds, to where they were; how many. What it confirmed is forgotten."""
-        return self._giving.give_back(name, now_ms, step)
+        return self._transfer_source.give_back(name, now_ms, step)
 
     def held(self, name: str) -> Iterable[Queued]:
         """Messages that a transfer holds."""
-        return self._giving.held(name)
+        return self._transfer_source.held(name)
 
     def accept(self, name: str, claims: Iterable[Claim], now_ms: int, step: Step) -> list[Outcome]:
         """Make messages visible that a transfer has put here, now that they have left where they came from."""
-        return self._receiving.accept(name, claims, now_ms, step)
+        return self._transfer_target.accept(name, claims, now_ms, step)
 
     def discard(self, name: str, now_ms: int, step: Step) -> int:
         """Throw away what a transfer has put here and never confirmed; how many messages (`withdrawn`)."""
-        return self._receiving.discard(name, now_ms, step)
+        return self._transfer_target.discard(name, now_ms, step)
 
     # What is asked
 
@@ -492,7 +494,7 @@ class QueueShard:
             max_backlog = self._capped(known.asked_backlog)
             if max_backlog != known.max_backlog:
                 facts = {**known.facts(), "max_backlog": max_backlog}
-                self._decisions.do(Change(Verb.SUBSCRIBED, holder=known.number, facts=facts), step)
+                self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=known.number, facts=facts), step)
         self._removals.remove_beyond_limits(now_ms, step)
         self.activity.begin(now_ms, step)
 

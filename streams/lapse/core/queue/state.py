@@ -9,12 +9,10 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue import repeats
-from lapse.core.queue.change import Change, Places, Verb
-from lapse.core.queue.dying import Dying, dying_of
+from lapse.core.queue.change import Change, ChangeKind, Places
 from lapse.core.queue.ending import Ending
 from lapse.core.queue.index import Index
-from lapse.core.queue.label import Outline
-from lapse.core.queue.roll import Roll
+from lapse.core.queue.pending_letter import PendingLetter, pending_letter_of
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import (
     AVAILABLE,
@@ -32,10 +30,12 @@ from lapse.core.queue.segment import (
     count_of,
     where_of,
 )
-from lapse.core.queue.shelf import Segments
+from lapse.core.queue.segment_spill import Segments
+from lapse.core.queue.segment_summary import Outline
 from lapse.core.queue.source import Source
 from lapse.core.queue.sources import Sources
 from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.subscription_table import SubscriptionTable
 from lapse.core.queue.tops import Key
 from lapse.core.queue.trait import NONE
 from lapse.core.queue.transfer import Transfers
@@ -55,9 +55,9 @@ class QueueState:
         segments: live segments by index.
         next_place: where the next message will stand.
         sources: by number; a number is never used again.
-        roll: the subscriptions.
+        subscription_table: the subscriptions.
         scheduled: messages that are not visible yet.
-        dying: messages whose letters are refused, as (source, offset), in the order of removal (C27).
+        pending: messages whose letters are refused, as (source, offset), in the order of removal (C27).
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
         transfers: hand-overs of messages that have not come to their end (Q17).
@@ -75,9 +75,9 @@ class QueueState:
         self.segments.resting.append(self._put_away)
         self.next_place = 0
         self.sources = Sources()
-        self.roll = Roll()
+        self.subscription_table = SubscriptionTable()
         self.scheduled = ScheduledMessages()
-        self.dying: dict[tuple[int, int], Dying] = {}
+        self.pending: dict[tuple[int, int], PendingLetter] = {}
         self.remembered: set[tuple[int, int]] = set()
         self.repeats = Repeats()
         self.transfers = Transfers()
@@ -106,7 +106,7 @@ class QueueState:
     @property
     def subscriptions(self) -> dict[str, Subscription]:
         """Subscriptions by id, in the order in which they came."""
-        return self.roll.by_id
+        return self.subscription_table.by_id
 
     # Reading
 
@@ -206,54 +206,54 @@ class QueueState:
 
     def apply(self, change: Change) -> None:
         """Carry out a change: the only mutation, live and in recovery alike."""
-        match change.verb:
-            case Verb.ARRIVED:
+        match change.kind:
+            case ChangeKind.ARRIVED:
                 self._arrive(change)
-            case Verb.LEASED | Verb.SENT:
-                self._lease(change, LEASED if change.verb is Verb.LEASED else SENT)
-            case Verb.RETURNED | Verb.CANCELLED:
+            case ChangeKind.LEASED | ChangeKind.SENT:
+                self._lease(change, LEASED if change.kind is ChangeKind.LEASED else SENT)
+            case ChangeKind.RETURNED | ChangeKind.CANCELLED:
                 self._return(change)
-            case Verb.RENEWED:
+            case ChangeKind.RENEWED:
                 self._renew(change)
-            case Verb.SETTLED | Verb.EXPIRED | Verb.RELEASED:
+            case ChangeKind.SETTLED | ChangeKind.EXPIRED | ChangeKind.RELEASED:
                 self._leave(change)
-            case Verb.SCHEDULED:
+            case ChangeKind.SCHEDULED:
                 self.scheduled.add(change.source, change.offset, scheduled_of(change))
-            case Verb.UNSCHEDULED:
+            case ChangeKind.UNSCHEDULED:
                 self.scheduled.discard(change.source, change.offset)
-            case Verb.SUBSCRIBED:
-                self.roll.add(change.facts)
-            case Verb.UNSUBSCRIBED:
-                self.roll.remove(change.holder)
-            case Verb.REMEMBERED | Verb.HONOURED | Verb.DYING | Verb.BURIED:
+            case ChangeKind.SUBSCRIBED:
+                self.subscription_table.add(change.facts)
+            case ChangeKind.UNSUBSCRIBED:
+                self.subscription_table.remove(change.holder)
+            case ChangeKind.REMEMBERED | ChangeKind.HONOURED | ChangeKind.LETTER_PENDING | ChangeKind.LETTER_WRITTEN:
                 self._note(change)
-            case Verb.IDENTIFIED | Verb.FORGOTTEN:
+            case ChangeKind.IDENTIFIED | ChangeKind.FORGOTTEN:
                 repeats.apply(self.repeats, change)
-            case Verb.REPLACED:
+            case ChangeKind.REPLACED:
                 self.sources.replace(change.source)
-            case Verb.HELD | Verb.TRANSFER:
+            case ChangeKind.HELD | ChangeKind.TRANSFER:
                 self._transfer(change)
             case _:
                 self._apply_to_the_whole(change)
 
     def _apply_to_the_whole(self, change: Change) -> None:
-        if change.verb in (Verb.PAUSED, Verb.RESUMED):
-            self.paused = change.verb is Verb.PAUSED
+        if change.kind in (ChangeKind.PAUSED, ChangeKind.RESUMED):
+            self.paused = change.kind is ChangeKind.PAUSED
         else:
             self.ending.apply(change)
 
     def _note(self, change: Change) -> None:
         """Note, or forget, what is known of a message that has no place: not yet, or no more."""
         name = change.source, change.offset
-        match change.verb:
-            case Verb.REMEMBERED:
+        match change.kind:
+            case ChangeKind.REMEMBERED:
                 self.remembered.add(name)
-            case Verb.HONOURED:
+            case ChangeKind.HONOURED:
                 self.remembered.discard(name)
-            case Verb.DYING:
-                self.dying[name] = dying_of(change.facts)
-            case Verb.BURIED:
-                self.dying.pop(name, None)
+            case ChangeKind.LETTER_PENDING:
+                self.pending[name] = pending_letter_of(change.facts)
+            case ChangeKind.LETTER_WRITTEN:
+                self.pending.pop(name, None)
 
     def _contains(self, index: int) -> bool:
         """In recovery: whether a segment was read whole and already contains the step that is applied."""
@@ -305,8 +305,8 @@ class QueueState:
             until_ms[where] = change.until_ms
             segment.available -= count
             self.index.bind_groups(segment, where, 1)
-            self.roll.count(change.holder, count)
-            if change.verb is Verb.LEASED:
+            self.subscription_table.count(change.holder, count)
+            if change.kind is ChangeKind.LEASED:
                 self.index.note_until(segment, change.until_ms)
             self._touch(segment)
 
@@ -319,7 +319,7 @@ class QueueState:
 
     def _transfer(self, change: Change) -> None:
         """Know a transfer, or hold messages for it (Q17)."""
-        if change.verb is Verb.TRANSFER:
+        if change.kind is ChangeKind.TRANSFER:
             self.transfers.apply(change)
         for segment, where in self.parts(change.places):
             holder, until_ms = segment.leases()
@@ -344,7 +344,7 @@ class QueueState:
             else:
                 holder[where] = np.where(segment.state[where] == TRANSFERRING, NOBODY, holder[where])
                 self.index.came_back.add(segment.index)
-            if change.verb is Verb.CANCELLED:
+            if change.kind is ChangeKind.CANCELLED:
                 segment.cancel_counts()[where] += 1
             if delayed:
                 segment.state[where] = DELAYED
@@ -360,7 +360,7 @@ class QueueState:
             self._touch(segment)
 
     def _leave(self, change: Change) -> None:
-        to = EXPIRED if change.verb is Verb.EXPIRED else GONE
+        to = EXPIRED if change.kind is ChangeKind.EXPIRED else GONE
         for segment, where in self.parts(change.places):
             state = segment.state[where]
             segment.available -= int(np.count_nonzero(state == AVAILABLE))
@@ -380,7 +380,7 @@ class QueueState:
         """Give the holders of some places their backlog back."""
         if segment.holder is not None:
             state = segment.state[where]
-            self.roll.count_each(segment.holder[where][(state == LEASED) | (state == SENT)], -1)
+            self.subscription_table.count_each(segment.holder[where][(state == LEASED) | (state == SENT)], -1)
 
     def _drop(self, segment: Segment) -> None:
         expired = np.flatnonzero(segment.state == EXPIRED)
@@ -408,7 +408,7 @@ class QueueState:
         """After recovery: derive every index and count that the journal does not hold."""
         self.as_of.clear()
         self.index = Index(self.outline, self._best)
-        self.roll.forget_outstanding()
+        self.subscription_table.forget_outstanding()
         for index in sorted(self.segments):
             segment = self.segments[index]
             segment.recount()
@@ -425,7 +425,7 @@ class QueueState:
         """Count what the holders of a segment's messages have outstanding."""
         if segment.holder is not None:
             bound = (segment.state == LEASED) | (segment.state == SENT)
-            self.roll.count_each(segment.holder[bound], 1)
+            self.subscription_table.count_each(segment.holder[bound], 1)
 
 
 def _append_run(runs: list[Run], run: Run) -> None:

@@ -13,7 +13,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change
 from lapse.core.queue.segment import State
 from lapse.core.reason import Reason
-from lapse.core.retirement import Verdict, Word
+from lapse.core.retirement import ShardMessage, Verdict
 
 T = TypeVar("T", np.int64, np.uint32)
 
@@ -113,7 +113,7 @@ class Queued:
         cancels: cancels so far.
         subscription: who holds its lease, or the id of its transfer; empty = nobody.
         until_ms: end of the lease or delay, or the scheduled instant, ms since the epoch.
-        dying: whether only its dead letter is still to come (C27).
+        pending: whether only its dead letter is still to come (C27).
         confirmed: False = a transfer has put it here, and it is not to be seen yet (Q17).
     """
 
@@ -126,14 +126,14 @@ class Queued:
     cancels: int = 0
     subscription: str = ""
     until_ms: int | None = None
-    dying: bool = False
+    pending: bool = False
     confirmed: bool = True
 
     @property
     def stands(self) -> str:
         """Its state in a word."""
         if self.state is None:
-            return "dying" if self.dying else "scheduled" if self.confirmed else "unconfirmed"
+            return "dying" if self.pending else "scheduled" if self.confirmed else "unconfirmed"
         return self.state.name.lower()
 
 
@@ -178,7 +178,7 @@ class Removal:
 
 
 @dataclass(slots=True)
-class Happening:
+class ShardEvent:
     """Something to be told on the event topic.
 
     Attributes:
@@ -204,14 +204,14 @@ class Step:
         changes: already applied to the shard, to be made durable.
         deliveries: to be sent once the changes are durable.
         removals: dead letters and events, to be safe before the changes are.
-        happenings: events, likewise.
-        words: to other shards of the queue, to be sent once the changes are durable (Q18).
+        events: events, likewise.
+        shard_messages: to other shards of the queue, to be sent once the changes are durable (Q18).
         verdicts: answers to those who asked for a deletion, likewise.
     """
 
     changes: list[Change] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     removals: list[Removal] = field(default_factory=list)
-    happenings: list[Happening] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
+    events: list[ShardEvent] = field(default_factory=list)
+    shard_messages: list[ShardMessage] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)

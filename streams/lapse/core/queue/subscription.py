@@ -21,7 +21,7 @@ class Subscription:
         last_seen_ms: instant of its last command, ms since the epoch.
         outstanding: deliveries that it has not settled.
         by_reference: whether its deliveries name messages without their payloads.
-        restriction: what its user may see at most, which is part of the filter; empty = all (X4).
+        row_filter: what its user may see at most, which is part of the filter; empty = all (X4).
     """
 
     id: str
@@ -34,7 +34,7 @@ class Subscription:
     last_seen_ms: int = 0
     outstanding: int = 0
     by_reference: bool = False
-    restriction: str = ""
+    row_filter: str = ""
 
     @property
     def space(self) -> int:

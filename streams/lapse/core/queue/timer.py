@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.removal import Removals
@@ -61,7 +61,7 @@ class Timers:
                 if len(leased):
                     self._removals.give_back([(segment, leased)], now_ms, step)
                 if len(delayed):
-                    self._decisions.do(Change(Verb.RETURNED, places_of([(segment, delayed)])), step)
+                    self._decisions.do(Change(ChangeKind.RETURNED, places_of([(segment, delayed)])), step)
             segment.find_min_until()
             untils.note(segment.min_until_ms, index)
             state.segments.make_room()

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
@@ -49,8 +49,8 @@ class Truncation:
             return False
         for number in numbers:
             for outdated in [at for at, chunk in state.repeats.chunks.items() if chunk.source == number]:
-                self._decisions.do(Change(Verb.FORGOTTEN, offset=outdated), step)
-            self._decisions.do(Change(Verb.REPLACED, source=number), step)
+                self._decisions.do(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
+            self._decisions.do(Change(ChangeKind.REPLACED, source=number), step)
             self.begins(topic, state.sources[number].partition, epoch)
         return True
 
@@ -68,7 +68,7 @@ class Truncation:
             for segment, first, stop in list(self._state.spans([(piece.place, piece.last - piece.first + 1)])):
                 slots = np.flatnonzero(segment.state[first:stop] == State.SENT) + first
                 if len(slots):
-                    self._decisions.do(Change(Verb.SETTLED, places_of([(segment, slots)])), step)
+                    self._decisions.do(Change(ChangeKind.SETTLED, places_of([(segment, slots)])), step)
             self._state.segments.make_room()
 
     def _take_out(self, number: int, begin_offset: int, states: tuple[State, ...], now_ms: int, step: Step) -> bool:
@@ -93,5 +93,5 @@ class Truncation:
             if not (left := left - 1):
                 return False
         for of, offset in [one for one in state.remembered if one[0] == number and one[1] < begin_offset]:
-            self._decisions.do(Change(Verb.HONOURED, source=of, offset=offset), step)
+            self._decisions.do(Change(ChangeKind.HONOURED, source=of, offset=offset), step)
         return True

@@ -9,14 +9,14 @@ from typing import Final, Protocol
 
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Deletion, Places
-from lapse.core.sow.departure import Departures
-from lapse.core.sow.life import Life
-from lapse.core.sow.output import Departure, Happening, Reply, Step
 from lapse.core.sow.query import Inquiry, Query
 from lapse.core.sow.ranking import Order
 from lapse.core.sow.record import facts_of
-from lapse.core.sow.roster import Walk
+from lapse.core.sow.record_names import Walk
+from lapse.core.sow.record_updates import Life
+from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
+from lapse.core.sow.step import CommandAnswer, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.version import journal_key as version_name
 
@@ -91,36 +91,38 @@ class Commands:
     Args:
         state: the shard's memory.
         life: what updates do to its records.
-        departures: how its records leave.
+        events: how its records leave.
     """
 
-    __slots__ = ("_departures", "_life", "_settings", "_state")
+    __slots__ = ("_life", "_removals", "_settings", "_state")
 
-    def __init__(self, state: SowState, life: Life, departures: Departures) -> None:
+    def __init__(self, state: SowState, life: Life, events: Removals) -> None:
         self._state = state
         self._settings = state.settings
         self._life = life
-        self._departures = departures
+        self._removals = events
 
-    def handle(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:
+    def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         """Do what a command asks, as of an instant; a refused one does nothing.
 
         Args:
             command: the command.
             at_ms: the instant as of which it counts, ms since the epoch.
             step: gets changes and outputs.
-            restriction: what its user may see and touch at most, an expression; None = all (X4).
+            row_filter: what its user may see and touch at most, an expression; None = all (X4).
         """
         try:
-            counts = self._do(command, at_ms, step, restriction)
+            counts = self._do(command, at_ms, step, row_filter)
         except ValueError as error:
             if command.answer != "none":
-                reply = Reply(command.id, command.command, command.subscription, at_ms, str(error))
-                step.replies.append(reply)
+                answer = CommandAnswer(command.id, command.command, command.subscription, at_ms, str(error))
+                step.answers.append(answer)
             return
         if counts is not None and command.answer == "all":
-            reply = Reply(command.id, command.command, command.subscription, at_ms, counts=tuple(counts.items()))
-            step.replies.append(reply)
+            answer = CommandAnswer(
+                command.id, command.command, command.subscription, at_ms, counts=tuple(counts.items())
+            )
+            step.answers.append(answer)
 
     def resume(self, now_ms: int, step: Step) -> None:
         """After a take-over: every subscription is granted a timeout, and an unfinished query begins again (C5)."""
@@ -148,16 +150,16 @@ class Commands:
 
     # --- each command ----------------------------------------------------------------------------------------
 
-    def _do(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> dict[str, int] | None:
+    def _do(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> dict[str, int] | None:
         """Do it; return the figures of its answer, or None if the answer comes later."""
         match command.command:
             case "sow":
-                self._sow(command, at_ms, step, restriction)
+                self._sow(command, at_ms, step, row_filter)
                 return None
             case "sow_delete":
-                return self._sow_delete(command, at_ms, step, restriction)
+                return self._sow_delete(command, at_ms, step, row_filter)
             case "subscribe" | "sow_and_subscribe" | "delta_subscribe":
-                subscription = self._subscribe(command, at_ms, step, restriction)
+                subscription = self._subscribe(command, at_ms, step, row_filter)
                 # The answer of sow_and_subscribe comes behind the records, and says the same.
                 return None if subscription.querying else {"heartbeat_timeout_ms": subscription.heartbeat_timeout_ms}
             case "unsubscribe":
@@ -169,12 +171,12 @@ class Commands:
                 subscriber.heard_ms = max(subscriber.heard_ms, at_ms)
                 return {}
             case "depth":
-                if restriction:
-                    self._count_visible(command, at_ms, step, restriction)
+                if row_filter:
+                    self._count_visible(command, at_ms, step, row_filter)
                     return None
                 return {
                     "records": self._state.depth(at_ms),
-                    "dying": len(self._state.dying),
+                    "dying": len(self._state.pending),
                     "scheduled": len(self._state.schedule),
                     "subscriptions": len(self._state.subscribers),
                 }
@@ -184,10 +186,10 @@ class Commands:
                     "sow_and_subscribe, delta_subscribe, unsubscribe, heartbeat, depth, delete"
                 )
 
-    def _sow(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> None:
+    def _sow(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         if command.bookmarks:
             raise CommandRefused("sow takes keys or a filter, not bookmarks")
-        compiled = predicates(command.filter, restriction, self._settings.compile_filter)
+        compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         order = None if command.order_by is None else Order.parse(command.order_by, self._settings.compile_value)
         inquiry = Inquiry(
             command_id=command.id,
@@ -204,40 +206,40 @@ class Commands:
         )
         Query.begin(self._state, inquiry, step)
 
-    def _sow_delete(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> dict[str, int] | None:
+    def _sow_delete(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> dict[str, int] | None:
         given = [bool(command.keys), command.filter is not None, bool(command.bookmarks)]
         if sum(given) != 1:
             raise CommandRefused(
                 f"sow_delete takes exactly one of keys, filter and bookmarks; {sum(given)} are given "
                 "(to delete everything, send the filter TRUE)"
             )
-        seen = predicates(None, restriction, self._settings.compile_filter)
+        seen = predicates(None, row_filter, self._settings.compile_filter)
         asked = predicates(command.filter, None, self._settings.compile_filter)
         if command.keys:
             return self._delete_keys(command.keys, seen, at_ms, step)
         withdrawn, places = 0, None
         if command.bookmarks:
             places = self._places(command.bookmarks)
-            # With a restriction, a scheduled version is out of reach: nobody has seen what it will be.
-            withdrawn = 0 if restriction else self._withdraw(places, at_ms, step)
+            # With a row_filter, a scheduled version is out of reach: nobody has seen what it will be.
+            withdrawn = 0 if row_filter else self._withdraw(places, at_ms, step)
         indexed = self._indexed((*asked, *seen))
         none_named = places is not None and not places
-        walk = Walk(()) if none_named else self._state.roster.walk() if indexed is None else Walk(indexed)
-        reply = Reply(command.id, command.command, command.subscription, at_ms)
+        walk = Walk(()) if none_named else self._state.record_names.walk() if indexed is None else Walk(indexed)
+        answer = CommandAnswer(command.id, command.command, command.subscription, at_ms)
         deletion = Deletion(
             self._state,
-            self._departures,
+            self._removals,
             walk,
             at_ms,
-            reply,
+            answer,
             predicates=asked,
-            restriction=seen,
+            row_filter=seen,
             places=places,
             removed=withdrawn,
         )
         deletion.go_on(step)
         if deletion.finished:
-            return dict(deletion.reply.counts)
+            return dict(deletion.answer.counts)
         step.deletions.append((deletion, command.answer == "all"))
         return None
 
@@ -249,30 +251,30 @@ class Commands:
             entry = self._state.entries.get(name)
             if entry is None or self._state.is_due(entry, at_ms):
                 skipped += 1
-                if not compiled:  # with a restriction, what may still come could be another's
+                if not compiled:  # with a row_filter, what may still come could be another's
                     self._delete_unseen(name, entry, at_ms, step)
             elif facts_of(entry).timestamp_ms > at_ms or not _select(compiled, self._state, name, entry):
                 skipped += 1
             else:
-                self._departures.delete(name, entry, at_ms, step)
+                self._removals.delete(name, entry, at_ms, step)
                 removed += 1
         return {"removed": removed, "skipped": skipped}
 
-    def _subscribe(self, command: Command, at_ms: int, step: Step, restriction: str | None) -> Subscription:
+    def _subscribe(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Subscription:
         if not command.subscription:
             raise CommandRefused("a subscription needs a name: set the field subscription")
         if command.keys or command.bookmarks:
             raise CommandRefused(f"{command.command} takes a filter, neither keys nor bookmarks")
         if command.order_by is not None or command.top_n is not None or command.skip is not None:
             raise CommandRefused(f"{command.command} takes no order_by, top_n or skip; use sow for a part")
-        compiled = predicates(command.filter, restriction, self._settings.compile_filter)
+        compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         queried = command.command == "sow_and_subscribe"
         subscription = Subscription(
             id=command.subscription,
             client=command.client,
             command_id=command.id,
             filter=command.filter,
-            restriction=restriction,
+            row_filter=row_filter,
             deltas=command.command == "delta_subscribe",
             since=-1 if queried else self._state.sequence,
             heartbeat_timeout_ms=command.heartbeat_timeout_ms or self._settings.heartbeat_timeout_ms,
@@ -284,8 +286,8 @@ class Commands:
         subscriber.predicates = compiled
         subscriber.heard_ms = at_ms
         subscriber.query = None
-        step.departures.append(
-            Departure(Happening.SUBSCRIBED, at_ms, subscription=command.subscription, detail=command.client)
+        step.events.append(
+            ShardEvent(ShardEventKind.SUBSCRIBED, at_ms, subscription=command.subscription, detail=command.client)
         )
         if queried:
             self._begin_query(subscriber, at_ms, step, command)
@@ -294,16 +296,16 @@ class Commands:
     def _delete_unseen(self, name: bytes, entry: bytes | None, at_ms: int, step: Step) -> None:
         """Delete a key that is not there, or has expired: updates stamped before may not have been read yet (C1)."""
         if entry is not None:
-            self._departures.expire(name, entry, at_ms, step)
-        self._departures.bury(name, at_ms, step)
+            self._removals.expire(name, entry, at_ms, step)
+        self._removals.retain(name, at_ms, step)
 
-    def _count_visible(self, command: Command, at_ms: int, step: Step, restriction: str) -> None:
+    def _count_visible(self, command: Command, at_ms: int, step: Step, row_filter: str) -> None:
         """Count the records that a user may see: a look at every one, in portions (X4)."""
         inquiry = Inquiry(
             command_id=command.id,
             command=command.command,
             subscription=command.subscription,
-            predicates=predicates(None, restriction, self._settings.compile_filter),
+            predicates=predicates(None, row_filter, self._settings.compile_filter),
             batch_size=self._settings.max_scan,
             at_ms=at_ms,
             answered=command.answer == "all",
@@ -318,7 +320,7 @@ class Commands:
             self.end(query.subscription, now_ms, step, why)
         else:
             query.abandon()
-        step.replies.append(Reply(query.command_id, query.command, query.subscription, query.at_ms, why))
+        step.answers.append(CommandAnswer(query.command_id, query.command, query.subscription, query.at_ms, why))
 
     # --- parts -----------------------------------------------------------------------------------------------
 
@@ -349,7 +351,7 @@ class Commands:
         if query is not None:
             query.abandon()
         self._state.change(step, name, None)
-        step.departures.append(Departure(Happening.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
+        step.events.append(ShardEvent(ShardEventKind.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
 
     def _subscriber(self, command: Command, at_ms: int, step: Step) -> Subscriber:
         if not command.subscription:

@@ -10,11 +10,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lapse.core.sow.departure import Departures
-from lapse.core.sow.output import Reply, Step
 from lapse.core.sow.record import Facts, facts_of
-from lapse.core.sow.roster import Walk
+from lapse.core.sow.record_names import Walk
+from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
+from lapse.core.sow.step import CommandAnswer, Step
 from lapse.core.sow.subscription import Predicate
 
 PORTION: Final = 500
@@ -59,23 +59,23 @@ class Deletion:
 
     Args:
         state: the shard's memory.
-        departures: how its records leave.
+        events: how its records leave.
         walk: the names of the records that may be meant.
         at_ms: as of when it counts, ms since the epoch.
-        reply: its answer, without figures.
+        answer: its answer, without figures.
         predicates: which records are meant, all of them true.
-        restriction: of the records, those that are there for the user at all (X4); empty = all are.
+        row_filter: of the records, those that are there for the user at all (X4); empty = all are.
         places: which updates, by their bookmarks; None = any.
         removed: what has left already by the same command.
     """
 
     __slots__ = (
+        "_answer_of",
         "_at_ms",
-        "_departures",
         "_places",
         "_predicates",
-        "_reply",
-        "_restriction",
+        "_removals",
+        "_row_filter",
         "_state",
         "_walk",
         "removed",
@@ -85,23 +85,23 @@ class Deletion:
     def __init__(
         self,
         state: SowState,
-        departures: Departures,
+        events: Removals,
         walk: Walk,
         at_ms: int,
-        reply: Reply,
+        answer: CommandAnswer,
         *,
         predicates: tuple[Predicate, ...] = (),
-        restriction: tuple[Predicate, ...] = (),
+        row_filter: tuple[Predicate, ...] = (),
         places: Places | None = None,
         removed: int = 0,
     ) -> None:
         self._state = state
-        self._departures = departures
+        self._removals = events
         self._walk = walk
         self._at_ms = at_ms
-        self._reply = reply
+        self._answer_of = answer
         self._predicates = predicates
-        self._restriction = restriction
+        self._row_filter = row_filter
         self._places = places
         self.removed = removed
         self.skipped = 0
@@ -112,9 +112,9 @@ class Deletion:
         return self._walk.is_over
 
     @property
-    def reply(self) -> Reply:
+    def answer(self) -> CommandAnswer:
         """Its answer, with the figures so far."""
-        return self._reply._replace(counts=(("removed", self.removed), ("skipped", self.skipped)))
+        return self._answer_of._replace(counts=(("removed", self.removed), ("skipped", self.skipped)))
 
     def go_on(self, step: Step, portion: int = PORTION) -> None:
         """Look at the next records, so many of them, and let leave which are meant."""
@@ -126,10 +126,10 @@ class Deletion:
             facts = facts_of(entry)
             if self._places is not None and not self._places.have(facts.source, facts.offset):
                 continue
-            if not self._matches(self._restriction, name, entry):
+            if not self._matches(self._row_filter, name, entry):
                 continue
             if self._means(name, entry, facts):
-                self._departures.delete(name, entry, self._at_ms, step)
+                self._removals.delete(name, entry, self._at_ms, step)
                 self.removed += 1
             else:
                 self.skipped += 1

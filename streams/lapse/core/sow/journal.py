@@ -8,7 +8,7 @@ The first byte of a journal key says what its value is:
 | `s` | source (uint32), offset (int64) | a scheduled version, packed as in `version` | it took effect or left |
 | `c` | the subscription's id | the subscription, as JSON | it ended |
 | `t` | source (uint32) | topic, a zero byte, partition in decimal | never |
-| `g` | the record's key | a grave, packed as in `grave` | it is old enough |
+| `g` | the record's key | a tombstone, packed as in `tombstone` | it is old enough |
 | `i` | number (uint64) | message ids that came together, as JSON | the window is over |
 | `y` | source (uint32), offset (int64) | a letter that waits, packed as in `dying` | it is safe |
 | `z` | | how far the topic's end is, as JSON | it was decided against |
@@ -26,6 +26,6 @@ RECORD: Final = b"r"
 SCHEDULED: Final = b"s"
 SUBSCRIPTION: Final = b"c"
 SOURCE: Final = b"t"
-GRAVE: Final = b"g"
+TOMBSTONE: Final = b"g"
 DYING: Final = b"y"
 IDS: Final = b"i"

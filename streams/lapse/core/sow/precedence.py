@@ -8,14 +8,14 @@ where they were published do.
 from __future__ import annotations
 
 from lapse.core.sow.arrival import Update
-from lapse.core.sow.grave import NO_SOURCE, Grave
 from lapse.core.sow.origin import path_of
 from lapse.core.sow.record import Facts, facts_of, headers_of, payload_of
 from lapse.core.sow.state import SowState
+from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
 
 
 class Precedence:
-    """Compares the updates of one shard with its records and graves.
+    """Compares the updates of one shard with its records and tombstones.
 
     Args:
         state: the shard's memory.
@@ -49,10 +49,10 @@ class Precedence:
             return self._order(facts.timestamp_ms, facts.source, facts.offset) >= self._order(
                 update.timestamp_ms, update.source, update.offset
             )
-        grave = state.graves.get(name) if state.graves else None
-        if grave is None or (self._settings.remembers_removed and self._is_local(grave, update)):
+        tombstone = state.tombstones.get(name) if state.tombstones else None
+        if tombstone is None or (self._settings.remembers_removed and self._is_local(tombstone, update)):
             return False
-        return self._order(grave.timestamp_ms, grave.source, grave.offset) >= self._order(
+        return self._order(tombstone.timestamp_ms, tombstone.source, tombstone.offset) >= self._order(
             update.timestamp_ms, update.source, update.offset
         )
 
@@ -61,8 +61,8 @@ class Precedence:
         if update.origin is not None:
             return update.timestamp_ms
         if entry is None:
-            grave = self._state.graves.get(name) if self._settings.remembers_removed else None
-            return update.timestamp_ms if grave is None else max(update.timestamp_ms, grave.timestamp_ms + 1)
+            tombstone = self._state.tombstones.get(name) if self._settings.remembers_removed else None
+            return update.timestamp_ms if tombstone is None else max(update.timestamp_ms, tombstone.timestamp_ms + 1)
         facts = facts_of(entry)
         if facts.timestamp_ms < update.timestamp_ms or not (facts.headers_bytes and path_of(headers_of(entry))):
             return update.timestamp_ms
@@ -72,9 +72,9 @@ class Precedence:
         """Whether two sources are one partition, if only of topics that bore one name after the other (C42)."""
         return source == other or self._state.sources[source] == self._state.sources[other]
 
-    def _is_local(self, grave: Grave, update: Update) -> bool:
+    def _is_local(self, tombstone: Tombstone, update: Update) -> bool:
         """Whether an update was published here behind what removed the record, so that the log's order decides."""
-        return update.origin is None and not self._settings.key and grave.source != NO_SOURCE
+        return update.origin is None and not self._settings.key and tombstone.source != NO_SOURCE
 
     def _order(self, timestamp_ms: int, source: int, offset: int) -> tuple[int, int, str, int]:
         if source == NO_SOURCE:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lapse.core.sow.output import Kind, Message, Reply, Step
 from lapse.core.sow.ranking import Order, Ranking
 from lapse.core.sow.record import facts_of
-from lapse.core.sow.roster import Walk
+from lapse.core.sow.record_names import Walk
 from lapse.core.sow.state import SowState
+from lapse.core.sow.step import CommandAnswer, Kind, Message, Step
 from lapse.core.sow.subscription import Predicate
 from lapse.core.sow.view import View
 
@@ -38,8 +38,8 @@ class Inquiry:
         follows: whether updates follow, for a subscription.
         batch_size: records in one batch.
         at_ms: the instant of the command, ms since the epoch.
-        answered: whether a reply follows the group's end.
-        heartbeat_timeout_ms: of the subscription that follows; the reply says it. 0 = none does.
+        answered: whether a answer follows the group's end.
+        heartbeat_timeout_ms: of the subscription that follows; the answer says it. 0 = none does.
         only_counts: whether only the number of records is asked for.
     """
 
@@ -92,7 +92,7 @@ class Query:
     def __init__(self, state: SowState, inquiry: Inquiry) -> None:
         self._state = state
         self._inquiry = inquiry
-        self._walk = state.roster.walk() if inquiry.candidates is None else Walk(inquiry.candidates)
+        self._walk = state.record_names.walk() if inquiry.candidates is None else Walk(inquiry.candidates)
         self._some: deque[bytes] = deque()
         self._begun_at = state.sequence
         """Number of the last update before it began."""
@@ -168,7 +168,7 @@ class Query:
         return self._inquiry.command
 
     def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
-        """Put the next batch into the step; with the last one the group's end and the reply.
+        """Put the next batch into the step; with the last one the group's end and the answer.
 
         Args:
             now_ms: the instant at which the batch is sent, ms since the epoch.
@@ -269,8 +269,8 @@ class Query:
             counts: tuple[tuple[str, int], ...] = (("records", self._sent),)
             if inquiry.heartbeat_timeout_ms:
                 counts += (("heartbeat_timeout_ms", inquiry.heartbeat_timeout_ms),)
-            step.replies.append(
-                Reply(inquiry.command_id, inquiry.command, inquiry.subscription, inquiry.at_ms, counts=counts)
+            step.answers.append(
+                CommandAnswer(inquiry.command_id, inquiry.command, inquiry.subscription, inquiry.at_ms, counts=counts)
             )
 
     def _matches(self, view: View) -> bool:

@@ -6,26 +6,26 @@ from itertools import islice
 from typing import Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.retirement import RETIREMENT, Cause, Report, Retirement, Verdict, Word
+from lapse.core.retirement import RETIREMENT, Cause, Report, Retirement, ShardMessage, Verdict
 from lapse.core.sow import journal
-from lapse.core.sow.departure import Departures
-from lapse.core.sow.life import Life
-from lapse.core.sow.output import Departure, Happening, Step
+from lapse.core.sow.record_updates import Life
+from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
+from lapse.core.sow.step import ShardEvent, ShardEventKind, Step
 
 _AT_ONCE: Final = 10_000
 """So many records leave in one step."""
 
 
-class SowEstate:
-    """What the agreement asks of a SOW shard (`lapse.core.agreement.Estate`)."""
+class RetirableSowShard:
+    """What the agreement asks of a SOW shard (`lapse.core.agreement.RetirableShard`)."""
 
-    __slots__ = ("_departures", "_life", "_state")
+    __slots__ = ("_life", "_removals", "_state")
 
-    def __init__(self, state: SowState, life: Life, departures: Departures) -> None:
+    def __init__(self, state: SowState, life: Life, events: Removals) -> None:
         self._state = state
         self._life = life
-        self._departures = departures
+        self._removals = events
 
     @property
     def retirement(self) -> Retirement | None:
@@ -39,7 +39,7 @@ class SowEstate:
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Say what is there; what has expired is not (L10)."""
         state = self._state
-        counts = {"records": state.depth(now_ms), "scheduled": len(state.schedule), "dying": len(state.dying)}
+        counts = {"records": state.depth(now_ms), "scheduled": len(state.schedule), "dying": len(state.pending)}
         return Report(willing=force or not any(counts.values()), counts=counts)
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
@@ -47,20 +47,20 @@ class SowEstate:
         state = self._state
         for name, entry in list(islice(state.entries.items(), _AT_ONCE)):
             if state.is_due(entry, now_ms):
-                self._departures.expire(name, entry, now_ms, step)
+                self._removals.expire(name, entry, now_ms, step)
             else:
-                self._departures.purge(name, entry, now_ms, step)
+                self._removals.purge(name, entry, now_ms, step)
         for name, _ in list(islice(state.schedule, _AT_ONCE)):
             self._life.purge_version(name, now_ms, step)
         if state.entries or state.schedule:
             return False
-        for name in list(islice(state.graves, _AT_ONCE)):
-            state.change(step, journal.GRAVE + name[1:], None)
-        return not state.graves
+        for name in list(islice(state.tombstones, _AT_ONCE)):
+            state.change(step, journal.TOMBSTONE + name[1:], None)
+        return not state.tombstones
 
-    def say(self, word: Word, step: Step) -> None:
-        """Send a word."""
-        step.words.append(word)
+    def say(self, message: ShardMessage, step: Step) -> None:
+        """Send a message."""
+        step.shard_messages.append(message)
 
     def judge(self, verdict: Verdict, step: Step) -> None:
         """Answer whom asked."""
@@ -68,7 +68,7 @@ class SowEstate:
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         """Tell the world that the SOW topic is deleted."""
-        step.departures.append(Departure(Happening.DELETED, now_ms, detail="the SOW topic, by command"))
+        step.events.append(ShardEvent(ShardEventKind.DELETED, now_ms, detail="the SOW topic, by command"))
 
     def idle_at_ms(self) -> int:
         """Never: SOW topics are not temporary."""

@@ -38,7 +38,7 @@ class SowSettings:
         dead_letter_reasons: reasons for which a letter is written; empty = none (C25).
         heartbeat_timeout_ms: silence after which a subscription that does not say otherwise counts as lost.
         dedup_window_ms: an update whose message id was seen so shortly before is dropped, ms; 0 = none is (X6).
-        grave_ms: how long a deleted key is remembered against older updates that come late.
+        tombstone_ms: how long a deleted key is remembered against older updates that come late.
         remembers_removed: whether that holds for every removal, because updates come from other deployments, too (S10).
         batch_size: records in one batch of a query's answer, unless the query says.
         max_scan: records that a query looks at before it lets others go on.
@@ -64,7 +64,7 @@ class SowSettings:
     dead_letter_reasons: frozenset[Reason] = SOW_DEAD_LETTER_REASONS
     heartbeat_timeout_ms: int = 30_000
     dedup_window_ms: int = 120_000
-    grave_ms: int = 60_000
+    tombstone_ms: int = 60_000
     remembers_removed: bool = False
     batch_size: int = 500
     max_scan: int = 250

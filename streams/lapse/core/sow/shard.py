@@ -17,25 +17,25 @@ from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
-from lapse.core.sow.audience import Audience
 from lapse.core.sow.command import Command, Commands
 from lapse.core.sow.deletion import PORTION, Deletion
-from lapse.core.sow.departure import Departures
-from lapse.core.sow.dying import Deathbed
+from lapse.core.sow.fan_out import SubscriberFanOut
+from lapse.core.sow.header_cache import HeaderCache
 from lapse.core.sow.journal import RECORD
-from lapse.core.sow.life import Life
 from lapse.core.sow.origin import is_replicated
-from lapse.core.sow.output import Departure, Happening, Letter, Place, Step
+from lapse.core.sow.pending_letters import PendingLetters
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import HEAD, HEAD_BYTES
-from lapse.core.sow.retiring import SowEstate
+from lapse.core.sow.record_updates import Life
+from lapse.core.sow.removal import Removals
+from lapse.core.sow.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
-from lapse.core.sow.statement import Statements
+from lapse.core.sow.step import Letter, Place, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Subscription
 
-_GRAVES_LOOKED_BEYOND: Final = 16
-"""So many graves that are not due yet do not hide those behind them."""
+_TOMBSTONES_LOOKED_BEYOND: Final = 16
+"""So many tombstones that are not due yet do not hide those behind them."""
 
 
 class SowShard:
@@ -51,13 +51,13 @@ class SowShard:
     """
 
     __slots__ = (
-        "_audience",
         "_commands",
-        "_deathbed",
-        "_departures",
+        "_fan_out",
+        "_header_cache",
         "_ids",
         "_life",
-        "_statements",
+        "_pending_letters",
+        "_removals",
         "agreement",
         "settings",
         "state",
@@ -66,15 +66,15 @@ class SowShard:
     def __init__(self, settings: SowSettings) -> None:
         self.settings = settings
         self.state = SowState(settings)
-        self._audience = Audience(self.state)
-        self._departures = Departures(self.state, self._audience)
-        self._life = Life(self.state, self._departures, self._audience)
-        self._statements = Statements(settings.expiration)
+        self._fan_out = SubscriberFanOut(self.state)
+        self._removals = Removals(self.state, self._fan_out)
+        self._life = Life(self.state, self._removals, self._fan_out)
+        self._header_cache = HeaderCache(settings.expiration)
         self._ids = Batch(self.state.repeats, -1, 0)
-        self._commands = Commands(self.state, self._life, self._departures)
-        self._deathbed = Deathbed(self.state)
-        estate = SowEstate(self.state, self._life, self._departures)
-        self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, estate)
+        self._commands = Commands(self.state, self._life, self._removals)
+        self._pending_letters = PendingLetters(self.state)
+        retirable = RetirableSowShard(self.state, self._life, self._removals)
+        self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
 
     # --- in --------------------------------------------------------------------------------------------------
 
@@ -93,8 +93,8 @@ class SowShard:
         max_bytes = settings.max_step_bytes
         small_bytes = settings.max_record_bytes // 4
         self._ids = Batch(state.repeats, source, settings.dedup_window_ms)
-        statements = self._statements
-        entries, graves, subscribers = state.entries, state.graves, state.subscribers
+        header_cache = self._header_cache
+        entries, tombstones, subscribers = state.entries, state.tombstones, state.subscribers
         scheduled = state.schedule.by_key
         pack = HEAD.pack
         unpack = HEAD.unpack_from
@@ -108,10 +108,10 @@ class SowShard:
                 stamp_ms, headers = record.timestamp, record.headers
                 if stamp_ms > state.now_ms:
                     state.now_ms = stamp_ms
-                statement = statements.of(headers) if headers else statements.none
+                header_facts = header_cache.of(headers) if headers else header_cache.none
                 fit = False
-                if statement is not None and plain and stamp_ms >= 0:
-                    block, deadline_ms, relative_ms = statement
+                if header_facts is not None and plain and stamp_ms >= 0:
+                    block, deadline_ms, relative_ms = header_facts
                     block_bytes = len(block)
                     # Beyond 64 bits, which is a fault, unless it never was meant to expire.
                     fit = stamp_ms + relative_ms < NEVER
@@ -142,7 +142,7 @@ class SowShard:
                     simple
                     and len(value) < small_bytes
                     and block_bytes + len(key) < small_bytes
-                    and name not in graves
+                    and name not in tombstones
                     and key not in scheduled
                 ):
                     sequence = state.sequence + 1
@@ -150,7 +150,7 @@ class SowShard:
                     fresh = head + block + value if block else head + value
                     state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
                     if subscribers:
-                        self._audience.tell(name, old, fresh, step)
+                        self._fan_out.tell(name, old, fresh, step)
                     if step.bytes >= max_bytes:
                         break
                     continue
@@ -167,7 +167,7 @@ class SowShard:
         self.state.source(topic, partition, step)
         if self.settings.home.speaks_for(partition):
             at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
-            self._departures.refuse(record, topic, partition, Refused(Reason.UNDECODABLE, why), at_ms, step)
+            self._removals.refuse(record, topic, partition, Refused(Reason.UNDECODABLE, why), at_ms, step)
 
     def _take(self, topic: str, partition: int, source: int, record: Record, step: Step) -> None:
         if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self.settings.name):
@@ -178,20 +178,20 @@ class SowShard:
         if name is not None and self._ids.is_repeat(name, at_ms):
             if home.speaks_for(partition):
                 place = Place(topic, partition, record.offset)
-                step.departures.append(Departure(Happening.REPEATED, at_ms, place, record.key))
+                step.events.append(ShardEvent(ShardEventKind.REPEATED, at_ms, place, record.key))
             return
         try:
             check_size(record, self.settings.max_record_bytes)
             update = read(record, source, at_ms, self.settings)
         except Refused as refused:
             if home.speaks_for(partition):
-                self._departures.refuse(record, topic, partition, refused, at_ms, step)
+                self._removals.refuse(record, topic, partition, refused, at_ms, step)
             return
         if home.holds(update.key):
             try:
                 self._life.take(update, step)
             except Refused as refused:
-                self._departures.refuse(record, topic, partition, refused, at_ms, step)
+                self._removals.refuse(record, topic, partition, refused, at_ms, step)
                 return
         # Every shard that reads a record remembers its id, so that all find the same repeats (C46).
         if name is not None and (update.deadline_ms > at_ms or not self.settings.expiration.enabled):
@@ -204,7 +204,7 @@ class SowShard:
         raw = id_of(record.headers)
         return None if raw is None else name_of(raw)
 
-    def command(self, command: Command, at_ms: int, step: Step, restriction: str | None = None) -> None:
+    def command(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> None:
         """Do a command as of an instant: what has expired by then is not there for it (L10, L11).
 
         Removing it is left to `advance`, whose caller knows whether the shard has read all that the logs held by that
@@ -214,10 +214,10 @@ class SowShard:
             command: the command.
             at_ms: its instant, ms since the epoch.
             step: gets changes and outputs, among them the answer, or a query to pull.
-            restriction: what its user may see and touch at most, an expression; None = all (X4).
+            row_filter: what its user may see and touch at most, an expression; None = all (X4).
         """
         self.state.now_ms = max(self.state.now_ms, at_ms)
-        self._commands.handle(command, at_ms, step, restriction)
+        self._commands.handle(command, at_ms, step, row_filter)
 
     def advance(self, now_ms: int, step: Step, limit: int = 10_000) -> bool:
         """Let happen what is due: expiry and scheduled versions by their instants, then lost subscriptions (C2).
@@ -240,7 +240,7 @@ class SowShard:
             version_ms = NEVER if version is None else version[0]
             if self.settings.expiration.enabled:
                 names, more = state.deadlines.due(min(now_ms, version_ms), limit)
-                self._departures.expire_all(names, now_ms, step)
+                self._removals.expire_all(names, now_ms, step)
                 limit -= len(names)
                 if more:
                     return True
@@ -250,8 +250,8 @@ class SowShard:
                 return True
             self._life.materialise(version[1], now_ms, step)
             limit -= 1
-        if state.graves:
-            self._forget_graves(now_ms, step)
+        if state.tombstones:
+            self._forget_tombstones(now_ms, step)
         for lost in [name for name, subscriber in state.subscribers.items() if subscriber.lost_at_ms <= now_ms]:
             self._commands.lose(lost, now_ms, step)
         return False
@@ -287,15 +287,15 @@ class SowShard:
         """
         deletion.go_on(step, portion)
         if deletion.finished and answered:
-            step.replies.append(deletion.reply)
+            step.answers.append(deletion.answer)
 
-    def keep_dying(self, refused: list[tuple[Letter, str]], step: Step) -> list[bytes]:
-        """Keep letters of a step that the broker refuses, each with why; returns their names, for `bury` (C27)."""
-        return self._deathbed.keep(refused, step)
+    def keep_pending(self, refused: list[tuple[Letter, str]], step: Step) -> list[bytes]:
+        """Keep letters of a step that the broker refuses, each with why; returns their names, for `retain` (C27)."""
+        return self._pending_letters.keep(refused, step)
 
-    def bury(self, name: bytes, step: Step) -> None:
+    def retain(self, name: bytes, step: Step) -> None:
         """Let a letter go that is safe now."""
-        self._deathbed.bury(name, step)
+        self._pending_letters.retain(name, step)
 
     def next_due_ms(self) -> int | None:
         """Return when `advance` is next needed, ms since the epoch (at most a second early); None = never."""
@@ -308,23 +308,23 @@ class SowShard:
             instants.append(expiry_ms)
         if (version := state.schedule.next_due()) is not None:
             instants.append(version[0])
-        if state.graves:
-            instants.append(next(iter(state.graves.values())).until_ms)
+        if state.tombstones:
+            instants.append(next(iter(state.tombstones.values())).until_ms)
         if agreement_ms != NEVER:
             instants.append(agreement_ms)
         return min(instants, default=None)
 
-    def _forget_graves(self, now_ms: int, step: Step) -> None:
+    def _forget_tombstones(self, now_ms: int, step: Step) -> None:
         # In the order in which they were dug, which is about that of their instants.
         due: list[bytes] = []
         misses = 0
-        for name, grave in islice(self.state.graves.items(), 10_000):
-            if grave.until_ms <= now_ms:
+        for name, tombstone in islice(self.state.tombstones.items(), 10_000):
+            if tombstone.until_ms <= now_ms:
                 due.append(name)
-            elif (misses := misses + 1) == _GRAVES_LOOKED_BEYOND:
+            elif (misses := misses + 1) == _TOMBSTONES_LOOKED_BEYOND:
                 break
         for name in due:
-            self.state.change(step, journal.GRAVE + name[1:], None)
+            self.state.change(step, journal.TOMBSTONE + name[1:], None)
 
     # --- recovery --------------------------------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class SowShard:
             step: gets the queries.
         """
         self.state.now_ms = max(self.state.now_ms, now_ms)
-        self._departures.began_ms = now_ms
+        self._removals.began_ms = now_ms
         self.agreement.take_over(now_ms)
         self._commands.resume(now_ms, step)
 

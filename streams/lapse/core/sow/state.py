@@ -13,13 +13,13 @@ from lapse.core.repeats import Batch, Repeats, chunk_of
 from lapse.core.retirement import RETIREMENT, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.expiry import DeadlineIndex
-from lapse.core.sow.grave import Grave
 from lapse.core.sow.hash_index import HashIndex
-from lapse.core.sow.output import Place, Step
 from lapse.core.sow.record import HEAD, deadline_of
-from lapse.core.sow.roster import Roster
+from lapse.core.sow.record_names import RecordNames
 from lapse.core.sow.settings import SowSettings
+from lapse.core.sow.step import Place, Step
 from lapse.core.sow.subscription import Subscriber, Subscription, predicates
+from lapse.core.sow.tombstone import Tombstone
 from lapse.core.sow.version import Schedule, Version
 from lapse.core.sow.view import View
 
@@ -47,12 +47,12 @@ class SowState:
 
     Attributes:
         entries: packed records by journal key.
-        roster: their names, for those who go through all of them.
+        record_names: their names, for those who go through all of them.
         snapshots: queries at work that show the records as they stood when they began.
         deadlines: their index; empty while expiration is disabled, which keeps deadlines and acts on none.
         schedule: scheduled versions.
-        graves: what is remembered of deleted records, by the record's journal key.
-        dying: packed letters that the broker refuses, by their journal key (C27).
+        tombstones: what is remembered of deleted records, by the record's journal key.
+        pending: packed letters that the broker refuses, by their journal key (C27).
         repeats: message ids that were seen within the window (X6).
         subscribers: by the subscription's id.
         sources: topic and partition by the source's number.
@@ -66,31 +66,31 @@ class SowState:
         "_indexed",
         "_source_numbers",
         "deadlines",
-        "dying",
         "entries",
-        "graves",
         "hash_index",
         "now_ms",
+        "pending",
+        "record_names",
         "repeats",
         "retirement",
-        "roster",
         "schedule",
         "sequence",
         "settings",
         "snapshots",
         "sources",
         "subscribers",
+        "tombstones",
     )
 
     def __init__(self, settings: SowSettings) -> None:
         self.settings = settings
         self._acts_on_deadlines = settings.expiration.enabled
         self.entries: dict[bytes, bytes] = {}
-        self.roster = Roster(self.entries)
+        self.record_names = RecordNames(self.entries)
         self.snapshots: list[Snapshot] = []
         self.deadlines = DeadlineIndex(self.entries)
-        self.graves: dict[bytes, Grave] = {}
-        self.dying: dict[bytes, bytes] = {}
+        self.tombstones: dict[bytes, Tombstone] = {}
+        self.pending: dict[bytes, bytes] = {}
         self.repeats = Repeats()
         self.subscribers: dict[str, Subscriber] = {}
         self.sources: list[tuple[str, int]] = []
@@ -144,7 +144,7 @@ class SowState:
         entries = self.entries
         for name in names:
             del entries[name]
-        self.roster.discard(names)
+        self.record_names.discard(names)
 
     def apply(self, name: bytes, value: bytes | None) -> None:
         """Apply one change: a journal key, and its value or None for a tombstone."""
@@ -159,16 +159,16 @@ class SowState:
             self._apply_subscription(name[1:].decode("utf-8", "surrogatepass"), value)
         elif prefix == journal.SOURCE:
             self._apply_source(_SOURCE.unpack_from(name, 1)[0], value)
-        elif prefix == journal.GRAVE:
-            # A grave that is dug again is the youngest.
-            self.graves.pop(journal.RECORD + name[1:], None)
+        elif prefix == journal.TOMBSTONE:
+            # A tombstone that is dug again is the youngest.
+            self.tombstones.pop(journal.RECORD + name[1:], None)
             if value is not None:
-                self.graves[journal.RECORD + name[1:]] = Grave.unpack(value)
+                self.tombstones[journal.RECORD + name[1:]] = Tombstone.unpack(value)
         elif prefix == journal.DYING:
             if value is None:
-                self.dying.pop(name, None)
+                self.pending.pop(name, None)
             else:
-                self.dying[name] = value
+                self.pending[name] = value
         elif prefix == journal.IDS:
             number = _NUMBER.unpack_from(name, 1)[0]
             if value is None:
@@ -203,7 +203,7 @@ class SowState:
             self.apply(name, value)
         since = (subscriber.subscription.since for subscriber in self.subscribers.values())
         self.sequence = max(chain((sequence,), since))
-        self.roster.rewrite()
+        self.record_names.rewrite()
         if self.settings.expiration.enabled:
             self.deadlines.rebuild()
         if self._indexed:
@@ -224,7 +224,7 @@ class SowState:
             if self.snapshots:
                 self._preserve(name)
             del self.entries[name]
-            self.roster.discard((name,))
+            self.record_names.discard((name,))
 
     def _enter(self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, is_new: bool) -> None:
         if self._indexed:
@@ -234,7 +234,7 @@ class SowState:
             self._preserve(name)
         self.entries[name] = entry
         if is_new:
-            self.roster.add(name)
+            self.record_names.add(name)
         if sequence > self.sequence:
             self.sequence = sequence
         if deadline_ms < before_ms and self._acts_on_deadlines:
@@ -252,15 +252,15 @@ class SowState:
             return
         subscription = Subscription.unpack(value)
         known = self.subscribers.get(subscription_id)
-        if known is not None and (known.subscription.filter, known.subscription.restriction) == (
+        if known is not None and (known.subscription.filter, known.subscription.row_filter) == (
             subscription.filter,
-            subscription.restriction,
+            subscription.row_filter,
         ):
             known.subscription = subscription
             return
         fault = ""
         try:
-            compiled = predicates(subscription.filter, subscription.restriction, self.settings.compile_filter)
+            compiled = predicates(subscription.filter, subscription.row_filter, self.settings.compile_filter)
         except ValueError as error:  # compiled once: only another version of the language can refuse it
             compiled, fault = (), str(error)
         self.subscribers[subscription_id] = Subscriber(subscription, compiled, self.now_ms, fault=fault)

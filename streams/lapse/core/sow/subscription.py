@@ -25,7 +25,7 @@ class Subscription:
         client: a name for people.
         command_id: id of the command that made it.
         filter: selects records; None = all.
-        restriction: what its user may see at most, an expression; None = all (X4).
+        row_filter: what its user may see at most, an expression; None = all (X4).
         deltas: whether it gets changed fields only.
         since: what it has seen: updates with a higher sequence, if they match; -1 = also all that were there before.
         heartbeat_timeout_ms: silence after which it counts as lost.
@@ -37,7 +37,7 @@ class Subscription:
     client: str = ""
     command_id: str = ""
     filter: str | None = None
-    restriction: str | None = None
+    row_filter: str | None = None
     deltas: bool = False
     since: int = -1
     heartbeat_timeout_ms: int = 30_000
@@ -91,7 +91,7 @@ class Subscriber:
 
 
 def predicates(
-    subscription_filter: str | None, restriction: str | None, compile_filter: Compile
+    subscription_filter: str | None, row_filter: str | None, compile_filter: Compile
 ) -> tuple[Predicate, ...]:
     """Compile the filters that are there.
 
@@ -99,7 +99,7 @@ def predicates(
         ValueError: a fault in one of them; the text says in which, and shows the place.
     """
     compiled = []
-    for what, text in (("filter", subscription_filter), ("entitlement filter", restriction)):
+    for what, text in (("filter", subscription_filter), ("entitlement filter", row_filter)):
         if text:
             try:
                 compiled.append(compile_filter(text))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lapse.core.sow.output import Kind, Message, OutOfFocus, Place
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from lapse.core.sow.settings import Parse
+from lapse.core.sow.step import Kind, Message, OutOfFocus, Place
 
 UNREADABLE: Final = None
 """The payload that a filter sees of a record that cannot be parsed: NULL, like a missing one."""

@@ -149,7 +149,7 @@ class Oracle:
         self.events: list[Told] = []
         self.seen: dict[tuple[str, int, bytes], int] = {}
         self.released: list[tuple[Bookmark, list[str]]] = []
-        self.dying: dict[Bookmark, Gone] = {}
+        self.pending: dict[Bookmark, Gone] = {}
         self.since: dict[str, int] = {}
         self.log_begin: dict[str, int] = {}
         self.transfers: dict[str, list[tuple[Bookmark, Bookmark]]] = {}
@@ -449,7 +449,7 @@ class Oracle:
 
     def judge(
         self,
-        verb: str,
+        action: str,
         bookmark: Bookmark,
         subscription: str,
         token: int | None,
@@ -460,7 +460,7 @@ class Oracle:
         topic, partition, offset = bookmark
         if offset >= self.next_offset.get((topic, partition), 0):
             inactive = self.settings.target_depth is not None and offset < log_ends.get((topic, partition), 0)
-            if verb != "acknowledge" or not inactive:
+            if action != "acknowledge" or not inactive:
                 return "unknown"
             return "already_settled" if bookmark in self.remembered else "settled"
         message = self.messages.get(bookmark)
@@ -471,7 +471,7 @@ class Oracle:
         stale = token is not None and token != message.deliveries
         match message.state:
             case "scheduled":
-                if verb == "cancel" and alone:
+                if action == "cancel" and alone:
                     return "time_limit" if self.late(message, now_ms) else "settled"
                 return "scheduled"
             case "held" | "unconfirmed" | "transferring":
@@ -479,20 +479,20 @@ class Oracle:
             case "expired":
                 return "time_limit"
             case "sent":
-                if verb == "renew":
+                if action == "renew":
                     return "not_leased"
                 return "not_holder" if strict and message.holder != subscription else "settled"
             case "leased":
-                if (strict or verb == "renew") and message.holder != subscription:
+                if (strict or action == "renew") and message.holder != subscription:
                     return "not_holder"
-                if never or (stale and (strict or verb != "acknowledge")):
+                if never or (stale and (strict or action != "acknowledge")):
                     return "stale"
                 return "settled"
         if self.late(message, now_ms):
             return "time_limit"
-        if strict or verb in ("cancel", "renew"):
+        if strict or action in ("cancel", "renew"):
             return "not_leased"
-        return "stale" if never or (verb == "expire" and stale) else "settled"
+        return "stale" if never or (action == "expire" and stale) else "settled"
 
     def spared(self, bookmark: Bookmark, alone: bool, result: str) -> str:
         """Only its own bookmark takes a barrier that waits (C86)."""
@@ -500,13 +500,13 @@ class Oracle:
         waits = message is not None and message.barrier and self.settings.traits.barrier and message.state in WAITING
         return "not_leased" if waits and not alone and result == "settled" else result
 
-    def hides(self, bookmark: Bookmark, subscription: str, restricted: Restricted) -> bool:
+    def hides(self, bookmark: Bookmark, subscription: str, with_row_filter: Restricted) -> bool:
         """Whether a message is not there for a user who may not see it, and does not hold it (X4)."""
         message = self.messages.get(bookmark)
         if message is not None and message.state in ("leased", "sent") and message.holder == subscription:
             return False
-        restriction, bodies = restricted
-        return bookmark not in bodies or not FILTERS[restriction](bodies[bookmark])
+        row_filter, bodies = with_row_filter
+        return bookmark not in bodies or not FILTERS[row_filter](bodies[bookmark])
 
     def judge_under_way(self, message: Message, now_ms: int) -> str:
         """What a settlement is told of a message that is being transferred."""
@@ -517,26 +517,26 @@ class Oracle:
 
     def settle(
         self,
-        verb: str,
+        action: str,
         subscription: str,
         named: list[tuple[Bookmark, int | None, int | None, bool]],
         now_ms: int,
         delay_ms: int = 0,
         lease_ms: int | None = None,
         log_ends: dict[tuple[str, int], int] | None = None,
-        restricted: Restricted | None = None,
+        with_row_filter: Restricted | None = None,
     ) -> list[tuple[Bookmark, str]]:
         answers = []
-        log_ends = {} if restricted or log_ends is None else log_ends  # what is not read yet cannot be judged
+        log_ends = {} if with_row_filter or log_ends is None else log_ends  # what is not read yet cannot be judged
         for bookmark, token, epoch, alone in named:
             of_another = epoch is not None and epoch < self.since.get(bookmark[0], 0)
             if of_another or (bookmark, "stale") in answers:
                 answers.append((bookmark, "stale"))
                 continue
-            if restricted and self.hides(bookmark, subscription, restricted):
+            if with_row_filter and self.hides(bookmark, subscription, with_row_filter):
                 result = "unknown"
             else:
-                result = self.judge(verb, bookmark, subscription, token, now_ms, alone, log_ends)
+                result = self.judge(action, bookmark, subscription, token, now_ms, alone, log_ends)
                 result = self.spared(bookmark, alone, result)
             answers.append((bookmark, result))
             if result != "settled":
@@ -549,15 +549,15 @@ class Oracle:
             if message.state == "scheduled":
                 self._gone(message, now_ms, "withdrawn")
                 message.state = "never was"
-            elif message.state == "sent" or verb == "acknowledge":
+            elif message.state == "sent" or action == "acknowledge":
                 if message.state != "sent":
                     self.events.append(Told("acknowledged", bookmark, subscription))
                 message.state, message.holder = "gone", ""
-            elif verb == "renew":
+            elif action == "renew":
                 self.events.append(Told("renewed", bookmark, subscription))
                 asked_ms = self.settings.lease_ms if lease_ms is None else min(lease_ms, self.settings.max_lease_ms)
                 message.until_ms = now_ms + asked_ms
-            elif verb == "expire":
+            elif action == "expire":
                 late = ["time_limit"] if self.late(message, now_ms) else []
                 self._gone(message, now_ms, "forced_expire", *late)
             else:
@@ -587,7 +587,7 @@ class Oracle:
                 until_ms = (m.until_ms if m.state == "transferring" else m.then_ms) or None
             rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, m.holder or m.transfer, until_ms))
         sources = list(self.next_offset)
-        last = sorted(self.dying.values(), key=lambda g: (g.at_ms, sources.index(g.bookmark[:2]), g.bookmark))
+        last = sorted(self.pending.values(), key=lambda g: (g.at_ms, sources.index(g.bookmark[:2]), g.bookmark))
         dying = [(gone.bookmark, "dying", gone.deadline_ms, gone.deliveries, gone.cancels, "", None) for gone in last]
         return rows if text else rows + dying
 
@@ -600,7 +600,7 @@ class Oracle:
             "transferring": counts["transferring"] + later.count("held"),
             "scheduled": later.count("scheduled"),
             "unconfirmed": later.count("unconfirmed"),
-            "dying": len(self.dying),
+            "dying": len(self.pending),
             "depth": sum(counts.values()),
         }
 
@@ -653,12 +653,12 @@ class Oracle:
 
     # Letters that the broker refuses (C27)
 
-    def keep_dying(self, gone: Gone) -> None:
-        self.dying[gone.bookmark] = gone
+    def keep_pending(self, gone: Gone) -> None:
+        self.pending[gone.bookmark] = gone
 
-    def bury(self, bookmark: Bookmark) -> None:
-        if bookmark in self.dying:
-            self.removals.append(self.dying.pop(bookmark))
+    def letter_written(self, bookmark: Bookmark) -> None:
+        if bookmark in self.pending:
+            self.removals.append(self.pending.pop(bookmark))
 
     # Handing over to, and taking over from, another deployment (Q17)
 

@@ -15,11 +15,11 @@ import pytest
 
 from lapse.core.expression import compile_filter
 from lapse.core.lifetime import NEVER, Expiration
-from lapse.core.queue.change import Change, Verb
+from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.segment import State
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
-from lapse.core.queue.settlement import Verb as Asked
+from lapse.core.queue.settlement import SettleAction as Asked
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import TraitReader
@@ -27,19 +27,19 @@ from lapse.core.queue.transfer import HandOver
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "queues.md"
 ABOUT_OTHERS = {
-    Verb.SUBSCRIBED,
-    Verb.UNSUBSCRIBED,
-    Verb.PAUSED,
-    Verb.RESUMED,
-    Verb.IDENTIFIED,
-    Verb.FORGOTTEN,
-    Verb.REPLACED,
-    Verb.RETIRING,
-    Verb.USED,
-    Verb.TRANSFER,
+    ChangeKind.SUBSCRIBED,
+    ChangeKind.UNSUBSCRIBED,
+    ChangeKind.PAUSED,
+    ChangeKind.RESUMED,
+    ChangeKind.IDENTIFIED,
+    ChangeKind.FORGOTTEN,
+    ChangeKind.REPLACED,
+    ChangeKind.RETIRING,
+    ChangeKind.USED,
+    ChangeKind.TRANSFER,
 }
-NOT_IN_THE_QUEUE = {Verb.REMEMBERED, Verb.HONOURED, Verb.DYING, Verb.BURIED}
-ABOUT_MESSAGES = set(Verb) - ABOUT_OTHERS - NOT_IN_THE_QUEUE
+NOT_IN_THE_QUEUE = {ChangeKind.REMEMBERED, ChangeKind.HONOURED, ChangeKind.LETTER_PENDING, ChangeKind.LETTER_WRITTEN}
+ABOUT_MESSAGES = set(ChangeKind) - ABOUT_OTHERS - NOT_IN_THE_QUEUE
 OUTSIDE = "[*]"
 
 Edge = tuple[str, str, str]
@@ -67,8 +67,8 @@ class Life:
         def spied(change: Change) -> None:
             before = self.state
             apply(change)
-            if change.verb in ABOUT_MESSAGES:
-                self.edges.add((before, change.verb.name.lower(), self.state))
+            if change.kind in ABOUT_MESSAGES:
+                self.edges.add((before, change.kind.name.lower(), self.state))
 
         self.shard.state.apply = spied
 
@@ -85,8 +85,8 @@ class Life:
     def arrive(self, *headers: tuple[str, bytes]) -> None:
         self.shard.arrive("t", 0, [Record(*headers)], Step())
 
-    def settle(self, verb: Asked, delay_ms: int = 0) -> None:
-        self.shard.settle(verb, "s", [Claim("t", 0, 0, 0)], self.now_ms, Step(), delay_ms)
+    def settle(self, kind: Asked, delay_ms: int = 0) -> None:
+        self.shard.settle(kind, "s", [Claim("t", 0, 0, 0)], self.now_ms, Step(), delay_ms)
 
     def wait(self) -> None:
         due_ms = self.shard.next_due_ms()
@@ -179,12 +179,12 @@ def _lines() -> Iterator[str]:
     edges = set().union(*map(explored, QUEUES))
     order = [OUTSIDE, "scheduled", "available", "leased", "delayed", "sent", "transferring", "unconfirmed"]
     joined: dict[tuple[str, str], set[str]] = {}
-    for before, verb, after in edges:
+    for before, kind, after in edges:
         if (before, after) != (OUTSIDE, OUTSIDE):
-            joined.setdefault((before, after), set()).add(verb)
+            joined.setdefault((before, after), set()).add(kind)
     yield "stateDiagram-v2"
-    for (before, after), verbs in sorted(joined.items(), key=lambda item: [order.index(end) for end in item[0]]):
-        yield f"    {before} --> {after}: {', '.join(sorted(verbs, key=lambda verb: Verb[verb.upper()]))}"
+    for (before, after), kinds in sorted(joined.items(), key=lambda item: [order.index(end) for end in item[0]]):
+        yield f"    {before} --> {after}: {', '.join(sorted(kinds, key=lambda kind: ChangeKind[kind.upper()]))}"
 
 
 @pytest.mark.feature("Q5", "Q6", "Q8")
@@ -196,8 +196,8 @@ def test_the_documented_diagram_is_what_the_shard_does() -> None:
 
 
 def test_every_verb_about_messages_is_in_the_diagram() -> None:
-    shown = {verb for line in diagram() for verb in line.partition(": ")[2].split(", ")}
-    assert {verb.name.lower() for verb in ABOUT_MESSAGES} == shown - {""}
+    shown = {kind for line in diagram() for kind in line.partition(": ")[2].split(", ")}
+    assert {kind.name.lower() for kind in ABOUT_MESSAGES} == shown - {""}
 
 
 if __name__ == "__main__":

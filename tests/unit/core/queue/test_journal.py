@@ -1,4 +1,4 @@
-"""What the journal of a queue shard holds over many steps and reigns: numbers that stay, keys that go."""
+"""What the journal of a queue shard holds over many steps and epochs: numbers that stay, keys that go."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from lapse.core.lifetime import Expiration
 from lapse.core.queue import journal as journals
 from lapse.core.queue import segment as segments
-from lapse.core.queue.change import Verb
+from lapse.core.queue.change import ChangeKind
 from lapse.core.queue.journal import QueueJournal, restore
 from lapse.core.queue.segment import State
 from lapse.core.queue.settings import QueueSettings
@@ -24,8 +24,8 @@ VERBS = (
 
 @pytest.mark.feature("Q16")
 def test_numbers_that_changelogs_hold_never_change() -> None:
-    assert [verb.name for verb in Verb][:19] == VERBS.split()
-    assert [verb.value for verb in Verb][:19] == list(range(1, 20))
+    assert [kind.name for kind in ChangeKind][:19] == VERBS.split()
+    assert [kind.value for kind in ChangeKind][:19] == list(range(1, 20))
     states = "GONE AVAILABLE LEASED DELAYED SENT EXPIRED"
     assert [state.name for state in State][:6] == states.split()
     assert [state.value for state in State][:6] == list(range(6))
@@ -34,7 +34,7 @@ def test_numbers_that_changelogs_hold_never_change() -> None:
 
 
 @pytest.mark.feature("Q16")
-def test_what_a_new_reign_inherits_is_moved_under_its_epoch_and_the_old_keys_go() -> None:
+def test_what_a_new_epoch_inherits_is_moved_under_its_epoch_and_the_old_keys_go() -> None:
     with small(size=3, ring=4):
         one = World(QUEUE)
         for _ in range(10):
@@ -123,7 +123,7 @@ def test_dying_messages_keep_their_order_over_a_crash() -> None:
         one.commit()
         one.crash()
         assert [bookmark[2] for bookmark in one.peek()] == [0, 1, 2]
-        assert list(one.shard.state.dying) == [(0, 0), (0, 1), (0, 2)]
+        assert list(one.shard.state.pending) == [(0, 0), (0, 1), (0, 2)]
 
 
 @pytest.mark.feature("Q16", "X7")

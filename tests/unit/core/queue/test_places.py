@@ -10,7 +10,7 @@ from lapse.core.queue.change import joined
 from lapse.core.queue.journal import QueueJournal, restore
 from lapse.core.queue.places import pack, size_of, unpack
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings
-from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 
@@ -47,7 +47,7 @@ def test_a_range_of_which_every_other_message_is_settled_takes_a_bit_for_each_in
         shard.deliver(1_000, step)
         log.update(journal.encode(step))
     step = Step()
-    outcomes = shard.settle(Verb.ACKNOWLEDGE, "inky", [Claim("orders", 0, 0, count - 1)], 1_001, step)
+    outcomes = shard.settle(SettleAction.ACKNOWLEDGE, "inky", [Claim("orders", 0, 0, count - 1)], 1_001, step)
     assert len(outcomes) == count, "settled, not_holder, settled, …"
     items = journal.encode(step)
     assert sum(len(key) + len(value or b"") for key, value in items) < count // 8 + 100 * (count // 4_096 + 2)

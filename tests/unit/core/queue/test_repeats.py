@@ -58,7 +58,7 @@ class Queue:
         self.shard.arrive(topic, 0, records, step)
         if step.changes or step.removals:
             self.write(self.journal.encode(step))
-        told = [one.messages.offsets.tolist() for one in step.happenings if one.messages and one.kind == "repeated"]
+        told = [one.messages.offsets.tolist() for one in step.events if one.messages and one.kind == "repeated"]
         return [offset - first for offsets in told for offset in offsets]
 
     def restart(self) -> None:

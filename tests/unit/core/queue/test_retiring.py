@@ -8,12 +8,12 @@ from lapse.core.agreement import GRACE_MS
 from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.journal import QueueJournal, restore
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.transfer import HandOver
 from lapse.core.reason import Reason
-from lapse.core.retirement import Asker, Phase, Saying
+from lapse.core.retirement import Asker, Phase, ShardMessageKind
 from unit.core.queue.world import converse, published
 
 MINUTE_MS = 60_000
@@ -66,8 +66,8 @@ class Temporary:
         step = Step()
         while self.shard.next_due_ms() <= now_ms:
             self.shard.advance(now_ms, step)
-            while step.words:
-                self.shard.agreement.hear(step.words.pop(0), now_ms, step)
+            while step.shard_messages:
+                self.shard.agreement.receive(step.shard_messages.pop(0), now_ms, step)
         return self.commit(step)
 
     def use(self, work) -> None:
@@ -96,10 +96,10 @@ def test_a_queue_that_nobody_uses_ends_at_the_millisecond() -> None:
     assert not queue.ended
     step = queue.at(T0 + IDLE_MS)
     assert queue.ended
-    assert [(one.kind, one.detail) for one in step.happenings] == [("deleted", "idle for 300 s")]
-    assert not queue.shard.agreement.laid_down, "it answers for a while"
+    assert [(one.kind, one.detail) for one in step.events] == [("deleted", "idle for 300 s")]
+    assert not queue.shard.agreement.stopped, "it answers for a while"
     queue.at(queue.now_ms + GRACE_MS)
-    assert queue.shard.agreement.laid_down
+    assert queue.shard.agreement.stopped
     assert queue.shard.next_due_ms() == NEVER
 
 
@@ -125,7 +125,9 @@ def test_what_is_left_leaves_as_auto_deleted_with_letters_if_asked_for(asked: bo
         lambda queue: queue.use(lambda step: None),  # a peek, a depth, a heartbeat of nobody: it changes nothing
         lambda queue: queue.use(lambda step: queue.shard.pause(queue.now_ms, step)),
         lambda queue: queue.use(
-            lambda step: queue.shard.settle(Verb.ACKNOWLEDGE, "stranger", [Claim("temp", 0, 0, 0)], queue.now_ms, step)
+            lambda step: queue.shard.settle(
+                SettleAction.ACKNOWLEDGE, "stranger", [Claim("temp", 0, 0, 0)], queue.now_ms, step
+            )
         ),
     ],
 )
@@ -188,7 +190,7 @@ def test_a_delayed_message_keeps_the_queue_and_coming_back_is_use() -> None:
     queue.publish(0)
     queue.use(lambda step: queue.shard.deliver(queue.now_ms, step))
     claims, delay_ms = [Claim("temp", 0, 0, 0)], 3 * IDLE_MS
-    queue.use(lambda step: queue.shard.settle(Verb.CANCEL, "s", claims, queue.now_ms, step, delay_ms))
+    queue.use(lambda step: queue.shard.settle(SettleAction.CANCEL, "s", claims, queue.now_ms, step, delay_ms))
     queue.use(lambda step: queue.shard.unsubscribe("s", queue.now_ms, step))
     queue.at(T0 + 3 * IDLE_MS - 1)
     assert not queue.ended
@@ -205,7 +207,9 @@ def test_a_lease_that_was_settled_long_before_its_end_does_not_keep_the_queue() 
     queue.subscribe()
     queue.publish(0)
     queue.use(lambda step: queue.shard.deliver(queue.now_ms, step))
-    queue.use(lambda step: queue.shard.settle(Verb.ACKNOWLEDGE, "s", [Claim("temp", 0, 0, 0)], queue.now_ms, step))
+    queue.use(
+        lambda step: queue.shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("temp", 0, 0, 0)], queue.now_ms, step)
+    )
     queue.use(lambda step: queue.shard.unsubscribe("s", queue.now_ms, step))
     queue.at(T0 + IDLE_MS)
     assert queue.ended
@@ -339,37 +343,37 @@ def test_a_shard_that_is_not_idle_says_since_when_and_with_a_subscription_it_is_
     if subscribed:
         shards[1].subscribe("s", "c", 1, 2 * IDLE_MS, "", used_ms, Step())
     shards[0].advance(now_ms, step)
-    while step.words:
-        word = step.words.pop(0)
-        shards[word.to].agreement.hear(word, now_ms, step)
+    while step.shard_messages:
+        message = step.shard_messages.pop(0)
+        shards[message.to].agreement.receive(message, now_ms, step)
     assert not shards[0].agreement.retired
     assert shards[0].next_due_ms() == (now_ms if subscribed else used_ms) + IDLE_MS
 
 
 @pytest.mark.feature("C4", "Q16")
-def test_a_pledge_survives_and_keeps_everything_out() -> None:
+def test_being_prepared_survives_and_keeps_everything_out() -> None:
     shard = QueueShard(settings(partition=1, shards=2))
     journal = QueueJournal(shard.state, 1)
     log = dict(journal.begin())
     first = QueueShard(settings(partition=0, shards=2))
     asking = Step()
     assert first.agreement.delete(Asker("c"), False, T0, asking) == ""
-    (ask,) = [word for word in asking.words if word.to == 1]
+    (ask,) = [message for message in asking.shard_messages if message.to == 1]
     step = Step()
-    shard.agreement.hear(ask, T0, step)
-    (check,) = step.words
+    shard.agreement.receive(ask, T0, step)
+    (check,) = step.shard_messages
     assert shard.agreement.checking
-    shard.agreement.hear(check, T0, step)
-    assert (step.words[1].saying, step.words[1].report.willing) == (Saying.REPORT, True)
+    shard.agreement.receive(check, T0, step)
+    assert (step.shard_messages[1].kind, step.shard_messages[1].report.willing) == (ShardMessageKind.REPORT, True)
     log.update(journal.encode(step))
     again = QueueShard(settings(partition=1, shards=2), restore((k, v) for k, v in log.items() if v is not None).state)
-    assert again.state.ending.retirement.phase is Phase.PLEDGED
+    assert again.state.ending.retirement.phase is Phase.PREPARED
     assert again.room() == 0
     again.subscribe("s", "c", 1, MINUTE_MS, "", T0, Step())
     assert not again.deliver(T0, Step())
     # The first shard says no after all: what came meanwhile is taken in.
-    released = ask.__class__(saying=Saying.RELEASED, id=ask.id, speaker=0, to=1)
-    again.agreement.hear(released, T0, Step())
+    released = ask.__class__(kind=ShardMessageKind.RELEASED, id=ask.id, sender=0, to=1)
+    again.agreement.receive(released, T0, Step())
     assert again.room() > 0
 
 

@@ -5,7 +5,7 @@ import pytest
 from lapse.core.expression import compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import NO_TRAITS, TraitReader
 from lapse.core.reason import Reason
@@ -94,9 +94,7 @@ def test_a_new_subscription_is_told_and_one_with_new_options_is_not() -> None:
     for client, asked, gets in (("first", 9, 5), ("second", 3, 3)):
         known = one.shard.subscribe("inky", client, asked, MINUTE_MS, "", one.now_ms, step)
         assert (known.id, known.client, known.max_backlog) == ("inky", client, gets)
-    assert [(told.kind, told.subscription, told.detail) for told in step.happenings] == [
-        ("subscribed", "inky", "first")
-    ]
+    assert [(told.kind, told.subscription, told.detail) for told in step.events] == [("subscribed", "inky", "first")]
 
 
 @pytest.mark.feature("Q7")
@@ -334,7 +332,7 @@ def test_messages_that_are_scheduled_together_are_told_in_one_event() -> None:
     one.publish("orders")
     step = one._open()
     one.shard.arrive("orders", 0, one.topics["orders", 0], step)
-    (told,) = [event for event in step.happenings if event.kind == "scheduled"]
+    (told,) = [event for event in step.events if event.kind == "scheduled"]
     assert list(told.messages.ranges()) == [(0, 2)]
 
 
@@ -390,7 +388,7 @@ def test_a_returned_lease_is_told_with_whose_it_was() -> None:
     one.deliver()
     step = one._open()
     one.shard.advance(one.now_ms + 100, step)
-    returned = [event for event in step.happenings if event.kind == "lease_returned"]
+    returned = [event for event in step.events if event.kind == "lease_returned"]
     told = {event.subscription: list(event.messages.ranges()) for event in returned}
     assert told == {"inky": [(0, 0)], "blinky": [(1, 1)]}
 
@@ -483,10 +481,10 @@ def test_the_fencing_token_grows_for_as_long_as_a_message_fails() -> None:
     assert one.settle("cancel", "inky", at(0, token=65_536)) == ["settled"]
 
 
-# Settlement (Q8, C13 to C18): every verb, state, holder, token and mode
+# Settlement (Q8, C13 to C18): every action, state, holder, token and mode
 
 STATES = ("available", "delayed", "mine", "another's", "settled", "expired", "late", "scheduled", "unknown")
-VERBS = ("acknowledge", "cancel", "expire", "renew")
+ACTIONS = ("acknowledge", "cancel", "expire", "renew")
 
 
 def standing(state: str, leasing: Leasing) -> World:
@@ -513,34 +511,34 @@ def standing(state: str, leasing: Leasing) -> World:
     return one
 
 
-def expected_result(verb: str, state: str, stale: bool, strict: bool) -> str:
+def expected_result(action: str, state: str, stale: bool, strict: bool) -> str:
     fixed = {
         "settled": "already_settled",
         "expired": "time_limit",
         "late": "time_limit",
-        "scheduled": "settled" if verb == "cancel" else "scheduled",
+        "scheduled": "settled" if action == "cancel" else "scheduled",
         "unknown": "unknown",
     }
     if state in fixed:
         return fixed[state]
     if state in ("available", "delayed"):
-        if strict or verb in ("cancel", "renew"):
+        if strict or action in ("cancel", "renew"):
             return "not_leased"
-        return "stale" if stale and verb == "expire" else "settled"
-    if state == "another's" and (strict or verb == "renew"):
+        return "stale" if stale and action == "expire" else "settled"
+    if state == "another's" and (strict or action == "renew"):
         return "not_holder"
-    return "stale" if stale and (strict or verb != "acknowledge") else "settled"
+    return "stale" if stale and (strict or action != "acknowledge") else "settled"
 
 
 @pytest.mark.feature("Q8", "C13", "C14", "C15", "C16", "C17")
 @pytest.mark.parametrize("leasing", Leasing)
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("token", [None, 1, 2])
-def test_every_verb_on_every_state(verb: str, state: str, token: int | None, leasing: Leasing) -> None:
+def test_every_verb_on_every_state(action: str, state: str, token: int | None, leasing: Leasing) -> None:
     one = standing(state, leasing)
-    assert one.settle(verb, "inky", at(0, token=token)) == [
-        expected_result(verb, state, token == 1, leasing is Leasing.STRICT)
+    assert one.settle(action, "inky", at(0, token=token)) == [
+        expected_result(action, state, token == 1, leasing is Leasing.STRICT)
     ]
 
 
@@ -572,12 +570,12 @@ def test_of_a_bookmark_that_is_named_twice_the_first_counts() -> None:
 
 
 @pytest.mark.feature("C16", "C13")
-@pytest.mark.parametrize("verb", ["cancel", "expire", "renew"])
-def test_it_counts_too_if_it_is_stale_and_the_second_one_is_not(verb: str) -> None:
+@pytest.mark.parametrize("action", ["cancel", "expire", "renew"])
+def test_it_counts_too_if_it_is_stale_and_the_second_one_is_not(action: str) -> None:
     one = with_messages(4)
     one.subscribe("inky", 4)
     one.deliver()
-    answers = one.settle(verb, "inky", at(1, 2, token=9), at(0, 3, token=1), at(2))
+    answers = one.settle(action, "inky", at(1, 2, token=9), at(0, 3, token=1), at(2))
     assert answers == ["stale", "stale", "settled", "stale", "stale", "settled", "stale"]
 
 
@@ -595,8 +593,8 @@ def test_acknowledgments_that_follow_one_another_are_told_in_one_event() -> None
     one, step = with_messages(3), Step()
     one.subscribe("inky", 3)
     one.deliver()
-    one.shard.settle(Verb.ACKNOWLEDGE, "inky", [at(0), at(1), at(2)], one.now_ms, step)
-    assert [(told.kind, told.messages.offsets.tolist()) for told in step.happenings] == [("acknowledged", [0, 1, 2])]
+    one.shard.settle(SettleAction.ACKNOWLEDGE, "inky", [at(0), at(1), at(2)], one.now_ms, step)
+    assert [(told.kind, told.messages.offsets.tolist()) for told in step.events] == [("acknowledged", [0, 1, 2])]
 
 
 @pytest.mark.feature("Q8", "Q3")
@@ -618,7 +616,7 @@ def test_one_claim_over_segments_that_it_empties_on_the_way() -> None:
     one.shard.subscribe("inky", "", 20_000, 1 << 40, "", 1_000, one.step)
     while one.shard.deliver(1_000, one.step):
         pass
-    outcomes = one.shard.settle(Verb.ACKNOWLEDGE, "inky", [at(0, 10_001)], 1_000, one.step)
+    outcomes = one.shard.settle(SettleAction.ACKNOWLEDGE, "inky", [at(0, 10_001)], 1_000, one.step)
     assert sum(o.last - o.first + 1 for o in outcomes if o.result == "settled") == 10_000
     assert [(o.first, o.last) for o in outcomes if o.result == "unknown"] == [(10_000, 10_001)]
     assert one.shard.state.subscriptions["inky"].outstanding == 0
@@ -671,16 +669,16 @@ def test_pause_is_durable_and_holds_back_deliveries_only() -> None:
 
 
 @pytest.mark.feature("Q6", "C18")
-@pytest.mark.parametrize("verb", ["acknowledge", "cancel", "expire"])
-def test_at_most_once_any_settlement_frees_the_place_only(verb: str) -> None:
+@pytest.mark.parametrize("action", ["acknowledge", "cancel", "expire"])
+def test_at_most_once_any_settlement_frees_the_place_only(action: str) -> None:
     one = with_messages(2, semantics=Semantics.AT_MOST_ONCE, fairness=Fairness.ROUND_ROBIN, max_cancels=1)
     one.subscribe("inky")
     assert got(one.deliver(), "inky") == [0]
     assert one.deliver() == {}
-    assert one.settle(verb, "inky", at(0)) == ["settled"]
+    assert one.settle(action, "inky", at(0)) == ["settled"]
     assert one._last_gone == []
     assert got(one.deliver(), "inky") == [1]
-    assert one.settle(verb, "inky", at(0)) == ["already_settled"]
+    assert one.settle(action, "inky", at(0)) == ["already_settled"]
 
 
 @pytest.mark.feature("Q6")

@@ -28,7 +28,7 @@ TOPICS = st.sampled_from(["orders", "direct"])
 WAITS = st.sampled_from([0, 1, 49, 50, 51, 99, 100, 101, 150, 400])
 LIFETIMES = st.sampled_from([None, None, 0, 1, 50, 100, 150, 2**63 - 2])
 INSTANTS = st.sampled_from([None, None, None, -500, 0, 1, 50, 100, 300])
-VERBS = st.sampled_from(["acknowledge", "cancel", "expire", "renew"])
+ACTIONS = st.sampled_from(["acknowledge", "cancel", "expire", "renew"])
 CLAIMS = st.lists(
     st.builds(
         lambda topic, first, length, token, epoch: Claim(topic, 0, first, first + length, token, epoch),
@@ -211,40 +211,44 @@ class ShardMachine(RuleBasedStateMachine):
         if due_ms < self.world.now_ms + 10_000_000:
             self.world.advance(max(0, due_ms - early_ms - self.world.now_ms))
 
-    @rule(verb=VERBS, name=NAMES | st.just("stranger"), claims=CLAIMS, delay_ms=st.sampled_from([0, 0, 50, 2**63 - 1]))
-    def settle(self, verb, name, claims, delay_ms) -> None:
+    @rule(
+        action=ACTIONS, name=NAMES | st.just("stranger"), claims=CLAIMS, delay_ms=st.sampled_from([0, 0, 50, 2**63 - 1])
+    )
+    def settle(self, action, name, claims, delay_ms) -> None:
         delay_ms = min(delay_ms, 2**63 - 1 - self.world.now_ms)
-        self.world.settle(verb, name, *claims, delay_ms=delay_ms if verb == "cancel" else 0)
+        self.world.settle(action, name, *claims, delay_ms=delay_ms if action == "cancel" else 0)
 
     @rule(
-        verb=st.sampled_from(["acknowledge", "cancel", "expire", "renew"]),
+        action=st.sampled_from(["acknowledge", "cancel", "expire", "renew"]),
         name=NAMES | st.just("stranger"),
         claims=CLAIMS,
-        restriction=st.sampled_from([text for text in FILTERS if text]),
+        row_filter=st.sampled_from([text for text in FILTERS if text]),
     )
-    def settle_restricted(self, verb, name, claims, restriction) -> None:
+    def settle_filtered(self, action, name, claims, row_filter) -> None:
         """A user who may not see every message settles (X4)."""
-        self.world.settle(verb, name, *claims, restriction=restriction)
+        self.world.settle(action, name, *claims, row_filter=row_filter)
 
-    @rule(verb=VERBS, which=st.integers(0, 30), stale=st.booleans(), lease_ms=st.sampled_from([None, 1, 250, 10_000]))
-    def settle_own(self, verb, which, stale, lease_ms) -> None:
+    @rule(
+        action=ACTIONS, which=st.integers(0, 30), stale=st.booleans(), lease_ms=st.sampled_from([None, 1, 250, 10_000])
+    )
+    def settle_own(self, action, which, stale, lease_ms) -> None:
         held = self.world.oracle.in_state("leased", "sent")
         if held:
             message = held[which % len(held)]
             topic, partition, offset = message.bookmark
             epoch = None if which % 3 == 0 else self.world.epoch - which % 2
             claim = Claim(topic, partition, offset, offset, message.deliveries - stale, epoch)
-            self.world.settle(verb, message.holder, claim, lease_ms=lease_ms if verb == "renew" else None)
+            self.world.settle(action, message.holder, claim, lease_ms=lease_ms if action == "renew" else None)
 
-    @rule(verb=VERBS, which=st.integers(0, 30))
-    def begin_to_settle(self, verb, which) -> None:
+    @rule(action=ACTIONS, which=st.integers(0, 30))
+    def begin_to_settle(self, action, which) -> None:
         """A client writes a settlement, with what it knows then; when the shard reads it is another matter."""
         held = self.world.oracle.in_state("leased", "sent")
         if held:
             message = held[which % len(held)]
             topic, partition, offset = message.bookmark
             claim = Claim(topic, partition, offset, offset, message.deliveries)
-            self.on_their_way.append((verb, message.holder, claim))
+            self.on_their_way.append((action, message.holder, claim))
 
     @precondition(lambda self: self.on_their_way)
     @rule(which=st.integers(0, 30), again=st.booleans())
@@ -274,9 +278,9 @@ class ShardMachine(RuleBasedStateMachine):
         if really:
             self.world.purge(leased, text)
 
-    @rule(verb=VERBS, name=NAMES | st.just("stranger"), text=st.sampled_from([text for text in FILTERS if text]))
-    def settle_by_filter(self, verb, name, text) -> None:
-        self.world.settle_by_filter(verb, name, text)
+    @rule(action=ACTIONS, name=NAMES | st.just("stranger"), text=st.sampled_from([text for text in FILTERS if text]))
+    def settle_by_filter(self, action, name, text) -> None:
+        self.world.settle_by_filter(action, name, text)
 
     @rule(text=TEXTS, skip=st.integers(0, 7), limit=st.integers(0, 7))
     def peek(self, text, skip, limit) -> None:
@@ -291,11 +295,11 @@ class ShardMachine(RuleBasedStateMachine):
     def refuse_letters(self, every) -> None:
         self.world.refusing = every
 
-    @precondition(lambda self: self.world.oracle.dying)
+    @precondition(lambda self: self.world.oracle.pending)
     @rule(which=st.integers(0, 30))
-    def bury(self, which) -> None:
-        dying = list(self.world.oracle.dying)
-        self.world.bury(dying[which % len(dying)])
+    def letter_written(self, which) -> None:
+        dying = list(self.world.oracle.pending)
+        self.world.letter_written(dying[which % len(dying)])
 
     @rule(topic=TOPICS, begin_offset=st.integers(0, 30))
     def log_begins(self, topic, begin_offset) -> None:

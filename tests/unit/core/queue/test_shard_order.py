@@ -6,7 +6,7 @@ from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import TraitReader
 from unit.core.queue.world import World, small
@@ -352,7 +352,7 @@ def test_tops_do_not_pile_up() -> None:
             one.shard.arrive("orders", 0, records, step)
             one.shard.deliver(1_000, step)
             claims = [at(int(d.messages.offsets[0])) for d in step.deliveries]
-            one.shard.settle(Verb.ACKNOWLEDGE, "inky", claims, 1_000, step)
+            one.shard.settle(SettleAction.ACKNOWLEDGE, "inky", claims, 1_000, step)
             step.deliveries.clear()
         assert len(one.shard.state.index.tops._heap) < 100
         assert list(one.shard.state.index.tops.by_key()) == [0]
@@ -543,12 +543,12 @@ def test_at_most_once_a_barrier_waits_for_what_was_sent(how: str) -> None:
 
 
 @pytest.mark.feature("C86")
-@pytest.mark.parametrize("verb", ["acknowledge", "expire"])
-def test_only_its_own_bookmark_takes_a_barrier_that_waits(verb: str) -> None:
+@pytest.mark.parametrize("action", ["acknowledge", "expire"])
+def test_only_its_own_bookmark_takes_a_barrier_that_waits(action: str) -> None:
     one = world({}, STOP, {}, {}, STOP, traits=BARRIER, leasing=Leasing.SUBLET)
-    assert one.settle(verb, "inky", at(1, 2)) == ["not_leased", "settled"]
-    assert one.settle(verb, "inky", at(3), at(4, 4)._replace(found=True)) == ["settled", "not_leased"]
-    assert one.settle(verb, "inky", at(1)) == ["settled"]
+    assert one.settle(action, "inky", at(1, 2)) == ["not_leased", "settled"]
+    assert one.settle(action, "inky", at(3), at(4, 4)._replace(found=True)) == ["settled", "not_leased"]
+    assert one.settle(action, "inky", at(1)) == ["settled"]
 
 
 @pytest.mark.feature("C35")
@@ -756,7 +756,7 @@ def test_a_delivery_goes_by_reference_where_the_subscription_asks_for_it_but_a_b
     step = one._open()
     one.shard.subscribe("inky", "", 5, 1 << 40, "", 1_000, step, by_reference=True)
     one.shard.deliver(1_000, step)
-    one.shard.settle(Verb.ACKNOWLEDGE, "inky", [at(0)], 1_000, step)
+    one.shard.settle(SettleAction.ACKNOWLEDGE, "inky", [at(0)], 1_000, step)
     one.shard.arrive("orders", 0, [*one.topics["orders", 0], publish_only(one, STOP)], step)
     one.shard.deliver(1_000, step)
     assert [(d.by_reference, d.barrier) for d in step.deliveries] == [(True, False), (False, True)]
@@ -787,8 +787,8 @@ def test_at_most_once_under_strict_only_the_holder_frees_its_place() -> None:
     one = world({}, {}, leasing=Leasing.STRICT, **ONCE)
     one.subscribe("inky")
     one.deliver()
-    for verb in ("acknowledge", "cancel", "expire"):
-        assert one.settle(verb, "blinky", at(0)) == ["not_holder"]
+    for action in ("acknowledge", "cancel", "expire"):
+        assert one.settle(action, "blinky", at(0)) == ["not_holder"]
     assert one.deliver() == {}
     assert one.settle("acknowledge", "inky", at(0, token=7)) == ["settled"]
     assert got(one.deliver(), "inky") == [1]
@@ -815,7 +815,7 @@ def test_one_range_acknowledges_a_bounded_number_of_messages_beyond_the_target_d
     one = world({}, target_depth=1)
     shard, step = one.shard, Step()
     shard.note_end("orders", 0, 1 << 40)
-    outcomes = shard.settle(Verb.ACKNOWLEDGE, "inky", [Claim("orders", 0, 1, (1 << 40) - 1)], 1_000, step)
+    outcomes = shard.settle(SettleAction.ACKNOWLEDGE, "inky", [Claim("orders", 0, 1, (1 << 40) - 1)], 1_000, step)
     assert [(one.first, one.last, str(one.result)) for one in outcomes] == [
         (1, 10_000, "settled"),
         (10_001, (1 << 40) - 1, "unknown"),

@@ -16,7 +16,7 @@ import pytest
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.journal import QueueJournal, restore
 from lapse.core.queue.settings import Leasing, QueueSettings
-from lapse.core.queue.settlement import Claim, Result, Verb
+from lapse.core.queue.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from unit.core.queue.world import dump, published, rows, small
@@ -61,8 +61,8 @@ def commands(node: Node) -> Iterator[tuple]:
         # Under each token that was ever given out, by either subscription; of what is gone, under one.
         for token in range(1, told.deliveries + 1):
             for subscription in BACKLOGS:
-                for verb in SETTLEMENTS:
-                    yield (verb, offset, subscription, token)
+                for action in SETTLEMENTS:
+                    yield (action, offset, subscription, token)
 
 
 class Search:
@@ -146,8 +146,8 @@ class Search:
             case ("leave",):
                 left = shard.unsubscribe("blinky", now_ms, step)
                 told = [one.back() if one.holder == "blinky" else one for one in told]
-            case (verb, offset, subscription, token):
-                told[offset] = self.settle(shard, step, node, verb, offset, subscription, token)
+            case (action, offset, subscription, token):
+                told[offset] = self.settle(shard, step, node, action, offset, subscription, token)
         self.hear(step, told, now_ms)
         for name, subscriber in shard.state.subscriptions.items():
             assert 0 <= subscriber.outstanding <= BACKLOGS[name], "I6"
@@ -158,13 +158,13 @@ class Search:
     def settle(
         self, shard: QueueShard, step: Step, node: Node, asked: str, offset: int, subscription: str, token: int
     ) -> Told:
-        verb = "cancel" if asked == "delay" else asked
+        action = "cancel" if asked == "delay" else asked
         claim = Claim("orders", 0, offset, offset, token)
-        if verb == "renew":
+        if action == "renew":
             ((outcome,), until_ms) = shard.renew(subscription, [claim], node.now_ms, step)
         else:
             until_ms, delay_ms = 0, TICK_MS if asked == "delay" else 0
-            (outcome,) = shard.settle(Verb(verb), subscription, [claim], node.now_ms, step, delay_ms)
+            (outcome,) = shard.settle(SettleAction(action), subscription, [claim], node.now_ms, step, delay_ms)
         one = node.told[offset]
         current = (one.holder, one.deliveries) == (subscription, token)
         if outcome.result is not Result.SETTLED:
@@ -172,13 +172,13 @@ class Search:
             assert one.fate or not current, "a holder's settlement is refused"
             return one
         assert not one.fate, "I1: settled twice"
-        if verb != "acknowledge":
+        if action != "acknowledge":
             assert token == one.deliveries, "I4: an old token did something"
-        if self.settings.leasing is Leasing.STRICT or verb == "renew":
+        if self.settings.leasing is Leasing.STRICT or action == "renew":
             assert current, "settled by another than the holder"
-        if verb == "acknowledge":
+        if action == "acknowledge":
             return Told(1, fate="acknowledged")
-        return one._replace(leased_until_ms=until_ms) if verb == "renew" else one.back(cancels=verb == "cancel")
+        return one._replace(leased_until_ms=until_ms) if action == "renew" else one.back(cancels=action == "cancel")
 
     def hear(self, step: Step, told: list[Told], now_ms: int) -> None:
         for removal in step.removals:
@@ -200,9 +200,9 @@ class Search:
                 assert one.leased_until_ms <= now_ms, "I3"
                 assert deliveries == one.deliveries + 1 <= 2, "I4, I5"
                 told[offset] = Told(deliveries, delivery.subscription, delivery.until_ms, one.cancels)
-        for happening in step.happenings:
-            if happening.kind == "lease_returned":
-                for (_, _, offset), *_ in rows(happening.messages):
+        for event in step.events:
+            if event.kind == "lease_returned":
+                for (_, _, offset), *_ in rows(event.messages):
                     told[offset] = told[offset].back()
 
 

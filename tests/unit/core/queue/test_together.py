@@ -14,7 +14,7 @@ from lapse.core.queue.choice import Chooser
 from lapse.core.queue.fairness import Turns
 from lapse.core.queue.segment import Segment, slots_of, where_of
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim, Verb
+from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import Flag, TraitReader, Traits
@@ -70,11 +70,11 @@ def shard_of(
 
 def told(step: Step) -> list[tuple[object, ...]]:
     """What a step tells, message by message."""
-    happenings = [(one.kind, one.subscription, one.messages) for one in step.happenings]
+    events = [(one.kind, one.subscription, one.messages) for one in step.events]
     removals = [(one.reasons, one.subscription, one.messages) for one in step.removals]
     return [
         (kind, whose, int(offset), int(count))
-        for kind, whose, messages in (*happenings, *removals)
+        for kind, whose, messages in (*events, *removals)
         if messages is not None
         for offset, count in zip(messages.offsets, messages.deliveries, strict=True)
     ]
@@ -88,17 +88,17 @@ def stands(shard: QueueShard) -> tuple[object, ...]:
 
 
 @pytest.mark.feature("Q8", "C13", "C16")
-@given(PRICES, TTLS_MS, SETTINGS, CLAIMS, st.sampled_from(Verb), st.integers(0, 120))
-def test_claims_settled_together_come_out_as_one_by_one(prices, ttls_ms, settings, claims, verb, later_ms) -> None:
-    if verb is Verb.RENEW:
-        verb = Verb.ACKNOWLEDGE
+@given(PRICES, TTLS_MS, SETTINGS, CLAIMS, st.sampled_from(SettleAction), st.integers(0, 120))
+def test_claims_settled_together_come_out_as_one_by_one(prices, ttls_ms, settings, claims, action, later_ms) -> None:
+    if action is SettleAction.RENEW:
+        action = SettleAction.ACKNOWLEDGE
     with small(size=8):
         shards = [shard_of(prices, ttls_ms, **settings) for _ in range(2)]
         now_ms, steps = NOW_MS + later_ms, [Step(), Step()]
-        together = shards[0].settle(verb, "inky", claims, now_ms, steps[0])
+        together = shards[0].settle(action, "inky", claims, now_ms, steps[0])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(settling, "_follows", lambda *_: False)
-            alone = shards[1].settle(verb, "inky", claims, now_ms, steps[1])
+            alone = shards[1].settle(action, "inky", claims, now_ms, steps[1])
         assert together == alone
         assert told(steps[0]) == told(steps[1])
         assert stands(shards[0]) == stands(shards[1])
@@ -117,7 +117,7 @@ def test_the_first_by_priority_are_those_of_the_general_way(prices, ttls_ms, gon
     with small(size=5):
         shard = shard_of(prices, ttls_ms, fairness=fairness)
         for offset in gone:
-            shard.settle(Verb.EXPIRE, "inky", [Claim("orders", 0, offset, offset)], NOW_MS, Step())
+            shard.settle(SettleAction.EXPIRE, "inky", [Claim("orders", 0, offset, offset)], NOW_MS, Step())
         shard.subscribe("clyde", "clyde", most, 60_000, "", NOW_MS, Step())
         clyde = shard.state.subscriptions["clyde"]
 

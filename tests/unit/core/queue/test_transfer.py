@@ -344,7 +344,7 @@ def test_no_more_is_held_than_is_asked_for_whatever_it_is_and_all_of_it_survives
             world.hold(name, Claim("orders", 0, first, first + more), most=most)
             assert len(list(world.shard.held(name))) <= most
     held = {name: [one.offset for one in world.shard.held(name)] for name in ("t", "u")}
-    for _ in range(3):  # what the first reign journals is written anew by the second
+    for _ in range(3):  # what the first epoch journals is written anew by the second
         world.commit()
         world.crash()
         assert {name: [one.offset for one in world.shard.held(name)] for name in ("t", "u")} == held

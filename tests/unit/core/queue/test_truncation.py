@@ -91,7 +91,7 @@ def test_a_topic_that_was_created_again_begins_anew_and_its_old_bookmarks_are_st
         for _ in range(3):
             one.publish("orders")
         one.read("orders")
-        # Never delivered, so there is no first delivery to settle; with the reign even after one.
+        # Never delivered, so there is no first delivery to settle; with the epoch even after one.
         assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0, 1)) == ["stale"]
         one.deliver()
         for verb in ("acknowledge", "cancel", "expire", "renew"):

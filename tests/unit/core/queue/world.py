@@ -20,12 +20,12 @@ from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
 from lapse.core.queue import truncation
 from lapse.core.queue.journal import QueueJournal, restore
-from lapse.core.queue.label import Label
 from lapse.core.queue.segment import State
+from lapse.core.queue.segment_spill import Segments
+from lapse.core.queue.segment_summary import SegmentSummary
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, Outcome, Verb
+from lapse.core.queue.settlement import Claim, Outcome, SettleAction
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.shelf import Segments
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Queued, Step
 from lapse.core.queue.transfer import HandOver
@@ -84,11 +84,11 @@ class Log:
 
     def latest(self) -> dict[bytes, bytes]:
         """What counts: not what a lower epoch writes behind a higher one's claim. Steps stand in a ring."""
-        reign, latest = 0, dict[bytes, bytes]()
+        current, latest = 0, dict[bytes, bytes]()
         for _, epoch, key, value in self.records:
-            if epoch < reign:
+            if epoch < current:
                 continue
-            reign = epoch
+            current = epoch
             latest.pop(key, None)
             if key and value is not None:
                 latest[key] = value
@@ -110,7 +110,7 @@ class World:
 
     Args:
         settings: the queue's.
-        room: bytes of memory for segments, the others are on a shelf; None = all are in memory, or as the class says.
+        room: bytes of memory for segments, the others are spilled; None = all are in memory, or as the class says.
     """
 
     room: int | None = None
@@ -224,11 +224,14 @@ class World:
 
         self._both(tell, lambda: self.oracle.truncated(list(bookmarks), self.now_ms, handed_out))
 
-    def bury(self, bookmark: Bookmark) -> None:
+    def letter_written(self, bookmark: Bookmark) -> None:
         """The letter of a dying message is safe at last."""
         refusing, self.refusing = self.refusing, 0
         number = self.shard.state.sources.number(*bookmark[:2])
-        self._both(lambda step: self.shard.bury(number, bookmark[2], step), lambda: self.oracle.bury(bookmark))
+        self._both(
+            lambda step: self.shard.letter_written(number, bookmark[2], step),
+            lambda: self.oracle.letter_written(bookmark),
+        )
         self.refusing = refusing
 
     def _refuse(self) -> None:
@@ -241,15 +244,15 @@ class World:
                     refused[at] = "too large"
                     reasons = tuple(map(str, removal.reasons))
                     bookmark, deadline_ms, *counts = row
-                    self.oracle.keep_dying(Gone(bookmark, reasons, True, deadline_ms, removal.at_ms, *counts))
+                    self.oracle.keep_pending(Gone(bookmark, reasons, True, deadline_ms, removal.at_ms, *counts))
             if refused:
-                told, before = len(self.step.happenings), len(removal.messages)
+                told, before = len(self.step.events), len(removal.messages)
                 left = removal.messages
-                names = self.shard.keep_dying(removal, refused, self.step)
+                names = self.shard.keep_pending(removal, refused, self.step)
                 kept = [int(left.offsets[at]) for at in refused]
                 assert [offset for _, offset in names] == kept
-                (happening,) = self.step.happenings[told:]
-                assert (happening.kind, happening.messages.offsets.tolist()) == ("dying", kept)
+                (event,) = self.step.events[told:]
+                assert (event.kind, event.messages.offsets.tolist()) == ("dying", kept)
                 there = any(one is removal for one in self.step.removals)
                 assert there == (len(refused) < before)
                 assert not there or len(removal.messages) == before - len(refused)
@@ -271,8 +274,8 @@ class World:
         self.topics[topic, 0] = []
         self.lost = {bookmark for bookmark in self.lost if bookmark[0] != topic}
         self.crash()
-        for bookmark in [one for one in self.oracle.dying if one[0] == topic]:
-            self.bury(bookmark)
+        for bookmark in [one for one in self.oracle.pending if one[0] == topic]:
+            self.letter_written(bookmark)
         done, gone = False, Counter[Gone]()
         falls = iter(crashes)
         while not done:
@@ -366,31 +369,31 @@ class World:
 
     def settle(
         self,
-        verb: str,
+        action: str,
         subscription: str,
         *claims: Claim,
         delay_ms: int = 0,
         lease_ms: int | None = None,
-        restriction: str = "",
+        row_filter: str = "",
     ) -> list[str]:
         """Settle on both; the results, bookmark by bookmark in the order of the claims."""
         step, now_ms = self._open(), self.now_ms
-        if restriction:  # what he does not hold is judged beforehand, as the runtime does it
-            self.shard.matching.begin_selection(restriction)
+        if row_filter:  # what he does not hold is judged beforehand, as the runtime does it
+            self.shard.matching.begin_selection(row_filter)
             for places in self.shard.unheld(subscription, claims):
                 self._judge(places)
             for topic, partition, offsets in self.shard.unplaced(subscription, claims):
                 there = [one for one in self.topics[topic, partition] if one.offset in offsets]
-                self.shard.judge_bookmarks(restriction, [(topic, partition, one) for one in there])
+                self.shard.judge_bookmarks(row_filter, [(topic, partition, one) for one in there])
         ends = {name: records[-1].offset + 1 for name, records in self.topics.items() if records}
-        for topic, partition in self.shard.looks_ahead(claims) if verb == "acknowledge" else []:
+        for topic, partition in self.shard.looks_ahead(claims) if action == "acknowledge" else []:
             self.shard.note_end(topic, partition, ends.get((topic, partition), 0))
-        if verb == "renew":
-            outcomes, _ = self.shard.renew(subscription, claims, now_ms, step, lease_ms, restriction)
+        if action == "renew":
+            outcomes, _ = self.shard.renew(subscription, claims, now_ms, step, lease_ms, row_filter)
         else:
-            outcomes = self.shard.settle(Verb(verb), subscription, claims, now_ms, step, delay_ms, restriction)
-        if restriction:
-            self.shard.matching.end_selection(restriction)
+            outcomes = self.shard.settle(SettleAction(action), subscription, claims, now_ms, step, delay_ms, row_filter)
+        if row_filter:
+            self.shard.matching.end_selection(row_filter)
         named = [
             (
                 (claim.topic, claim.partition, offset),
@@ -403,7 +406,7 @@ class World:
         ]
         bodies = {(*name, one.offset): one.body for name, records in self.topics.items() for one in records}
         expected = self.oracle.settle(
-            verb, subscription, named, now_ms, delay_ms, lease_ms, ends, (restriction, bodies) if restriction else None
+            action, subscription, named, now_ms, delay_ms, lease_ms, ends, (row_filter, bodies) if row_filter else None
         )
         actual = [
             ((one.topic, one.partition, offset), str(one.result))
@@ -419,12 +422,12 @@ class World:
         self.check()
         return [result for _, result in actual]
 
-    def settle_by_filter(self, verb: str, subscription: str, text: str, **options: int) -> list[str]:
+    def settle_by_filter(self, action: str, subscription: str, text: str, **options: int) -> list[str]:
         with self.selection(text):
             claims = self.shard.selected(text)
             named = [(c.topic, c.partition, offset) for c in claims for offset in range(c.first, c.last + 1)]
             assert named == self.oracle.selected(text)
-            return self.settle(verb, subscription, *claims, **options)
+            return self.settle(action, subscription, *claims, **options)
 
     # Handing over to, and taking over from, another deployment (Q17)
 
@@ -561,11 +564,11 @@ class World:
         assert dict(verdict.counts) == {
             **{name: len(oracle.in_state(name)) for name in ("leased", "available", "delayed")},
             "scheduled": sum(m.state == "scheduled" for m in oracle.scheduled()),
-            "dying": len(oracle.dying),
+            "dying": len(oracle.pending),
             **{name: count for name, count in under_way.items() if count},
         }
         unfinished = any(under_way.values())  # not even force takes that along (C77)
-        assert bool(verdict.error) is (unfinished or (bool(there or oracle.dying) and not force))
+        assert bool(verdict.error) is (unfinished or (bool(there or oracle.pending) and not force))
         assert ("Unfinished is transfer" in verdict.error) is unfinished
         if verdict.error:
             assert all(f"{count} by {name} (client) until" in verdict.error for name, count in leased.items())
@@ -605,7 +608,7 @@ class World:
         return restored.state, QueueJournal(restored.state, self.epoch, restored)
 
     def zombie(self, by_ms: int, leave_all: bool) -> None:
-        """An owner that was stalled wakes up and writes on, for it does not know that its reign is over."""
+        """An owner that was stalled wakes up and writes on, for it does not know that its current is over."""
         if self.stalled is None:
             return
         epoch, shard, journal, step = self.stalled
@@ -658,7 +661,7 @@ class World:
         assert Counter(gone) == Counter(self._last_gone)
         told = [
             Told(one.kind, bookmark, one.subscription)
-            for one in step.happenings[self._heard :]
+            for one in step.events[self._heard :]
             if one.messages and one.kind in EVENTS
             for bookmark, *_ in rows(one.messages)
         ]
@@ -669,7 +672,7 @@ class World:
     def _clear(self) -> None:
         self.step.deliveries.clear()
         self.step.removals.clear()
-        self._heard = len(self.step.happenings)
+        self._heard = len(self.step.events)
         self.oracle.deliveries, self.oracle.removals, self.oracle.events = [], [], []
 
     def check(self) -> None:
@@ -681,9 +684,9 @@ class World:
             assert state.segments._loaded.keys() <= state.segments._used.keys() | state.segments._weights.keys()
             assert not state.segments._loaded.keys() & state.segments._seen.keys()
             assert state.segments._weight == sum(state.segments._weights.values())
-            for index, label in state.segments._labels.items():
+            for index, summary in state.segments._summaries.items():
                 segment = state.segments.look(index)
-                assert Label.of(segment) == label
+                assert SegmentSummary.of(segment) == summary
                 assert segment.encode() == bytes(state.segments.encoded(index))
         for index in sorted(state.segments):
             segment = state.segments.look(index)
@@ -764,10 +767,10 @@ class World:
                 one.deliveries,
                 one.cancels,
             )
-            for (number, offset), one in state.dying.items()
+            for (number, offset), one in state.pending.items()
         } == {
             bookmark: (gone.reasons, gone.deadline_ms, gone.at_ms, gone.deliveries, gone.cancels)
-            for bookmark, gone in oracle.dying.items()
+            for bookmark, gone in oracle.pending.items()
         }
         there = oracle.in_state(*STATES.values())
         first = state.first_held()
@@ -784,8 +787,8 @@ def converse(shard: QueueShard, now_ms: int, begin: Callable[[Step], object]) ->
     """Do something that makes a shard talk to itself, and hear it out; what all of that caused."""
     step = Step()
     begin(step)
-    while step.words:
-        shard.agreement.hear(step.words.pop(0), now_ms, step)
+    while step.shard_messages:
+        shard.agreement.receive(step.shard_messages.pop(0), now_ms, step)
     return step
 
 
@@ -877,14 +880,14 @@ def dump(state: QueueState) -> bytes:
     """Everything that a shard's future depends on, in one form, but for when subscriptions were heard of."""
     parts: list[object] = [
         state.next_place,
-        state.roll.next_number,
+        state.subscription_table.next_number,
         state.paused,
         [(source.topic, source.partition, source.next_offset) for source in state.sources],
         sorted(state.scheduled.items()),
         sorted(state.remembered),
         sorted(state.ending.entries()),
         sorted(state.repeats.chunks.items()),
-        sorted(state.dying.items()),
+        sorted(state.pending.items()),
         sorted((one.id, one.number, one.target, one.confirmed) for one in state.transfers),
         [
             (s.id, s.number, s.client, s.max_backlog, s.heartbeat_timeout_ms, s.filter, s.by_reference, s.outstanding)

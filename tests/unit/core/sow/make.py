@@ -10,11 +10,21 @@ from typing import Any
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.reason import Reason
 from lapse.core.sow import journal
-from lapse.core.sow.output import Departure, Expelled, Expiries, Happening, Kind, Message, OutOfFocus, Removal, Step
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
+from lapse.core.sow.step import (
+    ExpiryBatch,
+    Kind,
+    Message,
+    OutOfFocus,
+    OutOfFocusBatch,
+    Removal,
+    ShardEvent,
+    ShardEventKind,
+    Step,
+)
 from lapse.protocol.command import Command
 
 T = 1_700_000_000_000
@@ -39,18 +49,23 @@ def shard_of(default_ms: int | None = None, model: str = "override", *, enabled:
     return SowShard(SowSettings(name="orders", expiration=expiration(default_ms, model, enabled=enabled), **more))
 
 
-def departures_of(some: Departure | Expiries, shard: SowShard) -> list[Departure]:
-    if isinstance(some, Departure):
+def events_of(some: ShardEvent | ExpiryBatch, shard: SowShard) -> list[ShardEvent]:
+    if isinstance(some, ShardEvent):
         return [some]
     return [
-        Departure(
-            Happening.EXPIRED, some.at_ms, shard.state.place(source, offset), key, deadline_ms, (Reason.TIME_LIMIT,)
+        ShardEvent(
+            ShardEventKind.EXPIRED,
+            some.at_ms,
+            shard.state.place(source, offset),
+            key,
+            deadline_ms,
+            (Reason.TIME_LIMIT,),
         )
         for key, source, offset, deadline_ms in some.records
     ]
 
 
-def messages_of(some: Message | Expelled, shard: SowShard) -> list[Message]:
+def messages_of(some: Message | OutOfFocusBatch, shard: SowShard) -> list[Message]:
     if isinstance(some, Message):
         return [some]
     views = [shard.state.view(b"r" + key, entry) for key, entry in some.records]
@@ -95,13 +110,13 @@ class Desk:
         record = Arrived(offset, T + at, key.encode() if isinstance(key, str) else key, value, pairs)
         return self.step(lambda step: self.shard.arrive(topic, partition, [record], step))
 
-    def ask(self, command: str, at: int, *, restriction: str | None = None, timely: bool = True, **fields: Any) -> Step:
+    def ask(self, command: str, at: int, *, row_filter: str | None = None, timely: bool = True, **fields: Any) -> Step:
         """Send a command; `timely` = the timers due by then have acted."""
         fields.setdefault("id", "c")
         step = Step()
         while timely and self.shard.advance(T + at, step):
             pass
-        self.shard.command(Command(command=command, **fields), T + at, step, restriction)
+        self.shard.command(Command(command=command, **fields), T + at, step, row_filter)
         for deletion, answered in step.deletions:
             while not deletion.finished:
                 self.shard.go_on(deletion, answered, step)
@@ -122,7 +137,7 @@ class Desk:
         for query in step.queries:
             while not query.finished:
                 pulled = self.pull(query, at)
-                step.replies += pulled.replies
+                step.answers += pulled.answers
                 messages += pulled.messages
         return messages
 
@@ -140,7 +155,7 @@ class Desk:
 
     def keep(self, step: Step) -> Step:
         """Journal a step; what it tells of many records at once is told of each."""
-        step.departures[:] = [one for some in step.departures for one in departures_of(some, self.shard)]
+        step.events[:] = [one for some in step.events for one in events_of(some, self.shard)]
         step.messages[:] = [one for some in step.messages for one in messages_of(some, self.shard)]
         for name, value in step.changes.items():
             if value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lapse.core.sow.output import Kind, Message
+from lapse.core.sow.step import Kind, Message
 from unit.core.sow.oracle import merged
 
 

@@ -55,10 +55,10 @@ class Oracle:
     ceiling: bool = False
     rows: dict[bytes, Row] = field(default_factory=dict)
     planned: list[Planned] = field(default_factory=list)
-    buried: dict[bytes, tuple[int, int, str, int, int]] = field(default_factory=dict)
+    retained: dict[bytes, tuple[int, int, str, int, int]] = field(default_factory=dict)
     """Stamp, partition, topic, offset of what deleted the key, and until when that is remembered."""
     left: list[tuple[str, bytes, str]] = field(default_factory=list)
-    """Happening, key, reason: in order per key."""
+    """ShardEventKind, key, reason: in order per key."""
 
     def deadline(self, start: int, ttl: int | None, absolute: int | None) -> int:
         cap = start + self.default if self.ceiling and self.default is not None else FOREVER
@@ -90,7 +90,7 @@ class Oracle:
             else:
                 self.carry_out(first[4])
         if key is None:
-            self.buried = {name: grave for name, grave in self.buried.items() if grave[4] > now}
+            self.retained = {name: tombstone for name, tombstone in self.retained.items() if tombstone[4] > now}
 
     def carry_out(self, plan: Planned) -> None:
         self.planned.remove(plan)
@@ -100,14 +100,14 @@ class Oracle:
         row = self.rows.get(plan.key)
         if row is not None and row.stamp > plan.at:
             return
-        if row is None and self.is_buried(plan.key, plan.at, plan.source, plan.offset):
+        if row is None and self.is_retained(plan.key, plan.at, plan.source, plan.offset):
             return
         self.put(plan.key, plan.doc, plan.delta, plan.deadline, plan.at, plan.source, plan.offset)
 
-    def is_buried(self, key: bytes, stamp: int, source: str, offset: int) -> bool:
-        grave = self.buried.get(key)
+    def is_retained(self, key: bytes, stamp: int, source: str, offset: int) -> bool:
+        tombstone = self.retained.get(key)
         topic, _, partition = source.partition(":")
-        return grave is not None and grave[:4] >= (stamp, int(partition), topic, offset)
+        return tombstone is not None and tombstone[:4] >= (stamp, int(partition), topic, offset)
 
     # --- updates ---
 
@@ -127,7 +127,7 @@ class Oracle:
             )
             if theirs >= mine:
                 return
-        if row is None and self.is_buried(key, stamp, source, offset):
+        if row is None and self.is_retained(key, stamp, source, offset):
             return
         self.put(key, doc, delta, deadline, stamp, source, offset)
 
@@ -147,16 +147,16 @@ class Oracle:
             self.rows.pop(key, None)
             self.left.append(("expired", key, "time_limit"))
             return
-        self.buried.pop(key, None)
+        self.retained.pop(key, None)
         self.rows[key] = Row(deadline, stamp, source, offset, copy.deepcopy(doc))
 
-    def delete(self, keys, at: int, grave_ms: int) -> int:
+    def delete(self, keys, at: int, tombstone_ms: int) -> int:
         self.pass_time(at)
         removed = 0
         for key in keys:
             row = self.rows.get(key)
             if row is None or row.stamp <= at:
-                self.buried[key] = (at, -1, "", -1, at + grave_ms)
+                self.retained[key] = (at, -1, "", -1, at + tombstone_ms)
             if row is not None and row.stamp <= at:
                 del self.rows[key]
                 self.left.append(("deleted", key, ""))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lapse.core.sow.output import Happening, Kind, OutOfFocus, Step
+from lapse.core.sow.step import Kind, OutOfFocus, ShardEventKind, Step
 from unit.core.sow.make import Desk, T, shard_of
 
 
@@ -16,8 +16,8 @@ def filled(**more):
 
 
 def error(step):
-    (reply,) = step.replies
-    return reply.error
+    (answer,) = step.answers
+    return answer.error
 
 
 def seen(messages):
@@ -33,8 +33,8 @@ def test_a_query_stands_between_begin_and_end_with_key_deadline_and_bookmark():
     assert {item.command_id for item in (begin, record, end)} == {"q"}
     assert (record.kind, record.key, str(record.place)) == (Kind.SOW, b"k3", "t:0:3")
     assert (record.timestamp_ms, record.deadline_ms) == (T + 3, T + 1003)
-    (reply,) = step.replies
-    assert (reply.id, reply.command, reply.subscription, reply.counts) == ("q", "sow", "me", (("records", 1),))
+    (answer,) = step.answers
+    assert (answer.id, answer.command, answer.subscription, answer.counts) == ("q", "sow", "me", (("records", 1),))
 
 
 @pytest.mark.feature("S5", "X1")
@@ -117,7 +117,7 @@ def test_an_equality_is_looked_up_and_the_rest_of_the_filter_decides():
         assert len(desk.select(2, filter="'S9' = /o/symbol")) == 1
         assert desk.select(2, filter="/o/symbol = 'S7'") == []
         assert len(desk.select(2, filter="/o/symbol = 'S1' OR /n = 0")) == 9
-        assert dict(desk.ask("sow_delete", 1, filter="/o/symbol = 'S3'").replies[0].counts)["removed"] in (10, 0)
+        assert dict(desk.ask("sow_delete", 1, filter="/o/symbol = 'S3'").answers[0].counts)["removed"] in (10, 0)
         desk.crash(2)
 
 
@@ -211,25 +211,25 @@ def test_what_does_not_fit_together_is_answered_with_what_to_do():
 def test_answers_are_given_as_wanted():
     desk = filled()
     for wanted, good, bad in [("all", 1, 1), ("errors", 0, 1), ("none", 0, 0)]:
-        assert len(desk.ask("depth", 10, answer=wanted).replies) == good
-        assert len(desk.ask("nothing", 10, answer=wanted).replies) == bad
+        assert len(desk.ask("depth", 10, answer=wanted).answers) == good
+        assert len(desk.ask("nothing", 10, answer=wanted).answers) == bad
         step = desk.ask("sow", 10, answer=wanted)
         assert len(desk.answer(step, 10)) == 8
-        assert len(step.replies) == good
+        assert len(step.answers) == good
 
 
 @pytest.mark.feature("S3")
 def test_sow_delete_by_keys_by_filter_and_by_bookmarks():
     desk = filled()
     step = desk.ask("sow_delete", 10, keys=(b"k0", b"nobody"))
-    assert dict(step.replies[0].counts) == {"removed": 1, "skipped": 1}
-    assert [(item.happening, item.key, str(item.place)) for item in step.departures] == [
-        (Happening.DELETED, b"k0", "t:0:0")
+    assert dict(step.answers[0].counts) == {"removed": 1, "skipped": 1}
+    assert [(item.kind, item.key, str(item.place)) for item in step.events] == [
+        (ShardEventKind.DELETED, b"k0", "t:0:0")
     ]
     step = desk.ask("sow_delete", 11, filter="/odd = true")
-    assert dict(step.replies[0].counts)["removed"] == 3
+    assert dict(step.answers[0].counts)["removed"] == 3
     step = desk.ask("sow_delete", 12, bookmarks=("t:0:1-3", "u:0:4", "t:1:4"))
-    assert dict(step.replies[0].counts)["removed"] == 1
+    assert dict(step.answers[0].counts)["removed"] == 1
     assert [doc["n"] for doc in desk.select(13)] == [4]
 
 
@@ -237,7 +237,7 @@ def test_sow_delete_by_keys_by_filter_and_by_bookmarks():
 def test_a_delete_stamped_before_the_last_update_does_not_delete_it():
     desk = filled()
     step = desk.ask("sow_delete", 3, filter="TRUE")
-    assert dict(step.replies[0].counts) == {"removed": 4, "skipped": 2}
+    assert dict(step.answers[0].counts) == {"removed": 4, "skipped": 2}
     assert sorted(doc["n"] for doc in desk.select(10)) == [4, 5]
 
 
@@ -254,16 +254,16 @@ def test_an_update_stamped_before_the_delete_does_not_undo_it():
 @pytest.mark.feature("X4")
 def test_a_restriction_bounds_what_is_seen_and_touched():
     desk = filled()
-    messages = desk.answer(desk.ask("sow", 10, filter="/n > 1", restriction="/odd = true"), 10)
+    messages = desk.answer(desk.ask("sow", 10, filter="/n > 1", row_filter="/odd = true"), 10)
     assert sorted(item.key for item in messages if item.key) == [b"k3", b"k5"]
-    desk.ask("subscribe", 10, subscription="s", restriction="/odd = true")
+    desk.ask("subscribe", 10, subscription="s", row_filter="/odd = true")
     desk.crash(11)
     assert not desk.put("k0", {"n": 0, "odd": False}, 12).messages
     assert len(desk.put("k0", {"n": 0, "odd": True}, 13).messages) == 1
     # Out of focus shows what was seen, not what is hidden now.
     (message,) = desk.put("k0", {"secret": 1, "odd": False}, 14).messages
     assert json.loads(message.payload) == {"n": 0, "odd": True}
-    counts = desk.ask("sow_delete", 15, filter="TRUE", restriction="/odd = true").replies[0].counts
+    counts = desk.ask("sow_delete", 15, filter="TRUE", row_filter="/odd = true").answers[0].counts
     assert dict(counts)["removed"] == 3
 
 
@@ -282,8 +282,8 @@ def test_a_deletion_answers_about_hidden_records_as_about_none(how):
             "bookmark": {"bookmarks": ("t:0:0-9",)},
             "state": {"filter": "/odd = false"},
         }[how]
-        found.append(dict(desk.ask("sow_delete", 10, restriction="/odd = true", **asked).replies[0].counts))
-        assert dict(desk.ask("depth", 11).replies[0].counts)["records"] == hidden + (how == "state")
+        found.append(dict(desk.ask("sow_delete", 10, row_filter="/odd = true", **asked).answers[0].counts))
+        assert dict(desk.ask("depth", 11).answers[0].counts)["records"] == hidden + (how == "state")
     assert found[0] == found[1]
 
 
@@ -291,7 +291,7 @@ def test_a_deletion_answers_about_hidden_records_as_about_none(how):
 def test_depth_counts_what_has_not_expired():
     desk = filled()
     desk.put("later", {}, 10, lapse_enqueue_at_ms=T + 5000)
-    assert dict(desk.ask("depth", 1002).replies[0].counts) == {
+    assert dict(desk.ask("depth", 1002).answers[0].counts) == {
         "records": 3,
         "dying": 0,
         "scheduled": 1,
@@ -353,7 +353,7 @@ def test_a_query_that_a_crash_cut_short_begins_again_and_a_finished_one_does_not
     step = desk.crash(12)
     assert [item.kind for item in step.messages] == [Kind.GROUP_BEGIN]
     assert len(desk.answer(step, 12)) == 5
-    assert step.replies[0].id == "q"
+    assert step.answers[0].id == "q"
     assert not desk.crash(13)
 
 
@@ -394,10 +394,10 @@ def test_a_silent_subscription_is_lost_at_its_timeout_and_heartbeats_put_it_off(
     desk.ask("subscribe", 0, subscription="s", client="me", heartbeat_timeout_ms=100)
     assert desk.shard.next_due_ms() == T + 100
     desk.ask("heartbeat", 60, subscription="s")
-    assert not desk.advance(159).departures
+    assert not desk.advance(159).events
     step = desk.advance(160)
-    assert [(item.happening, item.subscription, item.detail) for item in step.departures] == [
-        (Happening.UNSUBSCRIBED, "s", "silent for 100 ms")
+    assert [(item.kind, item.subscription, item.detail) for item in step.events] == [
+        (ShardEventKind.UNSUBSCRIBED, "s", "silent for 100 ms")
     ]
     assert not desk.put("k", {}, 161).messages
     assert not [key for key in desk.journal if key[:1] == b"c"]
@@ -408,8 +408,8 @@ def test_after_a_recovery_a_subscription_has_one_full_timeout():
     desk = Desk(shard_of())
     desk.ask("subscribe", 0, subscription="s", heartbeat_timeout_ms=100)
     desk.crash(10_000)
-    assert not desk.advance(10_099).departures
-    assert desk.advance(10_100).departures
+    assert not desk.advance(10_099).events
+    assert desk.advance(10_100).events
 
 
 @pytest.mark.feature("C20", "S6")
@@ -422,7 +422,7 @@ def test_subscribing_again_replaces_the_options():
     desk.ask("sow_and_subscribe", 13, subscription="s", filter="/n = 2")
     step = desk.ask("sow_and_subscribe", 14, subscription="s", filter="/n = 2")
     assert len(desk.answer(step, 14)) == 4
-    assert desk.ask("unsubscribe", 15, subscription="s").replies[0].error == ""
+    assert desk.ask("unsubscribe", 15, subscription="s").answers[0].error == ""
     assert not desk.shard.state.subscribers
 
 
@@ -432,17 +432,17 @@ def test_a_stored_filter_that_cannot_be_compiled_any_more_ends_its_subscription_
     desk.ask("subscribe", 0, subscription="s", filter="/n = 1")
     desk.journal[b"cs"] = desk.journal[b"cs"].replace(b"/n = 1", b"/n === ")
     step = desk.crash(10)
-    assert [(item.happening, item.subscription) for item in step.departures] == [(Happening.UNSUBSCRIBED, "s")]
-    assert step.departures[0].detail
+    assert [(item.kind, item.subscription) for item in step.events] == [(ShardEventKind.UNSUBSCRIBED, "s")]
+    assert step.events[0].detail
 
 
 @pytest.mark.feature("L10", "L11", "C1")
 def test_before_its_timer_an_expired_record_is_neither_found_nor_counted_nor_deleted():
     desk = filled()
     assert len([item for item in desk.answer(desk.ask("sow", 1002, timely=False), 1002) if item.key]) == 3
-    assert dict(desk.ask("depth", 1002, timely=False).replies[0].counts)["records"] == 3
+    assert dict(desk.ask("depth", 1002, timely=False).answers[0].counts)["records"] == 3
     step = desk.ask("sow_delete", 1002, keys=(b"k0", b"k4"), timely=False)
-    assert dict(step.replies[0].counts) == {"removed": 1, "skipped": 1}
+    assert dict(step.answers[0].counts) == {"removed": 1, "skipped": 1}
     assert len(desk.shard.state.entries) == 4, "k1 and k2 wait for the timer: an update may be on its way"
     desk.put("k1", {"more": 1}, 999, lapse_command="delta")
     (shown,) = desk.select(1003, keys=(b"k1",))
@@ -476,16 +476,16 @@ def test_what_a_user_may_see_is_counted_in_portions() -> None:
     desk = Desk(shard_of(max_scan=2))
     for number in range(9):
         desk.put(f"k{number}", {"odd": bool(number % 2)}, number)
-    step = desk.ask("depth", 10, restriction="/odd = true")
+    step = desk.ask("depth", 10, row_filter="/odd = true")
     (query,) = step.queries
     assert not step.messages
     turns = 0
-    replies = list(step.replies)
+    answers = list(step.answers)
     while not query.finished:
         later = Step()
         desk.shard.pull(query, T + 10, later)
         assert not later.messages
-        replies += later.replies
+        answers += later.answers
         turns += 1
     assert turns >= 4
-    assert [dict(reply.counts) for reply in replies] == [{"records": 4}]
+    assert [dict(answer.counts) for answer in answers] == [{"records": 4}]

@@ -73,7 +73,7 @@ def test_a_delete_by_key_is_done_and_counted_at_home_only() -> None:
     desks = shards(3)
     everywhere(desks, {"id": "a"}, 1, partition=0)
     key = b'["a"]'
-    counts = [dict(desk.ask("sow_delete", 10, keys=(key, b'["b"]')).replies[0].counts) for desk in desks]
+    counts = [dict(desk.ask("sow_delete", 10, keys=(key, b'["b"]')).answers[0].counts) for desk in desks]
     assert sum(count["removed"] for count in counts) == 1
     assert sum(count["skipped"] for count in counts) == 1
     everywhere(desks, {"id": "a", "late": True}, 9, partition=1)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lapse.core.lifetime import NEVER
-from lapse.core.sow.output import Happening, Step
 from lapse.core.sow.record import deadline_of, facts_of
+from lapse.core.sow.step import ShardEventKind, Step
 from unit.core.sow.make import Desk, T, shard_of, state_records
 
 
@@ -40,7 +40,7 @@ def test_an_update_that_crosses_an_expiry_is_a_new_record_with_the_deadline_of_i
     bring(desk, {"n": 2}, 90, 120, lapse_expires_at_ms=T + 190)
     assert desk.select(189) == [{"n": 2}]
     late = bring(desk, {"n": 3}, 91, 300, lapse_expires_at_ms=T + 191)
-    assert [one.happening for one in late.departures] == [Happening.EXPIRED, Happening.EXPIRED]
+    assert [one.kind for one in late.events] == [ShardEventKind.EXPIRED, ShardEventKind.EXPIRED]
     assert desk.select(300) == []
 
 
@@ -107,9 +107,9 @@ def test_of_an_update_that_was_never_seen_only_its_end_is_told_and_it_takes_what
         desk.ask("subscribe", 11, subscription="s")
         step = bring(desk, None, stamp, 20, lapse_operation="expired")
         assert bool(desk.select(30)) is remains
-        assert [one.happening for one in step.departures] == [Happening.EXPIRED] * (not remains)
+        assert [one.kind for one in step.events] == [ShardEventKind.EXPIRED] * (not remains)
     empty = Desk(shard_of())
-    assert not bring(empty, None, 5, 10, lapse_operation="expired").departures
+    assert not bring(empty, None, 5, 10, lapse_operation="expired").events
 
 
 @pytest.mark.feature("S10", "L12")
@@ -137,7 +137,7 @@ def test_any_order_of_three_deployments_updates_ends_the_same() -> None:
 
 @pytest.mark.feature("S10")
 def test_of_a_conflict_the_later_one_wins_although_it_has_expired_meanwhile() -> None:
-    here = Desk(shard_of(remembers_removed=True, grave_ms=3_600_000))
+    here = Desk(shard_of(remembers_removed=True, tombstone_ms=3_600_000))
     here.put("k", {"by": "here"}, 100, lapse_ttl_ms=50)
     here.advance(150)
     bring(here, {"by": "there"}, 90, 200)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.sow import roster
+from lapse.core.sow import record_names
 from lapse.core.sow.deletion import Places
-from lapse.core.sow.output import Step
-from lapse.core.sow.roster import Roster
+from lapse.core.sow.record_names import RecordNames
+from lapse.core.sow.step import Step
 from lapse.protocol.command import Command
 from unit.core.sow.make import Desk, T, shard_of
 
@@ -31,21 +31,21 @@ def test_a_deletion_goes_on_in_portions_and_touches_nothing_that_is_later() -> N
     desk.keep(step)
     ((deletion, answered),) = step.deletions
     assert answered
-    assert not step.replies
+    assert not step.answers
     assert 0 < deletion.removed < COUNT - 100
     desk.put(f"k{COUNT - 1}", {"n": 5_000}, 11)  # not reached yet, and later
     desk.put("k200", {"n": 200}, 12)  # deleted before, and new
     desk.put("fresh", {"n": 300}, 12)
-    replies = []
+    answers = []
     while not deletion.finished:
         part = desk.step(lambda step: desk.shard.go_on(deletion, answered, step))
-        assert len(part.departures) <= 500
-        replies += part.replies
-    assert [(reply.id, dict(reply.counts)) for reply in replies] == [("d", {"removed": COUNT - 101, "skipped": 101})]
+        assert len(part.events) <= 500
+        answers += part.answers
+    assert [(answer.id, dict(answer.counts)) for answer in answers] == [("d", {"removed": COUNT - 101, "skipped": 101})]
     assert {row["n"] for row in desk.select(20)} == {*range(100), 200, 300, 5_000}
     # What a crash left undone is done when the command is read again.
     again = desk.ask("sow_delete", 10, id="d", filter="/n >= 100")
-    assert dict(again.replies[0].counts)["removed"] == 0
+    assert dict(again.answers[0].counts)["removed"] == 0
 
 
 @pytest.mark.feature("S3")
@@ -53,7 +53,7 @@ def test_a_deletion_by_bookmarks_looks_in_portions_too() -> None:
     desk = filled()
     ranges = ("t:0:0-99", "t:0:50-149", "t:0:1299", "u:0:5")
     step = desk.ask("sow_delete", 10, bookmarks=ranges)
-    assert dict(step.replies[0].counts) == {"removed": 151, "skipped": 0}
+    assert dict(step.answers[0].counts) == {"removed": 151, "skipped": 0}
     assert {row["n"] for row in desk.select(20)} == set(range(150, 1_299))
 
 
@@ -89,9 +89,9 @@ def test_a_query_shows_the_records_as_they_stood(order: str | None) -> None:
 @pytest.mark.feature("S5")
 def test_each_record_is_on_the_roster_once(changes: list[tuple[bytes, bool]], slack: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roster, "_SLACK", slack)
+        patch.setattr(record_names, "_SLACK", slack)
         entries: dict[bytes, bytes] = {}
-        names = Roster(entries)
+        names = RecordNames(entries)
         walk, there = names.walk(), set[bytes]()
         for at, (name, put) in enumerate(changes):
             if put:

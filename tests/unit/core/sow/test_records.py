@@ -7,8 +7,8 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow.field_path import parse as path
-from lapse.core.sow.output import Happening, OutOfFocus, Removal, Step
 from lapse.core.sow.record import facts_of, headers_of, payload_of
+from lapse.core.sow.step import OutOfFocus, Removal, ShardEventKind, Step
 from unit.core.sow.make import Arrived, Desk, T, shard_of, state_records
 
 
@@ -22,7 +22,7 @@ def deadline(desk, key):
 
 
 def happenings(step):
-    return [(item.happening, item.key, item.reasons, item.at_ms - T) for item in step.departures]
+    return [(item.kind, item.key, item.reasons, item.at_ms - T) for item in step.events]
 
 
 @pytest.mark.feature("S2", "S4", "L1")
@@ -30,11 +30,11 @@ def test_a_record_of_45_seconds_updated_at_15_lives_to_60():
     desk = Desk(shard_of(45_000))
     desk.put("order", {"n": 1}, 0)
     desk.put("order", {"n": 2}, 15_000)
-    assert not desk.advance(45_000).departures
+    assert not desk.advance(45_000).events
     assert records(desk) == {"order": {"n": 2}}
-    assert not desk.advance(59_999).departures
+    assert not desk.advance(59_999).events
     step = desk.advance(60_000)
-    assert happenings(step) == [(Happening.EXPIRED, b"order", (Reason.TIME_LIMIT,), 60_000)]
+    assert happenings(step) == [(ShardEventKind.EXPIRED, b"order", (Reason.TIME_LIMIT,), 60_000)]
     assert records(desk) == desk.compacted == desk.journal.get(b"rorder", {}) == {}
 
 
@@ -88,7 +88,7 @@ def test_a_delta_that_does_not_fit_is_a_dead_letter_and_changes_nothing(stored, 
     assert json.loads(letter.value) == delta
     assert dict(letter.headers) == {"lapse-command": b"delta", "trace": b"1"}
     assert (letter.place.topic, letter.place.partition, letter.place.offset) == ("t", 0, 1)
-    assert [item.happening for item in step.departures] == [Happening.DEAD_LETTERED]
+    assert [item.kind for item in step.events] == [ShardEventKind.DEAD_LETTERED]
     assert records(desk) == {"k": stored}
 
 
@@ -126,7 +126,7 @@ def test_a_delta_stamped_at_or_after_the_deadline_meets_an_expired_record_before
     desk = Desk(shard_of(10))
     desk.put("k", {"a": 1}, 0)
     step = desk.put("k", {"b": 1}, 10, lapse_command="delta")
-    assert happenings(step) == [(Happening.EXPIRED, b"k", (Reason.TIME_LIMIT,), 10)]
+    assert happenings(step) == [(ShardEventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 10)]
     assert records(desk) == {"k": {"b": 1}}
     desk.put("k", {"c": 1}, 19, lapse_command="delta")
     assert records(desk) == {"k": {"b": 1, "c": 1}}
@@ -136,8 +136,8 @@ def test_a_delta_stamped_at_or_after_the_deadline_meets_an_expired_record_before
 def test_a_null_value_deletes_and_deletes_nothing_twice():
     desk = Desk(shard_of())
     desk.put("k", {}, 0)
-    assert happenings(desk.put("k", None, 1)) == [(Happening.DELETED, b"k", (), 1)]
-    assert not desk.put("k", None, 2).departures
+    assert happenings(desk.put("k", None, 1)) == [(ShardEventKind.DELETED, b"k", (), 1)]
+    assert not desk.put("k", None, 2).events
     assert desk.compacted == {}
     assert set(desk.journal) == {b"t\0\0\0\0"}
 
@@ -164,7 +164,7 @@ def test_an_invalid_lifetime_is_a_dead_letter_and_the_rest_flows_on(enabled):
     assert desk.shard.arrive("t", 0, rows, step) == 3
     assert records(desk) == {"a": {}, "c": {}}
     assert step.letters[0].detail.startswith("lapse-ttl-ms = '-1': expected")
-    assert happenings(step) == [(Happening.DEAD_LETTERED, None, (Reason.INVALID_LIFETIME,), 0)]
+    assert happenings(step) == [(ShardEventKind.DEAD_LETTERED, None, (Reason.INVALID_LIFETIME,), 0)]
 
 
 @pytest.mark.feature("C6", "L12")
@@ -184,8 +184,8 @@ def test_a_past_deadline_replaces_the_record_and_takes_it_along():
     desk = Desk(shard_of())
     desk.put("k", {"a": 1}, 0)
     step = desk.put("k", {"a": 2}, 5, lapse_expires_at_ms=T + 5)
-    assert happenings(step) == [(Happening.EXPIRED, b"k", (Reason.TIME_LIMIT,), 5)]
-    assert step.departures[0].place.offset == 1
+    assert happenings(step) == [(ShardEventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 5)]
+    assert step.events[0].place.offset == 1
     assert records(desk) == desk.compacted == {}
 
 
@@ -197,12 +197,12 @@ def test_switched_off_nothing_expires_and_switched_on_again_all_that_passed_does
     on = desk.shard.settings
     desk.crash(5, off)
     desk.put("meanwhile", {}, 20)
-    assert not desk.advance(10**6).departures
+    assert not desk.advance(10**6).events
     assert len(desk.select(10**6)) == 2
     assert desk.shard.next_due_ms() is None
     assert (deadline(desk, "old"), deadline(desk, "meanwhile")) == (10, 30)
     desk.crash(10**6, on)
-    assert {item.key for item in desk.advance(10**6).departures} == {b"old", b"meanwhile"}
+    assert {item.key for item in desk.advance(10**6).events} == {b"old", b"meanwhile"}
 
 
 @pytest.mark.feature("L9")
@@ -222,7 +222,7 @@ def test_what_expired_while_nothing_ran_leaves_before_the_first_query_answers():
     desk.put("l", {}, 0, lapse_ttl_ms=0)
     desk.crash(1000)
     step = desk.ask("sow", 1000)
-    assert happenings(step) == [(Happening.EXPIRED, b"k", (Reason.TIME_LIMIT,), 1000)]
+    assert happenings(step) == [(ShardEventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 1000)]
     assert [message.key for message in desk.answer(step, 1000)] == [None, b"l", None]
     assert desk.compacted == {b"l": b"{}"}
 
@@ -269,18 +269,18 @@ def test_an_older_update_that_comes_late_does_not_revive_what_was_deleted():
     assert records(desk) == {}
     desk.put(None, {"id": 5, "n": 1}, 25, partition=0)
     assert records(desk) == {"[5]": {"id": 5, "n": 1}}
-    assert not desk.shard.state.graves
+    assert not desk.shard.state.tombstones
     assert not [key for key in desk.journal if key[:1] == b"g"]
 
 
 @pytest.mark.feature("C46")
 def test_graves_are_forgotten_after_their_time():
-    desk = Desk(shard_of(grave_ms=100))
+    desk = Desk(shard_of(tombstone_ms=100))
     desk.put("k", {}, 0)
     desk.ask("sow_delete", 10, keys=(b"k",))
     assert desk.shard.next_due_ms() == T + 110
     desk.advance(110)
-    assert not desk.shard.state.graves
+    assert not desk.shard.state.tombstones
     assert desk.shard.next_due_ms() is None
     assert set(desk.journal) == {b"t\0\0\0\0"}
 
@@ -291,7 +291,7 @@ def test_a_key_from_the_payload_is_canonical_json():
     desk.put("ignored", {"symbol": "IBM", "at": {"venue": 1}}, 0)
     desk.put(None, {"at": {"venue": 1.0}, "symbol": "IBM", "n": 2}, 1)
     assert records(desk) == {'["IBM",1]': {"at": {"venue": 1.0}, "symbol": "IBM", "n": 2}}
-    assert desk.put('["IBM",1]', None, 2).departures[0].key == b'["IBM",1]'
+    assert desk.put('["IBM",1]', None, 2).events[0].key == b'["IBM",1]'
 
 
 @pytest.mark.feature("S1", "X7")
@@ -332,7 +332,7 @@ def test_scheduled_in_5_minutes_with_10_minutes_to_live():
     desk = Desk(shard_of())
     desk.put("k", {"n": 0}, 0)
     step = desk.put("k", {"n": 1}, 0, lapse_enqueue_at_ms=T + 5 * minute, lapse_ttl_ms=10 * minute)
-    assert [item.happening for item in step.departures] == [Happening.SCHEDULED]
+    assert [item.kind for item in step.events] == [ShardEventKind.SCHEDULED]
     assert records(desk) == {"k": {"n": 0}}
     assert desk.shard.next_due_ms() == T + 5 * minute
     desk.crash(1)
@@ -369,8 +369,8 @@ def test_a_scheduled_version_is_withdrawn_by_its_bookmark():
     desk = Desk(shard_of(dead_letter_reasons=frozenset(Reason)))
     desk.put("k", {"n": 1}, 0, lapse_enqueue_at_ms=T + 50, trace="x")
     step = desk.ask("sow_delete", 10, bookmarks=("t:0:0",))
-    assert dict(step.replies[0].counts) == {"removed": 1, "skipped": 0}
-    assert happenings(step) == [(Happening.DEAD_LETTERED, b"k", (Reason.WITHDRAWN,), 10)]
+    assert dict(step.answers[0].counts) == {"removed": 1, "skipped": 0}
+    assert happenings(step) == [(ShardEventKind.DEAD_LETTERED, b"k", (Reason.WITHDRAWN,), 10)]
     assert json.loads(step.letters[0].value) == {"n": 1}
     assert ("trace", b"x") in step.letters[0].headers
     desk.advance(50)
@@ -383,7 +383,7 @@ def test_a_version_whose_deadline_comes_before_its_instant_leaves_without_effect
     desk.put("k", {"n": 0}, 0)
     desk.put("k", {"n": 1}, 0, lapse_enqueue_at_ms=T + 50, lapse_expires_at_ms=T + 20)
     assert desk.shard.next_due_ms() == T + 20
-    assert happenings(desk.advance(20)) == [(Happening.EXPIRED, b"k", (Reason.TIME_LIMIT,), 20)]
+    assert happenings(desk.advance(20)) == [(ShardEventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 20)]
     desk.advance(60)
     assert records(desk) == {"k": {"n": 0}}
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from lapse.core.lifetime import Expiration
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.home import Home
-from lapse.core.sow.output import Happening, Step
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
+from lapse.core.sow.step import ShardEventKind, Step
 from unit.core.sow.make import Arrived
 
 pytestmark = pytest.mark.feature("X6", "C43")
@@ -38,7 +38,7 @@ class Topic:
                 self.journal.pop(key, None)
                 if value is not None:
                     self.journal[key] = value
-            repeated += [one.place.offset for one in step.departures if one.happening is Happening.REPEATED]
+            repeated += [one.place.offset for one in step.events if one.kind is ShardEventKind.REPEATED]
         return repeated
 
     def restart(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from lapse.core.agreement import GRACE_MS
 from lapse.core.reason import Reason
 from lapse.core.retirement import Asker, Phase, Verdict
-from lapse.core.sow.output import Happening, Kind, OutOfFocus, Step
+from lapse.core.sow.step import Kind, OutOfFocus, ShardEventKind, Step
 from unit.core.sow.make import Desk, T, shard_of
 
 
@@ -16,8 +16,8 @@ def delete(desk: Desk, at: int, force: bool = False) -> tuple[Verdict, Step]:
     step = Step()
     desk.shard.advance(T + at, step)
     assert desk.shard.agreement.delete(Asker("me"), force, T + at, step) == ""
-    while step.words:
-        desk.shard.agreement.hear(step.words.pop(0), T + at, step)
+    while step.shard_messages:
+        desk.shard.agreement.receive(step.shard_messages.pop(0), T + at, step)
     (verdict,) = step.verdicts
     return verdict, desk.keep(step)
 
@@ -48,11 +48,11 @@ def test_by_force_records_leave_as_purged_and_subscribers_see_them_go() -> None:
     desk.put("a", {"n": 3}, 2)
     done, step = delete(desk, 3, force=True)
     assert (done.error, done.counts["records"], done.counts["scheduled"]) == ("", 1, 1)
-    assert [(one.happening, one.key) for one in step.departures] == [(Happening.DELETED, None)]
+    assert [(one.kind, one.key) for one in step.events] == [(ShardEventKind.DELETED, None)]
     step = desk.advance(3)
-    assert {(one.happening, one.key, one.reasons) for one in step.departures} == {
-        (Happening.DEAD_LETTERED, b"a", (Reason.PURGED,)),
-        (Happening.DEAD_LETTERED, b"b", (Reason.PURGED,)),
+    assert {(one.kind, one.key, one.reasons) for one in step.events} == {
+        (ShardEventKind.DEAD_LETTERED, b"a", (Reason.PURGED,)),
+        (ShardEventKind.DEAD_LETTERED, b"b", (Reason.PURGED,)),
     }
     assert sorted(letter.value for letter in step.letters) == [b'{"n": 2}', b'{"n": 3}']
     assert [(one.kind, one.key, one.reason) for one in step.messages] == [(Kind.OUT_OF_FOCUS, b"a", OutOfFocus.DELETED)]
@@ -68,8 +68,8 @@ def test_the_decision_survives_and_what_was_left_leaves_after_a_crash() -> None:
     desk.crash(10)
     assert desk.shard.agreement.retired
     step = desk.advance(10)
-    assert [one.reasons for one in step.departures] == [(Reason.PURGED,)] * 3
+    assert [one.reasons for one in step.events] == [(Reason.PURGED,)] * 3
     desk.advance(1 + GRACE_MS)
-    assert desk.shard.agreement.laid_down
+    assert desk.shard.agreement.stopped
     assert desk.shard.next_due_ms() is None
     assert [name for name in desk.journal if name[:1] in b"rsg"] == []

@@ -1,4 +1,4 @@
-"""Random lives of a shard against the oracle: same records, same departures, and a subscriber's picture stays true."""
+"""Random lives of a shard against the oracle: same records, same events, and a subscriber's picture stays true."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from lapse.core.sow.output import Kind, Step
 from lapse.core.sow.record import facts_of, payload_of
+from lapse.core.sow.step import Kind, Step
 from unit.core.sow.make import Desk, T, shard_of
 from unit.core.sow.mirror import Mirror
 from unit.core.sow.oracle import Oracle
@@ -23,7 +23,7 @@ DOCS = st.dictionaries(
 )
 SPANS = st.integers(0, 40)
 FILTERS = st.sampled_from([None, "/x > 0", "/x = 1"])
-GRAVE_MS = 25
+TOMBSTONE_MS = 25
 
 
 def selects(text, doc):
@@ -43,7 +43,7 @@ class ShardLife(RuleBasedStateMachine):
     def begin(self, enabled, default, model, index):
         self.now = 0
         self.model = model
-        self.fixed = {"grave_ms": GRAVE_MS, "batch_size": 1, "max_scan": 2, "hash_index": index}
+        self.fixed = {"tombstone_ms": TOMBSTONE_MS, "batch_size": 1, "max_scan": 2, "hash_index": index}
         self.desk = Desk(shard_of(default, model, enabled=enabled, **self.fixed))
         self.oracle = Oracle(enabled, default, model == "ceiling")
         self.mirrors: dict[str, tuple[Mirror, str | None]] = {}
@@ -51,12 +51,12 @@ class ShardLife(RuleBasedStateMachine):
         self.asked: list[tuple] = []
 
     def told(self, step: Step) -> Step:
-        for departure in step.departures:
-            if departure.key is not None or departure.place is not None:
-                reason = ",".join(departure.reasons)
+        for event in step.events:
+            if event.key is not None or event.place is not None:
+                reason = ",".join(event.reasons)
                 # A refused record has no key of its own: it never was the record's.
-                key = departure.key if departure.key is not None else b"?"
-                self.gone.append((departure.happening.value, key, reason))
+                key = event.key if event.key is not None else b"?"
+                self.gone.append((event.kind.value, key, reason))
         for message in step.messages:
             if message.subscription:
                 self.mirrors[message.subscription][0].take(message)
@@ -115,7 +115,7 @@ class ShardLife(RuleBasedStateMachine):
     def sow_delete(self, keys, back):
         at = max(self.now - back, 0)
         step = self.told(self.desk.ask("sow_delete", at, keys=tuple(keys)))
-        assert dict(step.replies[0].counts)["removed"] == self.oracle.delete(keys, T + at, GRAVE_MS)
+        assert dict(step.answers[0].counts)["removed"] == self.oracle.delete(keys, T + at, TOMBSTONE_MS)
 
     @rule(name=st.sampled_from(["s1", "s2"]), text=FILTERS)
     def sow_and_subscribe(self, name, text):
@@ -134,7 +134,7 @@ class ShardLife(RuleBasedStateMachine):
         step = self.desk.ask("unsubscribe", self.now, subscription=name)
         self.oracle.pass_time(T + self.now)
         self.told(step)
-        assert (step.replies[0].error == "") == known
+        assert (step.answers[0].error == "") == known
         self.mirrors.pop(name, None)
 
     @rule()
@@ -203,7 +203,7 @@ class ShardLife(RuleBasedStateMachine):
         after = self.desk.shard.state
         assert after.entries == before.entries
         assert dict(after.schedule) == dict(before.schedule)
-        assert after.graves == before.graves
+        assert after.tombstones == before.tombstones
         assert after.sources == before.sources
         assert {name: s.subscription for name, s in after.subscribers.items()} == {
             name: s.subscription for name, s in before.subscribers.items()
@@ -227,7 +227,7 @@ class ShardLife(RuleBasedStateMachine):
         assert self.desk.compacted == {name[1:]: payload_of(entry) for name, entry in entries.items()}
 
     @invariant()
-    def same_departures(self):
+    def same_events(self):
         if hasattr(self, "desk"):
             for key in (b"a", b"b", b"c"):
                 mine = [item for item in self.gone if item[1] == key]

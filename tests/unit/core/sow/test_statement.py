@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel, deadline_ms, read
-from lapse.core.sow.output import Step
+from lapse.core.sow.header_cache import _KEPT, HeaderCache
 from lapse.core.sow.shard import SowShard
-from lapse.core.sow.statement import _KEPT, Statements
+from lapse.core.sow.step import Step
 from lapse.protocol.command import Command
 from unit.core.sow.make import Arrived, T, expiration, shard_of
 
@@ -47,7 +47,7 @@ RECORDS = st.tuples(
 
 
 def told(step: Step) -> tuple[object, ...]:
-    return step.changes, step.removals, step.departures, step.letters, step.messages
+    return step.changes, step.removals, step.events, step.letters, step.messages
 
 
 def subscribed(shard: SowShard) -> SowShard:
@@ -81,19 +81,19 @@ def test_the_plain_way_does_what_the_long_one_does(batches, default_ms, model, e
             long._take(topic, 0, source, record, slow)
         assert told(quick) == told(slow)
     assert plain.state.entries == long.state.entries
-    assert plain.state.graves == long.state.graves
+    assert plain.state.tombstones == long.state.tombstones
     assert plain.state.sequence == long.state.sequence
     assert plain.state.now_ms == long.state.now_ms
     assert plain.next_due_ms() == long.next_due_ms()
 
 
 def test_headers_that_are_never_the_same_are_not_kept_without_end():
-    statements = Statements(expiration())
+    header_cache = HeaderCache(expiration())
     for number in range(3 * _KEPT):
-        assert statements.of([("trace", b"%d" % number)]) is not None
-        statements.of([("trace", b"x" * 1_000 + b"%d" % number)])
-    assert 0 < len(statements._known) <= _KEPT
-    assert all(len(headers[0][1]) < 100 for headers in statements._known)
+        assert header_cache.of([("trace", b"%d" % number)]) is not None
+        header_cache.of([("trace", b"x" * 1_000 + b"%d" % number)])
+    assert 0 < len(header_cache._known) <= _KEPT
+    assert all(len(headers[0][1]) < 100 for headers in header_cache._known)
 
 
 @pytest.mark.feature("L6", "L7", "L9")
@@ -104,12 +104,12 @@ def test_headers_that_are_never_the_same_are_not_kept_without_end():
     st.none() | st.integers(0, 50) | st.just(NEVER - T),
 )
 def test_a_statement_yields_the_deadline_that_the_lifetimes_rule_does(headers, at_ms, model, default_ms) -> None:
-    """`Statements.of` is the fast copy of `lifetime.read` and `lifetime.deadline_ms`."""
+    """`HeaderCache.of` is the fast copy of `lifetime.read` and `lifetime.deadline_ms`."""
     one = Expiration(enabled=True, default_ms=default_ms, model=model)
-    statement = Statements(one).of(headers) if headers else Statements(one).none
-    if statement is None:
+    header_facts = HeaderCache(one).of(headers) if headers else HeaderCache(one).none
+    if header_facts is None:
         return  # the long way decides
-    _, absolute_ms, relative_ms = statement
+    _, absolute_ms, relative_ms = header_facts
     quick_ms = absolute_ms if relative_ms < 0 else min(absolute_ms, at_ms + relative_ms)
     if relative_ms >= 0 and at_ms + relative_ms >= NEVER:
         return  # beyond 64 bits: the long way says whether that is a fault

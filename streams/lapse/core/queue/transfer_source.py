@@ -1,0 +1,249 @@
+"""TransferSource: the side of a transfer that hands messages over (Q17).
+
+First a message is *held*: nobody gets it here, and its lifetime goes on. Then it is *confirmed*: it has left, and the
+destination may show the record that takes its place. Nothing but the confirmation decides, so there is no moment at
+which both sides deliver, whatever is begun again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue import settlement
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions, Slots, places_of
+from lapse.core.queue.inquiry import Inquiry
+from lapse.core.queue.removal import Removals
+from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.scheduled import Scheduled
+from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.settlement import Claim, Outcome, Result
+from lapse.core.queue.settling import Settling
+from lapse.core.queue.step import Queued, ShardEvent, Step
+from lapse.core.queue.transfer import HandOver, Transfer
+from lapse.core.reason import Reason
+
+_HELD: Final = (State.TRANSFERRING,)
+_TAKEN: Final = (State.AVAILABLE, State.DELAYED, State.TRANSFERRING)
+
+
+class TransferSource:
+    """Holds messages for transfers, confirms them, and gives them back."""
+
+    def __init__(
+        self, decisions: Decisions, removals: Removals, schedule: Schedule, settling: Settling, inquiry: Inquiry
+    ) -> None:
+        self._decisions = decisions
+        self._removals = removals
+        self._schedule = schedule
+        self._settling = settling
+        self._inquiry = inquiry
+        self._state = decisions.state
+
+    def hold(
+        self, name: str, target: str, claims: Iterable[Claim], most: int, now_ms: int, step: Step
+    ) -> tuple[list[Outcome], bool]:
+        """See `QueueShard.hold`."""
+        outcomes: list[Outcome] = []
+        room = most - sum(len(slots) for _, slots in self._held(name)) - len(self._held_scheduled(name))
+        more = False
+        for claim in claims:
+            self._state.segments.make_room()
+            missing: list[Outcome] = []
+            for segment, first, stop, offset, code in self._settling.located(claim, missing):
+                number = self._number(name)
+                codes = settlement.judge_transfer(segment, first, stop, number, _TAKEN, self._now_ms(now_ms))
+                fresh = np.flatnonzero((codes == code) & (segment.state[first:stop] != State.TRANSFERRING))
+                if len(fresh) > max(room, 0):
+                    more = True
+                    stop = first + int(fresh[max(room, 0)])
+                    codes, fresh = codes[: stop - first], fresh[: max(room, 0)]
+                if len(codes):
+                    outcomes += settlement.outcomes(claim.topic, claim.partition, offset, codes)
+                if len(fresh):
+                    room -= len(fresh)
+                    some: Slots = [(segment, fresh + first)]
+                    holder = self._known(name, target, step).number
+                    self._decisions.do(Change(ChangeKind.HELD, places_of(some), holder=holder), step)
+                    self._tell("transferring", name, some, now_ms, step)
+                if more:
+                    break
+            for one in missing:
+                if one.result in (Result.SCHEDULED, Result.TRANSFERRING):
+                    if more or (room <= 0 and one.result is Result.SCHEDULED):
+                        more = True
+                        continue
+                    result = self._hold_scheduled(name, target, one, now_ms, step)
+                    room -= result is Result.SETTLED and one.result is Result.SCHEDULED
+                    outcomes.append(one._replace(result=result))
+                elif not more:
+                    outcomes.append(one)
+            if more:
+                break
+        return outcomes, more
+
+    def confirm(self, name: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
+        """See `QueueShard.confirm`."""
+        outcomes: list[Outcome] = []
+        for one in given:
+            self._state.segments.make_room()
+            claim = Claim(one.topic, one.partition, one.first, one.first + one.count - 1)
+            missing: list[Outcome] = []
+            done: list[HandOver] = []
+            for segment, first, stop, offset, code in self._settling.located(claim, missing):
+                number = self._number(name)
+                codes = settlement.judge_transfer(segment, first, stop, number, _HELD, self._now_ms(now_ms))
+                found = settlement.outcomes(claim.topic, claim.partition, offset, codes)
+                outcomes += found
+                done += [one.part(own.first, own.last) for own in found if own.result is Result.SETTLED]
+                slots = np.flatnonzero(codes == code) + first
+                if len(slots):
+                    some: Slots = [(segment, slots)]
+                    self._tell("transferred", name, some, now_ms, step)
+                    self._decisions.do(Change(ChangeKind.SETTLED, places_of(some)), step)
+            for own in missing:
+                if own.result is Result.TRANSFERRING:
+                    own = self._confirm_scheduled(name, own, now_ms, step)
+                    if own.result is Result.SETTLED:
+                        done.append(one.part(own.first, own.last))
+                outcomes.append(own)
+            transfer = self._state.transfers.get(name)
+            if done and transfer is not None:
+                self._remember(transfer, [*transfer.confirmed, *done], step)
+        return outcomes
+
+    def finish(self, name: str, step: Step) -> None:
+        """See `QueueShard.finish_transfer`."""
+        transfer = self._state.transfers.get(name)
+        if transfer is None:
+            return
+        if any(len(slots) for _, slots in self._held(name)) or self._held_scheduled(name):
+            self._remember(transfer, [], step)
+        else:
+            self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
+
+    def give_back(self, name: str, now_ms: int, step: Step) -> int:
+        """See `QueueShard.give_back`."""
+        transfer = self._state.transfers.get(name)
+        if transfer is None:
+            return 0
+        returned = 0
+        for segment, slots in self._held(name):
+            returned += len(slots)
+            some: Slots = [(segment, slots)]
+            self._tell("transfer_cancelled", name, some, now_ms, step)
+            until_ms = np.zeros(len(slots), np.int64) if segment.until_ms is None else segment.until_ms[slots].copy()
+            until_ms[until_ms <= now_ms] = 0
+            for delayed_ms in np.unique(until_ms).tolist():
+                alike: Slots = [(segment, slots[until_ms == delayed_ms])]
+                self._decisions.do(Change(ChangeKind.RETURNED, places_of(alike), until_ms=delayed_ms), step)
+            self._removals.remove_what_must_go(some, now_ms, step)
+        for (source, offset), scheduled in self._held_scheduled(name):
+            returned += 1
+            self._tell_scheduled("transfer_cancelled", name, source, offset, scheduled, now_ms, step)
+            if scheduled.deadline_ms > self._now_ms(now_ms):
+                self._schedule.release(source, offset, now_ms, step)
+            else:
+                self._schedule.remove(source, offset, (Reason.TIME_LIMIT,), now_ms, step)
+        self.finish(name, step)
+        return returned
+
+    def held(self, name: str) -> Iterable[Queued]:
+        """See `QueueShard.held`."""
+        for segment, slots in self._held(name):
+            for slot in slots.tolist():
+                yield self._inquiry.queued(segment, slot)
+        for (source, offset), scheduled in self._held_scheduled(name):
+            yield self._inquiry.queued_scheduled(source, offset, scheduled)
+
+    # Parts
+
+    def _now_ms(self, now_ms: int) -> int:
+        return self._decisions.deadlines_count_ms(now_ms)
+
+    def _number(self, name: str) -> int:
+        """Number of a transfer; one that no place has if nothing is under way for it."""
+        known = self._state.transfers.get(name)
+        return -2 if known is None else known.number
+
+    def _known(self, name: str, target: str, step: Step) -> Transfer:
+        if self._state.transfers.get(name) is None:
+            self._write(Transfer(name, self._state.transfers.next_number, target), step)
+        transfer = self._state.transfers.get(name)
+        assert transfer is not None
+        return transfer
+
+    def _remember(self, transfer: Transfer, confirmed: list[HandOver], step: Step) -> None:
+        self._write(Transfer(transfer.id, transfer.number, transfer.target, confirmed), step)
+
+    def _write(self, transfer: Transfer, step: Step) -> None:
+        self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number, facts=transfer.facts()), step)
+
+    def _held(self, name: str) -> list[tuple[Segment, NDArray[np.intp]]]:
+        """Places that a transfer holds, in order."""
+        number = self._number(name)
+        found: list[tuple[Segment, NDArray[np.intp]]] = []
+        for index in sorted(self._state.segments):
+            outline = self._state.outline(index)
+            if not (outline.may_be_held_by(number) and outline.count(State.TRANSFERRING)):
+                continue
+            segment = self._state.segments[index]
+            if segment.holder is not None:
+                mine = segment.holder[: segment.used] == number
+                slots = np.flatnonzero(mine & (segment.state[: segment.used] == State.TRANSFERRING))
+                if len(slots):
+                    found.append((segment, slots))
+        return found
+
+    def _held_scheduled(self, name: str) -> list[tuple[tuple[int, int], Scheduled]]:
+        """Messages without a place that a transfer holds, in the order in which they would get one (C11)."""
+        scheduled, sources = self._state.scheduled, self._state.sources
+        if not scheduled.held:
+            return []
+        mine = [(at, one) for at, one in scheduled.items() if one.held and one.transfer == name]
+
+        def order(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
+            source = sources[item[0][0]]
+            return item[1].then_ms, source.topic, source.partition, item[0][1]
+
+        return sorted(mine, key=order)
+
+    def _hold_scheduled(self, name: str, target: str, one: Outcome, now_ms: int, step: Step) -> Result:
+        number = self._state.sources.number(one.topic, one.partition)
+        scheduled = self._state.scheduled[number, one.first]
+        mine = scheduled.held and scheduled.transfer == name
+        if scheduled.transfer and not mine:
+            return one.result
+        if scheduled.deadline_ms <= self._now_ms(now_ms):
+            return Result.TIME_LIMIT
+        if mine:
+            return Result.SETTLED
+        self._known(name, target, step)
+        self._schedule.transfer(number, one.first, name, step)
+        self._tell_scheduled("transferring", name, number, one.first, scheduled, now_ms, step)
+        return Result.SETTLED
+
+    def _confirm_scheduled(self, name: str, one: Outcome, now_ms: int, step: Step) -> Outcome:
+        number = self._state.sources.number(one.topic, one.partition)
+        scheduled = self._state.scheduled[number, one.first]
+        if scheduled.transfer != name:
+            return one
+        if scheduled.deadline_ms <= self._now_ms(now_ms):
+            return one._replace(result=Result.TIME_LIMIT)
+        self._tell_scheduled("transferred", name, number, one.first, scheduled, now_ms, step)
+        self._decisions.do(Change(ChangeKind.UNSCHEDULED, source=number, offset=one.first), step)
+        return one._replace(result=Result.SETTLED)
+
+    def _tell(self, kind: str, name: str, slots: Slots, now_ms: int, step: Step) -> None:
+        for messages in self._decisions.messages(slots):
+            step.events.append(ShardEvent(kind, now_ms, messages, detail=name))
+
+    def _tell_scheduled(
+        self, kind: str, name: str, source: int, offset: int, scheduled: Scheduled, now_ms: int, step: Step
+    ) -> None:
+        messages = self._decisions.one(source, offset, scheduled.deadline_ms)
+        step.events.append(ShardEvent(kind, now_ms, messages, detail=name))

@@ -1,0 +1,132 @@
+"""Pending letters of a SOW topic: the broker refuses a dead letter, so it is kept until it takes it (C27, D3).
+
+What was refused on arrival is in the underlying log, and only named here. What expired is a record as it last was,
+which stands nowhere else any more: it is kept whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from typing import Any, Final
+
+from lapse.core.reason import Reason
+from lapse.core.sow import journal
+from lapse.core.sow.state import SowState
+from lapse.core.sow.step import Letter, Place, ShardEvent, ShardEventKind, Step
+
+_KEY: Final = struct.Struct(">Iq")
+_SIZE: Final = struct.Struct(">I")
+_MOST_BYTES: Final = 7 << 20
+"""What is larger does not fit into the journal, and is taken from the log again: the last update, if it is merged."""
+
+
+def name_of(source: int, offset: int) -> bytes:
+    """The journal key of a letter that waits."""
+    return journal.DYING + _KEY.pack(source, offset)
+
+
+def place_of(name: bytes, sources: list[tuple[str, int]]) -> Place:
+    """The bookmark that a journal key names."""
+    source, offset = _KEY.unpack_from(name, 1)
+    topic, partition = sources[source]
+    return Place(topic, partition, offset)
+
+
+def pack(letter: Letter) -> bytes:
+    """Write a letter for the journal."""
+    facts: dict[str, Any] = {
+        "timestamp_ms": letter.timestamp_ms,
+        "reasons": list(map(str, letter.reasons)),
+        "at_ms": letter.at_ms,
+        "deadline_ms": letter.deadline_ms,
+        "detail": letter.detail,
+    }
+    if not letter.in_log:
+        copied = facts | {
+            "key": _text(letter.key),
+            "headers": [(name, _text(value)) for name, value in letter.headers],
+            "null": letter.value is None,
+        }
+        head = json.dumps(copied).encode()
+        if len(head) + len(letter.value or b"") <= _MOST_BYTES:
+            return _SIZE.pack(len(head)) + head + (letter.value or b"")
+    head = json.dumps(facts).encode()
+    return _SIZE.pack(len(head)) + head
+
+
+def unpack(data: bytes, place: Place) -> Letter:
+    """Read a letter back; one that is `in_log` is without key, value and headers."""
+    size = _SIZE.unpack_from(data)[0]
+    facts = json.loads(data[_SIZE.size : _SIZE.size + size])
+    in_log = "null" not in facts
+    value = None if in_log or facts["null"] else data[_SIZE.size + size :]
+    return Letter(
+        place,
+        None if in_log else _bytes(facts["key"]),
+        value,
+        () if in_log else tuple((name, _bytes(content)) for name, content in facts["headers"]),
+        facts["timestamp_ms"],
+        tuple(map(Reason, facts["reasons"])),
+        facts["at_ms"],
+        facts["deadline_ms"],
+        facts["detail"],
+        in_log,
+    )
+
+
+class PendingLetters:
+    """Keeps letters that are refused, and lets them go.
+
+    Args:
+        state: the shard's memory.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: SowState) -> None:
+        self._state = state
+
+    def keep(self, refused: list[tuple[Letter, str]], step: Step) -> list[bytes]:
+        """Keep letters of a step, each with why it is refused; returns their journal keys."""
+        faults = {letter.place: fault for letter, fault in refused}
+        for at, one in enumerate(step.events):
+            if isinstance(one, ShardEvent) and one.kind is ShardEventKind.DEAD_LETTERED and one.place in faults:
+                fault = faults[one.place]
+                detail = f"{one.detail or ', '.join(one.reasons)}; its dead letter was refused: {fault}"
+                step.events[at] = one._replace(kind=ShardEventKind.DYING, detail=detail)
+        names: list[bytes] = []
+        for letter, _ in refused:
+            source = self._state.source(letter.place.topic, letter.place.partition, step)
+            names.append(name_of(source, letter.place.offset))
+            self._state.change(step, names[-1], pack(letter))
+        return names
+
+    def retain(self, name: bytes, step: Step) -> None:
+        """Let a letter go that is safe now; nothing to do if it went before."""
+        packed = self._state.pending.get(name)
+        if packed is None:
+            return
+        letter = unpack(packed, place_of(name, self._state.sources))
+        step.events.append(
+            ShardEvent(
+                ShardEventKind.DEAD_LETTERED,
+                letter.at_ms,
+                letter.place,
+                letter.key,
+                letter.deadline_ms,
+                letter.reasons,
+                "",
+                letter.detail,
+            )
+        )
+        self._state.change(step, name, None)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value)

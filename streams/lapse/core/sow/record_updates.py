@@ -1,0 +1,188 @@
+"""The life of a record: its updates, now or at an instant of their own, and what they make of what is there (S2, S3).
+
+Every method emits changes through `SowState.change`, which applies them, and puts the outputs into the step.
+"""
+
+from __future__ import annotations
+
+from lapse.core.lifetime import NEVER
+from lapse.core.reason import Reason
+from lapse.core.sow import delta, journal
+from lapse.core.sow.arrival import Refused, Update, fault
+from lapse.core.sow.fan_out import SubscriberFanOut
+from lapse.core.sow.precedence import Precedence
+from lapse.core.sow.record import Facts, pack, payload_of
+from lapse.core.sow.removal import Removals
+from lapse.core.sow.state import SowState
+from lapse.core.sow.step import ShardEvent, ShardEventKind, Step
+from lapse.core.sow.version import Version
+from lapse.core.sow.version import journal_key as version_name
+
+
+class Life:
+    """What updates do to the records of one shard.
+
+    Args:
+        state: the shard's memory.
+        events: how its records leave.
+        fan_out: its subscribers.
+    """
+
+    __slots__ = ("_fan_out", "_precedence", "_removals", "_settings", "_state")
+
+    def __init__(self, state: SowState, events: Removals, fan_out: SubscriberFanOut) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._removals = events
+        self._fan_out = fan_out
+        self._precedence = Precedence(state)
+
+    def take(self, update: Update, step: Step) -> None:
+        """Let an update count: schedule it, or let it take effect as of its instant (C1).
+
+        Raises:
+            Refused: a delta that does not fit.
+        """
+        if update.enqueue_at_ms is not None:
+            self._schedule(update, step)
+            return
+        name = journal.RECORD + update.key
+        self.settle(name, update.at_ms, step)
+        self._take_effect(name, update, step, scheduled=False)
+
+    def _schedule(self, update: Update, step: Step) -> None:
+        assert update.enqueue_at_ms is not None
+        version = Version(
+            update.enqueue_at_ms,
+            update.deadline_ms,
+            update.timestamp_ms,
+            update.offset,
+            update.source,
+            update.delta,
+            update.key,
+            update.headers,
+            update.payload,
+        )
+        self._state.change(step, version_name(update.source, update.offset), version.pack())
+        place = self._state.place(update.source, update.offset)
+        step.events.append(ShardEvent(ShardEventKind.SCHEDULED, update.at_ms, place, update.key, update.deadline_ms))
+
+    def settle(self, name: bytes, at_ms: int, step: Step) -> None:
+        """Let happen to one key what its own instants up to `at_ms` bring: expiry, and scheduled versions (C1, C2)."""
+        state = self._state
+        while True:
+            version = state.schedule.next_due_of(name[1:]) if state.schedule else None
+            version_ms = version[0] if version is not None else NEVER
+            entry = state.entries.get(name)
+            if entry is not None and state.is_due(entry, min(at_ms, version_ms)):
+                self._removals.expire(name, entry, at_ms, step)
+            elif version is not None and version_ms <= at_ms:
+                self.materialise(version[1], at_ms, step)
+            else:
+                return
+
+    def materialise(self, version_key: bytes, now_ms: int, step: Step) -> None:
+        """Let a scheduled version take effect, or leave if its deadline came first (C47)."""
+        state = self._state
+        version = state.schedule.get(version_key)
+        assert version is not None, "only versions that are there are due"
+        state.change(step, version_key, None)
+        if self._settings.expiration.enabled and version.deadline_ms <= version.enqueue_at_ms:
+            self._removals.version_leaves(version, Reason.TIME_LIMIT, now_ms, step)
+            return
+        update = Update(
+            version.key,
+            version.enqueue_at_ms,
+            version.enqueue_at_ms,
+            None,
+            version.deadline_ms,
+            version.offset,
+            version.source,
+            version.delta,
+            version.headers,
+            version.payload,
+        )
+        try:
+            self._take_effect(journal.RECORD + version.key, update, step, scheduled=True)
+        except Refused as refused:
+            self._removals.version_leaves(version, refused.reason, now_ms, step, str(refused))
+
+    def withdraw(self, version_key: bytes, at_ms: int, step: Step) -> None:
+        """Take a scheduled version out by request (L5)."""
+        version = self._state.schedule.get(version_key)
+        assert version is not None, "only versions that are there are withdrawn"
+        self._state.change(step, version_key, None)
+        self._removals.version_leaves(version, Reason.WITHDRAWN, at_ms, step)
+
+    def purge_version(self, version_key: bytes, now_ms: int, step: Step) -> None:
+        """Take a scheduled version out because the whole SOW topic is deleted (C4)."""
+        version = self._state.schedule.get(version_key)
+        assert version is not None, "only versions that are there are purged"
+        self._state.change(step, version_key, None)
+        self._removals.version_leaves(version, Reason.PURGED, now_ms, step)
+
+    def _take_effect(self, name: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
+        """Replace, merge into, or delete what is there, unless that is later (C46)."""
+        state = self._state
+        entry = state.entries.get(name)
+        if self._precedence.is_late(name, entry, update, scheduled):
+            return
+        if update.payload is None:
+            self._removals.delete_by_update(name, entry, update, step)
+            return
+        payload = update.payload
+        if update.delta:
+            payload = self._whole(payload) if entry is None else self._merged(entry, update)
+        facts = Facts(
+            update.deadline_ms, self._precedence.stamp(name, entry, update), state.sequence + 1, update.offset,
+            update.source, len(update.headers),
+        )  # fmt: skip
+        fresh = pack(facts, update.headers, payload)
+        if state.is_due(fresh, update.at_ms):
+            self._removals.expire_on_arrival(name, entry, fresh, update, step)
+            return
+        if state.tombstones and name in state.tombstones:
+            state.change(step, journal.TOMBSTONE + update.key, None)
+        state.change(step, name, fresh)
+        if state.subscribers:
+            self._fan_out.tell(name, entry, fresh, step)
+
+    def _whole(self, payload: bytes) -> bytes:
+        """A delta as a record of its own, in the form that payloads have (C44)."""
+        settings = self._settings
+        try:
+            delta.merge({}, settings.parse_delta(payload))
+        except (ValueError, RecursionError) as error:
+            raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {fault(error)}") from error
+        if settings.parse_delta is settings.parse_exactly:
+            return payload
+        try:
+            settings.parse(payload)
+        except (ValueError, RecursionError):
+            try:
+                return settings.serialize(settings.parse_delta(payload), payload)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise Refused(Reason.UNDECODABLE, f"a delta that is no whole record: {fault(error)}") from error
+        return payload
+
+    def _merged(self, entry: bytes, update: Update) -> bytes:
+        assert update.payload is not None
+        try:
+            stored = self._settings.parse_exactly(payload_of(entry))
+        except (ValueError, RecursionError) as error:
+            raise Refused(
+                Reason.UNDECODABLE, f"a delta to a record whose payload cannot be read: {fault(error)}"
+            ) from error
+        try:
+            merged = self._settings.serialize(
+                delta.merge(stored, self._settings.parse_delta(update.payload)), payload_of(entry)
+            )
+        except (ValueError, TypeError, RecursionError) as error:
+            raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {fault(error)}") from error
+        size, most_bytes = len(merged) + len(update.key) + len(update.headers), self._settings.max_record_bytes
+        if size > most_bytes:
+            raise Refused(
+                Reason.UNDECODABLE,
+                f"a delta that makes a record of {size:,} bytes; this SOW topic keeps {most_bytes:,} at most",
+            )
+        return merged

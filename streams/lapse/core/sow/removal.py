@@ -1,0 +1,238 @@
+"""Removals: how a record leaves, by its deadline, by a delete or by a fault, and who is told (S3, S4, L12, L14).
+
+Every method emits changes through `SowState.change`, which applies them, and puts the outputs into the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lapse.core.lifetime import NEVER
+from lapse.core.reason import Reason, in_order
+from lapse.core.record import Record
+from lapse.core.sow import journal
+from lapse.core.sow.arrival import Refused, Update
+from lapse.core.sow.fan_out import SubscriberFanOut
+from lapse.core.sow.origin import is_replicated, path_of
+from lapse.core.sow.record import HEAD, deadline_of, facts_of, headers_of, payload_of, unpack_headers
+from lapse.core.sow.state import SowState
+from lapse.core.sow.step import (
+    ExpiryBatch,
+    Letter,
+    OutOfFocus,
+    OutOfFocusBatch,
+    Place,
+    Removal,
+    ShardEvent,
+    ShardEventKind,
+    Step,
+)
+from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
+from lapse.core.sow.version import Version
+
+_TIME_LIMIT: Final = (Reason.TIME_LIMIT,)
+
+
+class Removals:
+    """How the records of one shard leave.
+
+    Args:
+        state: the shard's memory.
+        fan_out: its subscribers.
+
+    Attributes:
+        began_ms: when the epoch began, ms since the epoch; nothing is decided before it.
+        retains: whether every removed key is remembered for a while, because older updates may come late.
+    """
+
+    __slots__ = ("_expires_plainly", "_fan_out", "_settings", "_state", "began_ms", "retains")
+
+    def __init__(self, state: SowState, fan_out: SubscriberFanOut) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._fan_out = fan_out
+        # Updates of one key come in one order unless they stand on several partitions, or come from elsewhere, too.
+        self.began_ms = 0
+        self.retains = bool(self._settings.key) or self._settings.remembers_removed
+        lettered = Reason.TIME_LIMIT in self._settings.dead_letter_reasons
+        self._expires_plainly = not (self.retains or lettered or self._settings.keeps_copies)
+
+    def expire(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
+        """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
+        facts = facts_of(entry)
+        path = path_of(headers_of(entry)) if facts.headers_bytes else b""
+        self._remove(name, entry, Removal(OutOfFocus.EXPIRED, facts.timestamp_ms, path), step)
+        if self.retains:
+            self._retain(name, facts.timestamp_ms, facts.offset, facts.source, now_ms, step)
+        self._tell_removed(name, entry, now_ms, step)
+
+    def expire_all(self, names: Sequence[bytes], now_ms: int, step: Step) -> None:
+        """The same as `expire` for each of many: where nothing is written but events, quickly."""
+        state = self._state
+        entries, removals = state.entries, step.removals
+        subscribers = state.subscribers.values()
+        if not self._expires_plainly or any(one.query is not None for one in subscribers):
+            for name in names:
+                self.expire(name, entries[name], now_ms, step)
+            return
+        unpack = HEAD.unpack_from
+        gone: list[tuple[bytes, int, int, int]] = []
+        left: list[tuple[bytes, bytes]] = []
+        alike: dict[int, Removal] = {}
+        oldest = state.sequence
+        for name in names:
+            entry = entries[name]
+            deadline_ms, timestamp_ms, sequence, offset, source, size = unpack(entry)
+            key = name[1:]
+            if size and is_replicated(entry, size):
+                removals[name] = Removal(OutOfFocus.EXPIRED, timestamp_ms, path_of(headers_of(entry)))
+            else:
+                removal = alike.get(timestamp_ms)
+                if removal is None:
+                    removal = alike[timestamp_ms] = Removal(OutOfFocus.EXPIRED, timestamp_ms)
+                removals[name] = removal
+            gone.append((key, source, offset, deadline_ms))
+            left.append((key, entry))
+            if sequence < oldest:
+                oldest = sequence
+        for subscriber in subscribers:
+            seen = left
+            if subscriber.predicates or subscriber.fault or subscriber.subscription.since >= oldest:
+                seen = [
+                    (key, entry)
+                    for name, (key, entry) in zip(names, left, strict=True)
+                    if subscriber.has_seen(state.view(name, entry))
+                ]
+            if seen:
+                step.messages.append(OutOfFocusBatch(subscriber.subscription.id, seen))
+        state.drop_all(names, step)
+        if gone:
+            step.events.append(ExpiryBatch(self._decided_ms(now_ms), gone))
+
+    def delete(self, name: bytes, entry: bytes, at_ms: int, step: Step) -> None:
+        """Remove a record by a command that counts as of `at_ms`."""
+        facts = facts_of(entry)
+        # A delete is later than what it deletes, even in the same millisecond.
+        self._remove(name, entry, Removal(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
+        self.retain(name, at_ms, step)
+        place = self._state.place(facts.source, facts.offset)
+        step.events.append(ShardEvent(ShardEventKind.DELETED, at_ms, place, name[1:], facts.deadline_ms))
+
+    def delete_by_update(self, name: bytes, entry: bytes | None, update: Update, step: Step) -> None:
+        """Remove a record by a null value; where there is none (any more), the key may have to be remembered."""
+        if entry is None:
+            if self.retains and not (update.origin is not None and update.origin.spent):
+                self._retain_by(update, name, step)
+            return
+        facts = facts_of(entry)
+        spent = update.origin is not None and update.origin.spent
+        path = b"" if update.origin is None else update.origin.path
+        removal = Removal(
+            OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED, max(update.timestamp_ms, facts.timestamp_ms + 1), path
+        )
+        self._remove(name, entry, removal, step)
+        if self.retains:
+            self._retain_by(update, name, step)
+        if spent:
+            self._tell_removed(name, entry, update.at_ms, step)
+            return
+        place = self._state.place(facts.source, facts.offset)
+        step.events.append(ShardEvent(ShardEventKind.DELETED, update.at_ms, place, update.key, facts.deadline_ms))
+
+    def expire_on_arrival(self, name: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step) -> None:
+        """Let an update leave that is dead already: it replaces what is there, and takes it along."""
+        if entry is not None:
+            path = b"" if update.origin is None else update.origin.path
+            self._remove(name, entry, Removal(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
+        if self.retains:
+            self._retain_by(update, name, step)
+        self._tell_removed(name, fresh, update.at_ms, step)
+
+    def purge(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
+        """Take a record out because the whole SOW topic is deleted (C4)."""
+        facts = facts_of(entry)
+        self._remove(name, entry, Removal(OutOfFocus.DELETED, max(now_ms, facts.timestamp_ms + 1)), step)
+        self._tell_removed(name, entry, now_ms, step, (Reason.PURGED,))
+
+    def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:
+        """Tell of a scheduled version that is out of the schedule, and never takes effect."""
+        self._leave(
+            step, self._state.place(version.source, version.offset), version.key, version.payload,
+            tuple(unpack_headers(version.headers)), version.timestamp_ms, version.deadline_ms, (reason,), at_ms,
+            detail, version.key,
+        )  # fmt: skip
+
+    def refuse(self, record: Record, topic: str, partition: int, refused: Refused, at_ms: int, step: Step) -> None:
+        """Turn a record that cannot be taken into a dead letter; the state stays as it is (L12, S1)."""
+        self._leave(
+            step, Place(topic, partition, record.offset), record.key, record.value, tuple(record.headers),
+            record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None, in_log=True,
+        )  # fmt: skip
+
+    def retain(self, name: bytes, at_ms: int, step: Step) -> None:
+        """Remember that a command deleted a key, whether or not it was there: an update may be on its way (C1)."""
+        self._retain(name, at_ms, -1, NO_SOURCE, at_ms, step)
+
+    def _remove(self, name: bytes, entry: bytes, removal: Removal, step: Step) -> None:
+        state = self._state
+        if state.subscribers:
+            self._fan_out.tell_removal(name, entry, removal.reason, step)
+        step.removals[name] = removal
+        state.change(step, name, None)
+
+    def _retain(self, name: bytes, timestamp_ms: int, offset: int, source: int, at_ms: int, step: Step) -> None:
+        if self._settings.tombstone_ms:
+            tombstone = Tombstone(min(at_ms + self._settings.tombstone_ms, NEVER), timestamp_ms, offset, source)
+            self._state.change(step, journal.TOMBSTONE + name[1:], tombstone.pack())
+
+    def _retain_by(self, update: Update, name: bytes, step: Step) -> None:
+        self._retain(name, update.timestamp_ms, update.offset, update.source, update.at_ms, step)
+
+    def _tell_removed(
+        self, name: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT
+    ) -> None:
+        now_ms = self._decided_ms(now_ms)
+        facts = facts_of(entry)
+        place = Place(*self._state.sources[facts.source], facts.offset)
+        if self._settings.dead_letter_reasons.isdisjoint(reasons) and not self._settings.keeps_copies:
+            step.events.append(ShardEvent(ShardEventKind.EXPIRED, now_ms, place, name[1:], facts.deadline_ms, reasons))
+            return
+        self._leave(
+            step, place, name[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
+            deadline_of(entry), reasons, now_ms, "", name[1:],
+        )  # fmt: skip
+
+    def _decided_ms(self, at_ms: int) -> int:
+        """The instant of a decision about something that counts as of `at_ms`: not before the epoch began (C53)."""
+        return max(at_ms, self.began_ms)
+
+    def _leave(
+        self,
+        step: Step,
+        place: Place,
+        original_key: bytes | None,
+        value: bytes | None,
+        headers: tuple[tuple[str, bytes | None], ...],
+        timestamp_ms: int,
+        deadline_ms: int,
+        reasons: tuple[Reason, ...],
+        at_ms: int,
+        detail: str,
+        key: bytes | None,
+        in_log: bool = False,
+    ) -> None:
+        """Tell of a removal, and write a letter if one of its reasons asks for one (C22, C25, D1)."""
+        at_ms = self._decided_ms(at_ms)
+        reasons = in_order(reasons)
+        lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)
+        if lettered or self._settings.keeps_copies:
+            letter = Letter(
+                place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail, in_log
+            )
+            if lettered:
+                step.letters.append(letter)
+            if self._settings.keeps_copies:
+                step.copies.append(letter)
+        kind = ShardEventKind.DEAD_LETTERED if lettered else ShardEventKind.EXPIRED
+        step.events.append(ShardEvent(kind, at_ms, place, key, deadline_ms, reasons, "", detail))

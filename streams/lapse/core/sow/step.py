@@ -1,0 +1,258 @@
+"""What a step of a SOW shard yields: changes for the journal, and outputs for topics."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from lapse.core.lifetime import NEVER
+from lapse.core.reason import Reason
+from lapse.core.retirement import ShardMessage, Verdict
+
+if TYPE_CHECKING:
+    from lapse.core.sow.deletion import Deletion
+    from lapse.core.sow.query import Query
+
+
+class Place(NamedTuple):
+    """A bookmark: where a record stands in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+
+class ShardEventKind(StrEnum):
+    """What an event of a SOW topic tells: a part of the protocol's event kinds (D4)."""
+
+    EXPIRED = "expired"
+    DEAD_LETTERED = "dead_lettered"
+    DYING = "dying"
+    REPEATED = "repeated"
+    DELETED = "deleted"
+    SCHEDULED = "scheduled"
+    SUBSCRIBED = "subscribed"
+    UNSUBSCRIBED = "unsubscribed"
+
+
+class ShardEvent(NamedTuple):
+    """One event (S4, D4): what happened to one record, or to a subscription.
+
+    Attributes:
+        kind: what happened.
+        at_ms: the instant at which it counts, ms since the epoch.
+        place: the record's bookmark; None of a subscription.
+        key: the record's key, as far as it has one.
+        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
+        reasons: why it left.
+        subscription: which one.
+        detail: a sentence for people.
+    """
+
+    kind: ShardEventKind
+    at_ms: int
+    place: Place | None = None
+    key: bytes | None = None
+    deadline_ms: int = NEVER
+    reasons: tuple[Reason, ...] = ()
+    subscription: str = ""
+    detail: str = ""
+
+    @property
+    def of_the_whole(self) -> bool:
+        """Whether it is the end of the SOW topic, not of one of its records."""
+        return self.kind is ShardEventKind.DELETED and self.place is None
+
+
+class ExpiryBatch(NamedTuple):
+    """Events of many records that nothing but time has removed, at one instant.
+
+    Attributes:
+        at_ms: the instant at which they count, ms since the epoch.
+        records: of each its key, number of its source, offset, and deadline in ms since the epoch.
+    """
+
+    at_ms: int
+    records: list[tuple[bytes, int, int, int]]
+
+
+class Letter(NamedTuple):
+    """A dead letter: the record's bytes, and the facts of its death.
+
+    Attributes:
+        place: its bookmark.
+        key: the original key.
+        value: the original value.
+        headers: the original headers.
+        timestamp_ms: its timestamp, ms since the epoch.
+        reasons: why it left, in L14's order.
+        at_ms: the instant of the decision, ms since the epoch.
+        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
+        detail: the text of the fault.
+        in_log: whether the underlying log has it as it is.
+    """
+
+    place: Place
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    reasons: tuple[Reason, ...]
+    at_ms: int
+    deadline_ms: int = NEVER
+    detail: str = ""
+    in_log: bool = False
+
+
+class Kind(StrEnum):
+    """Kinds of message for a subscriber or an asker (S5 to S7)."""
+
+    GROUP_BEGIN = "group-begin"
+    SOW = "sow"
+    GROUP_END = "group-end"
+    PUBLISH = "publish"
+    DELTA = "delta"
+    OUT_OF_FOCUS = "oof"
+
+
+class OutOfFocus(StrEnum):
+    """Why a record that a subscriber has seen is out of its focus (S7)."""
+
+    DELETED = "deleted"
+    EXPIRED = "expired"
+    NO_LONGER_MATCHES = "no_longer_matches"
+
+
+class Message(NamedTuple):
+    """A message for one subscriber or asker.
+
+    Attributes:
+        kind: what it is.
+        subscription: for which subscription; empty for a plain query.
+        command_id: id of the query, for what belongs to a query.
+        key: the record's key; None for the ends of a group.
+        payload: the record; of a delta the changed fields; of an `oof` what the subscriber last saw.
+        headers: the record's own headers.
+        place: bookmark of its last update; of an `oof` because of no match, that of the update.
+        timestamp_ms: as of when it counts, ms since the epoch.
+        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
+        reason: of an `oof`.
+        order_value: of a query's result in an order, what that goes by; None where it is NULL or cannot be compared.
+    """
+
+    kind: Kind
+    subscription: str
+    command_id: str = ""
+    key: bytes | None = None
+    payload: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    place: Place | None = None
+    timestamp_ms: int = -1
+    deadline_ms: int = NEVER
+    reason: OutOfFocus | None = None
+    order_value: object = None
+
+
+class OutOfFocusBatch(NamedTuple):
+    """Messages of kind `oof` to one subscriber, about many records that have expired (S7).
+
+    Attributes:
+        subscription: for which subscription.
+        records: key and packed record of each, as the subscriber last saw it.
+    """
+
+    subscription: str
+    records: list[tuple[bytes, bytes]]
+
+
+class CommandAnswer(NamedTuple):
+    """The answer to one command (X2).
+
+    Attributes:
+        id: the command's id.
+        command: its name.
+        subscription: the subscription that spoke.
+        at_ms: the instant at which it counted, ms since the epoch.
+        error: what is wrong and what to do; empty = done.
+        counts: figures.
+    """
+
+    id: str
+    command: str
+    subscription: str
+    at_ms: int
+    error: str = ""
+    counts: tuple[tuple[str, int], ...] = ()
+
+
+class Removal(NamedTuple):
+    """How a record left, for those who replicate the state (S10).
+
+    Attributes:
+        reason: deleted or expired.
+        timestamp_ms: as of when it was deleted; of an expired one as of when it counted; ms since the epoch.
+        path: deployments that the delete, or the expired record, has passed through.
+    """
+
+    reason: OutOfFocus
+    timestamp_ms: int
+    path: bytes = b""
+
+
+class Step:
+    """Changes and outputs, collected while a batch, a command or a timer is handled.
+
+    Attributes:
+        changes: journal records, the latest per key; None = a tombstone. Already applied to the shard.
+        removals: how the records left that the changes remove, by their journal keys (S10).
+        events: events, in order.
+        letters: dead letters, in the order of removal.
+        copies: everything that left for L14's reasons, in that order; only where the settings ask for it (L15).
+        messages: for subscribers, in order.
+        answers: answers to commands.
+        queries: queries that began; each is pulled batch by batch until it is finished.
+        deletions: deletions that are not finished, and whether they are to be answered; no command is done before.
+        shard_messages: to other shards of the topic, to be sent once the changes are durable.
+        verdicts: answers to those who asked for the topic's deletion, likewise.
+        bytes: size of the changes so far, about.
+    """
+
+    __slots__ = (
+        "answers",
+        "bytes",
+        "changes",
+        "copies",
+        "deletions",
+        "events",
+        "letters",
+        "messages",
+        "queries",
+        "removals",
+        "shard_messages",
+        "verdicts",
+    )
+
+    def __init__(self) -> None:
+        self.changes: dict[bytes, bytes | None] = {}
+        self.removals: dict[bytes, Removal] = {}
+        self.events: list[ShardEvent | ExpiryBatch] = []
+        self.letters: list[Letter] = []
+        self.copies: list[Letter] = []
+        self.messages: list[Message | OutOfFocusBatch] = []
+        self.answers: list[CommandAnswer] = []
+        self.queries: list[Query] = []
+        self.deletions: list[tuple[Deletion, bool]] = []
+        self.shard_messages: list[ShardMessage] = []
+        self.verdicts: list[Verdict] = []
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.changes or self.events or self.letters or self.messages or self.answers or self.queries)
+
+
+def encode_changes(step: Step) -> list[tuple[bytes, bytes | None]]:
+    """Return the step's journal records, one per key; None = a tombstone."""
+    return list(step.changes.items())

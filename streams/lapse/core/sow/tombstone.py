@@ -1,0 +1,40 @@
+"""Tombstones: what is remembered of a deleted record, so that an older update that comes late does not revive it (C46).
+
+Only two logs can come out of order. So a shard keeps tombstones for records deleted by a command, and for all records
+where keys are taken from payloads; and only for a while.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+NO_SOURCE: Final = (1 << 32) - 1
+"""Source of a tombstone that a command dug: of equal stamps, every update is later."""
+
+_LAYOUT: Final = struct.Struct(">qqqI")
+
+
+class Tombstone(NamedTuple):
+    """The last thing that happened to a key.
+
+    Attributes:
+        until_ms: when it is forgotten, ms since the epoch.
+        timestamp_ms: updates that count as of an earlier instant are ignored, ms since the epoch.
+        offset: of the delete or of the expired record; orders equal instants.
+        source: of the same; orders equal instants.
+    """
+
+    until_ms: int
+    timestamp_ms: int
+    offset: int
+    source: int
+
+    def pack(self) -> bytes:
+        """Write it as it stands in the journal."""
+        return _LAYOUT.pack(*self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Tombstone:
+        """Read what `pack` wrote."""
+        return cls._make(_LAYOUT.unpack(data))

@@ -1,0 +1,99 @@
+"""The store that keeps a copy of its changelog on local disk, registered under `faust.stores` as `lapse-rocksdb`."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import rocksdict
+
+from lapse.runtime.journal.changelog import Changelog
+from lapse.runtime.journal.store import Items, JournalStore
+
+logger = logging.getLogger(__name__)
+
+_COPY_HOLDS_MS: Final = 12 * 3_600_000
+"""How old a copy may be, ms. Kafka forgets tombstones a day after it compacted them (`delete.retention.ms`): what was
+removed while another worker had the shard would come back from an older copy."""
+
+
+class RocksDBStore(JournalStore):
+    """A copy of the changelog on local disk as well; at take-over only its tail is read (`lapse-rocksdb://`)."""
+
+    _META = b"\x01meta"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._databases: dict[int, rocksdict.Rdict] = {}
+
+    def _path(self, partition: int) -> Path:
+        return Path(str(self.app.conf.tabledir)) / f"{self.table_name}-{partition}.rocksdb"
+
+    def _open(self, partition: int) -> Changelog:
+        path = self._path(partition)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
+        meta = database.get(self._META)
+        if meta is not None and (fault := self._fault_of(meta)):
+            logger.info("%s: %s; the changelog is read instead", path, fault)
+            database.close()
+            rocksdict.Rdict.destroy(str(path))
+            database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
+            meta = None
+        self._databases[partition] = database
+        changelog = Changelog(self.owner.records())
+        if meta is not None:
+            changelog.next_offset = int.from_bytes(meta[:8], "big")
+            changelog.epoch = int.from_bytes(meta[8:16], "big")
+            for key, value in database.items():  # in raw mode keys are bytes, whatever the annotation says
+                if isinstance(key, bytes) and key != self._META:
+                    changelog.latest[key] = value
+        return changelog
+
+    def _fault_of(self, meta: bytes) -> str:
+        """Why a copy is not to be trusted; empty if it is."""
+        if meta[24:] != self._topic_id.encode():
+            return "of another changelog topic, which was deleted"
+        if time.time() * 1000 - int.from_bytes(meta[16:24], "big") > _COPY_HOLDS_MS:
+            return f"older than {_COPY_HOLDS_MS // 3_600_000} h"
+        return ""
+
+    def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:
+        self._write(partition, items, changelog.next_offset, changelog.epoch)
+
+    def _write(self, partition: int, items: Items, next_offset: int, epoch: int) -> None:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for key, value in items:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        meta = (next_offset, epoch, int(time.time() * 1000))
+        batch.put(self._META, b"".join(number.to_bytes(8, "big") for number in meta) + self._topic_id.encode())
+        self._databases[partition].write(batch)
+
+    def _close(self, partition: int) -> None:
+        database = self._databases.pop(partition, None)
+        if database is not None:
+            database.close()
+
+    async def on_stop(self) -> None:
+        """Close the databases."""
+        await super().on_stop()
+        for partition in list(self._databases):
+            self._close(partition)
+
+    def reset_state(self) -> None:
+        """Delete the local copies; the changelog has everything."""
+        remove_copies(Path(str(self.app.conf.tabledir)), self.table_name)
+
+
+def remove_copies(directory: Path, table: str) -> None:
+    """Delete the local copies of a table's partitions."""
+    copy = re.compile(re.escape(table) + r"-\d+\.rocksdb")  # not those of a table `<table>-…`
+    for path in directory.glob("*.rocksdb"):
+        if copy.fullmatch(path.name) is not None:
+            rocksdict.Rdict.destroy(str(path))

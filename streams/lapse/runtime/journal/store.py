@@ -1,0 +1,404 @@
+"""The store of lapse's Faust tables; the one that keeps all in memory is registered as `lapse-memory` (`faust.stores`).
+
+A store writes its partition's changelog itself, a whole step in one RecordBatch, and restores itself in the rebalance
+hook: Faust's own recovery finds nothing left to do, and cannot hang on a changelog whose last record is unreadable.
+What a table partition holds is the state of a shard, and only the shard knows what has expired: reading through Faust
+(`table[key]`) asks the shard, so an expired record is never seen (L10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Protocol
+
+from faust.stores.base import Store as FaustStore
+from faust.types import TP, EventT
+
+from lapse.runtime.journal.changelog import Changelog, ChangelogReader, claim_key, epoch_header
+from lapse.runtime.journal.pre_read import HeadStart
+from lapse.runtime.journal.standby import Standby
+from lapse.runtime.kafka.producer import BatchProducer, BatchTooLarge
+from lapse.runtime.timers.clock import BrokerClock
+
+logger = logging.getLogger(__name__)
+
+Items = list[tuple[bytes, bytes | None]]
+
+
+class Fenced(RuntimeError):
+    """The shard belongs to another worker; what this one still does is void."""
+
+
+class ShardOwner(Protocol):
+    """Who owns the shards whose state a store keeps: the entity of the table."""
+
+    @property
+    def journal_producer(self) -> BatchProducer:
+        """Writes the changelog."""
+
+    @property
+    def changelog_reader(self) -> ChangelogReader:
+        """Reads the changelog."""
+
+    @property
+    def stopped(self) -> AbstractSet[int]:
+        """Shards of a deleted entity that have written their last here: there is nothing to own any more (C4)."""
+
+    @property
+    def clock(self) -> BrokerClock:
+        """The broker's clock, which every claim measures."""
+
+    @property
+    def worker_name(self) -> str:
+        """Who claims epochs, for people."""
+
+    @property
+    def partitions(self) -> int:
+        """How many shards there are."""
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether the changelogs of shards at other workers are followed."""
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a changelog is worth reading before the group gives its shard away: not if it does so at once."""
+
+    async def topic_id(self, topic: str) -> str:
+        """The id of a topic; empty if it does not exist."""
+
+    async def last_epoch(self, partition: int) -> int:
+        """The epoch of a shard's last delivery; 0 if there is none."""
+
+    def records(self) -> MutableMapping[bytes, bytes]:
+        """Something empty that takes what a changelog partition holds."""
+
+    async def changelog_end(self, partition: int) -> int:
+        """Where the changelog partition ends now."""
+
+    async def exists(self) -> bool:
+        """Whether there is a changelog to take over."""
+
+    async def prepare(self, partition: int, epoch: int) -> None:
+        """An epoch is about to be claimed: tell the readers of deliveries before it is."""
+
+    async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
+        """A shard belongs to this worker from now on."""
+
+    async def release(self, partition: int) -> None:
+        """A shard belongs to another worker from now on."""
+
+    def look_up(self, key: bytes) -> bytes | None:
+        """The value of a table key now; None if there is none, or it has expired."""
+
+    def look_through(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values of this worker's shards now."""
+
+
+class JournalStore(FaustStore[Any, Any]):
+    """A Faust table store that keeps its changelog itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._next_offsets: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._owned: set[int] = set()
+        self._gone = False
+        self._standby: Standby | None = None
+        self._noted: HeadStart | None = None
+        self._assigned = False
+        self._topic_id = ""
+        self.last_timestamp_ms: int | None = None
+        """The broker's timestamp of the last record written; None where the topic has the writer's timestamps."""
+
+    @property
+    def owner(self) -> ShardOwner:
+        """The entity whose shards these are.
+
+        Raises:
+            RuntimeError: the table was not made by lapse.
+        """
+        owner: ShardOwner | None = (self.options or {}).get("owner")
+        if owner is None:
+            raise RuntimeError(
+                f"table {self.table_name}: this store belongs to an entity of lapse.toml; use lapse's tables"
+            )
+        return owner
+
+    @property
+    def changelog_topic(self) -> str:
+        """The topic that this store writes."""
+        return str(self.table.changelog_topic.get_topic_name())
+
+    # What Faust asks
+
+    def persisted_offset(self, tp: TP) -> int | None:
+        """Offset of the last changelog record that is in the state: always the last there is."""
+        return self._next_offsets.get(tp.partition, 0) - 1
+
+    def set_persisted_offset(self, tp: TP, offset: int) -> None:
+        """Nothing: the store knows its offsets."""
+
+    def apply_changelog_batch(self, batch: Iterable[EventT[Any]], to_key: Any, to_value: Any) -> None:
+        """Nothing: the store restored itself."""
+
+    def reset_state(self) -> None:
+        """Forget what is kept besides the changelog; `faust reset` calls it."""
+
+    async def backup_partition(self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1) -> None:
+        """Nothing: the changelog is the backup."""
+
+    def restore_backup(self, tp: Any, latest: bool = True, backup_id: int = 0) -> None:
+        """Nothing: the changelog is the backup."""
+
+    async def on_rebalance(
+        self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
+    ) -> None:
+        """Give up the shards that went, take over those that came."""
+        self._assigned = True
+        if self._gone:
+            return
+        mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic} - self.owner.stopped
+        if mine and not await self.owner.exists():
+            logger.warning("%s: was deleted; there is nothing to take over", self.table_name)
+            mine = set()
+        await self._look_at_changelog()
+        for partition in sorted(self._owned - mine):
+            self._owned.discard(partition)
+            await self.owner.release(partition)
+            self._close(partition)
+        for partition in sorted(self._owned):
+            # A rebalance that this worker slept through may have made the shard another's in between.
+            if not await self._claimed_epochs(partition):
+                logger.warning("%s, partition %d: belonged to another worker meanwhile", self.table_name, partition)
+                self._owned.discard(partition)
+                await self.owner.release(partition)
+                self._close(partition)
+        await asyncio.gather(*(self._take_over(partition) for partition in sorted(mine - self._owned)))
+        self._pre_read().note(self._owned)
+        if self.owner.stands_by:
+            self._follow(set(range(self.owner.partitions)) - self._owned)
+        elif self._standby is not None:
+            # What the pre-read was for is decided.
+            standby, self._standby = self._standby, None
+            await standby.stop()
+
+    async def renew(self) -> None:
+        """Take the shards over anew that are here: what they read has changed (C42, C52, C81)."""
+        for partition in sorted(self._owned - self.owner.stopped):
+            self._owned.discard(partition)
+            await self.owner.release(partition)
+            self._close(partition)
+            if await self.owner.exists():
+                await self._take_over(partition)
+                self._owned.add(partition)
+
+    async def on_start(self) -> None:
+        """Read what this worker had, until it is told what it has."""
+        if not self.owner.reads_ahead:
+            return
+        shards = self._pre_read().shards(self.owner.partitions)
+        if not shards:
+            return
+        await self._look_at_changelog()
+        if not self._assigned:
+            self._follow(shards)
+
+    def _pre_read(self) -> HeadStart:
+        if self._noted is None:
+            self._noted = HeadStart(Path(str(self.app.conf.tabledir)) / f"{self.table_name}.shards")
+        return self._noted
+
+    def _follow(self, shards: set[int]) -> None:
+        """Follow the changelogs of these shards from now on."""
+        if self._standby is None:
+            settings = self.owner.changelog_reader.settings
+            self._standby = Standby(settings, self.changelog_topic, self._open, self._keep, self._close)
+        self._standby.follow(shards)
+
+    async def _look_at_changelog(self) -> None:
+        """Note which topic the changelog is; what was read of one that was deleted since is worth nothing (C42)."""
+        topic_id = await self.owner.topic_id(self.changelog_topic)
+        if self._standby is not None and topic_id != self._topic_id:
+            await self._standby.stop()
+        self._topic_id = topic_id
+
+    async def on_stop(self) -> None:
+        """Follow nothing any more."""
+        if self._standby is not None:
+            await self._standby.stop()
+
+    async def _claimed_epochs(self, partition: int) -> bool:
+        """Whether nobody has claimed a higher epoch since this store last wrote."""
+        expected, epoch = self._next_offsets[partition], self._epochs[partition]
+        if await self.owner.changelog_end(partition) == expected:
+            return True
+        since = Changelog(epoch=epoch, next_offset=expected)
+        await self.owner.changelog_reader.read(self.changelog_topic, partition, since)
+        return since.epoch == epoch
+
+    async def confirm(self, partition: int) -> None:
+        """Make sure that the shard is still this worker's, before something is told that cannot be taken back.
+
+        Raises:
+            Fenced: another worker has taken it over.
+        """
+        if not await self._claimed_epochs(partition):
+            raise Fenced(f"another worker has taken the shard over; epoch {self._epochs[partition]} is at its end")
+
+    async def _take_over(self, partition: int) -> None:
+        began = time.monotonic()
+        owner, topic = self.owner, self.changelog_topic
+        followed = None if self._standby is None else self._standby.hand_over(partition)
+        changelog = self._open(partition) if followed is None else followed
+        kept = changelog.next_offset
+        reader = owner.changelog_reader
+
+        def keep(items: Items) -> None:
+            self._keep(partition, items, changelog)
+
+        await reader.read(topic, partition, changelog, keep)
+        if not changelog.epoch:
+            # The changelog is new, the deliveries perhaps not: their readers know epochs, and only higher ones count.
+            changelog.epoch = await owner.last_epoch(partition)
+        while True:
+            epoch = changelog.epoch + 1
+            await owner.prepare(partition, epoch)
+            claim = [(claim_key(epoch), owner.worker_name.encode())]
+            began_s = time.monotonic()
+            sent, _ = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
+            claimed = await sent
+            claimed_at = claimed.offset
+            if claimed.timestamp_type == 1:  # before the shard can decide anything
+                owner.clock.measured(began_s, time.monotonic(), claimed.timestamp)
+            if claimed_at == changelog.next_offset:
+                # Nobody else has written since: the claim is all there is to read.
+                changelog.take(*claim[0], epoch_header(epoch))
+                changelog.next_offset = claimed_at + 1
+                keep([*claim])
+            # What stands before the claim counts; what lower epochs write behind it does not.
+            while changelog.next_offset <= claimed_at:
+                await reader.read(topic, partition, changelog, keep)
+            if changelog.epoch == epoch and changelog.contested != epoch:
+                break
+        self._next_offsets[partition], self._epochs[partition] = changelog.next_offset, epoch
+        logger.info(
+            "%s, partition %d: restored %d keys (changelog read from %d to %d) in %.2f s; epoch %d",
+            self.table_name,
+            partition,
+            len(changelog.latest),
+            kept,
+            changelog.next_offset,
+            time.monotonic() - began,
+            epoch,
+        )
+        await owner.take_over(partition, epoch, changelog)
+        changelog.latest.clear()
+        self._owned.add(partition)
+
+    # What the shard's runner asks
+
+    async def commit(self, partition: int, epoch: int, ahead: Items, items: Items) -> int:
+        """Make a step durable.
+
+        Args:
+            partition: the shard's.
+            epoch: the epoch that writes.
+            ahead: may be split into batches; all durable before `items` is sent on its way.
+            items: one RecordBatch; all of it becomes durable, or nothing.
+
+        Returns:
+            how many bytes were written, without compression.
+
+        Raises:
+            BatchTooLarge: `items` does not fit into one RecordBatch.
+            Fenced: another worker has taken the shard over; what was written is void.
+        """
+        expected = self._next_offsets[partition]
+        owner, topic, headers = self.owner, self.changelog_topic, epoch_header(epoch)
+        ahead_bytes = _bytes_of(ahead)
+        if ahead:
+            if ahead_bytes + _bytes_of(items) < 1 << 20:
+                ahead, items, ahead_bytes = [], [*ahead, *items], 0
+            else:
+                waiting = await owner.journal_producer.send_in_batches(topic, partition, ahead, headers)
+                for future in waiting:
+                    await future
+                expected += len(ahead)
+        sent, items_bytes = await owner.journal_producer.send_atomically(topic, partition, items, headers)
+        metadata = await sent
+        if metadata.offset != expected:
+            # Somebody else has written: a late one of a lower epoch, or the shard's new owner.
+            await self.confirm(partition)
+        self._next_offsets[partition] = metadata.offset + len(items)
+        self.last_timestamp_ms = metadata.timestamp if metadata.timestamp_type == 1 else None
+        self._write(partition, [*ahead, *items], self._next_offsets[partition], epoch)
+        return ahead_bytes + items_bytes
+
+    async def forget_copies(self) -> None:
+        """Delete what is kept besides the changelog, which is gone, and do nothing more."""
+        self._gone = True
+        if self._standby is not None:
+            await self._standby.stop()
+        for partition in self._owned:
+            self._close(partition)
+        self._owned.clear()
+        self.reset_state()
+
+    # What differs between memory and disk
+
+    def _open(self, partition: int) -> Changelog:
+        """What is kept of a partition's changelog; nothing here."""
+        return Changelog(self.owner.records())
+
+    def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:
+        """Keep what was read from the changelog; nothing here."""
+
+    def _write(self, partition: int, items: Items, next_offset: int, epoch: int) -> None:
+        """Keep what was written to the changelog; nothing here."""
+
+    def _close(self, partition: int) -> None:
+        """Let go of a partition; nothing here."""
+
+    # The mapping that Faust shows
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self.owner.look_up(self._encode_key(key))
+        if value is None:
+            raise KeyError(key)
+        return self._decode_value(value)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError(f"table {self.table_name}: written by its shards only; publish to the topic instead")
+
+    def __delitem__(self, key: Any) -> None:
+        raise TypeError(f"table {self.table_name}: written by its shards only; send sow_delete instead")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._decode_key(key) for key, _ in self.owner.look_through())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.owner.look_through())
+
+    def __contains__(self, key: Any) -> bool:
+        return self.owner.look_up(self._encode_key(key)) is not None
+
+    def _clear(self) -> None:
+        raise TypeError(f"table {self.table_name}: written by its shards only")
+
+
+class MemoryStore(JournalStore):
+    """State in memory; at take-over the whole changelog partition is read (`lapse-memory://`)."""
+
+
+def _bytes_of(items: Items) -> int:
+    """About what they take in a log."""
+    return sum(len(value or b"") + len(key) + 64 for key, value in items)
+
+
+__all__ = ["BatchTooLarge", "JournalStore", "MemoryStore", "ShardOwner"]

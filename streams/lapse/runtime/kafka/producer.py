@@ -1,0 +1,246 @@
+"""Writing to Kafka in RecordBatches: the journal's atomic ones, and the outputs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaProducer, errors
+from aiokafka.producer.message_accumulator import MessageBatch
+from aiokafka.producer.sender import Sender
+from aiokafka.structs import RecordMetadata, TopicPartition
+
+from lapse.runtime.kafka.metadata import know
+from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, Headers, PackedBatch, RecordBatch, Row, wall_ms
+from lapse.runtime.kafka.together import Together
+
+MAX_FOREIGN_BATCH_BYTES: Final = 900_000
+"""Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
+
+_SPARED_BYTES: Final = 64 << 10
+"""A batch with less room takes no more, so that only a large record ever turns out to be too much for it."""
+
+
+class InvalidRecordError(errors.BrokerResponseError):
+    """The broker has looked into a record and refuses it, such as one without a key for a compacted topic."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "the topic does not take such a record, as a compacted one takes none without a key"
+
+
+errors.kafka_errors.setdefault(InvalidRecordError.errno, InvalidRecordError)  # aiokafka does not know this one
+
+TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
+
+REFUSALS: Final = (
+    *TOO_LARGE,
+    errors.InvalidTimestampError,
+    errors.InvalidTopicError,
+    errors.PolicyViolationError,
+    errors.TopicAuthorizationFailedError,
+    errors.UnknownTopicOrPartitionError,
+    InvalidRecordError,
+)
+"""What the broker answers before it appends anything: the batch is not there, and others may pass."""
+
+
+class _Sender(Sender):
+    """Gives the sequence numbers of a refused batch back, as Kafka's own client does.
+
+    The broker has never seen them; aiokafka would go on behind them, and every later batch for that partition would be
+    out of sequence.
+    """
+
+    async def _send_produce_req(self, node_id: int, batches: dict[TopicPartition, MessageBatch]) -> None:
+        await super()._send_produce_req(node_id, batches)
+        # No other batch of these partitions was sent meanwhile, and none can be before this returns.
+        for tp, batch in batches.items():
+            future = batch.future
+            known = future.done() and not future.cancelled()
+            if known and isinstance(future.exception(), REFUSALS) and self._txn_manager is not None:
+                self._txn_manager.increment_sequence_number(tp, -batch.record_count)
+
+
+class BatchTooLarge(ValueError):
+    """Records that must stand in one RecordBatch and do not fit into one."""
+
+
+class Output(NamedTuple):
+    """One record to be written."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Packed(NamedTuple):
+    """Many records for one partition, each as a RecordBatch holds it.
+
+    Attributes:
+        topic: where they go.
+        partition: of it.
+        records: see `packed_record`.
+    """
+
+    topic: str
+    partition: int
+    records: list[bytes]
+
+
+class _Lot(NamedTuple):
+    """What can share RecordBatches: rows, or records that are packed; one of the two is empty."""
+
+    rows: list[Row]
+    records: list[bytes]
+
+    def batches(self, stamp_ms: int) -> Iterator[RecordBatch | PackedBatch]:
+        done = 0
+        while done < len(self.rows):
+            batch, done = filled(self.rows, done, len(self.rows), stamp_ms=stamp_ms)
+            yield batch
+        done = 0
+        while done < len(self.records):
+            packed = PackedBatch(stamp_ms)
+            done = packed.add_packed(self.records, done, len(self.records), MAX_FOREIGN_BATCH_BYTES)
+            yield packed
+
+
+class BatchProducer:
+    """An idempotent producer whose RecordBatches are made by hand.
+
+    Args:
+        bootstrap_servers: the brokers.
+        security: aiokafka's settings for TLS and SASL.
+        stamp_ms: what records are stamped with, ms since the epoch; it counts on topics with `CreateTime`.
+    """
+
+    def __init__(self, bootstrap_servers: str, security: dict[str, Any], stamp_ms: Callable[[], int] = wall_ms) -> None:
+        self.stamp_ms = stamp_ms
+        self._bootstrap_servers = bootstrap_servers
+        self._security = security
+        self._producer: AIOKafkaProducer | None = None
+        self._metadata = Together(self._learn)
+
+    async def start(self) -> None:
+        """Connect."""
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap_servers,
+            enable_idempotence=True,
+            acks="all",
+            max_batch_size=MAX_BATCH_BYTES,
+            max_request_size=2 * MAX_BATCH_BYTES,
+            linger_ms=0,
+            **self._security,
+        )
+        self._producer._sender.__class__ = _Sender
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        """Flush and disconnect."""
+        if self._producer is not None:
+            await self._producer.stop()
+
+    @property
+    def producer(self) -> AIOKafkaProducer:
+        """The connected producer.
+
+        Raises:
+            RuntimeError: `start` was not called.
+        """
+        if self._producer is None:
+            raise RuntimeError("the producer is not started")
+        return self._producer
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these topics no more: a broker that creates topics by itself would make them again."""
+        self.producer.client._topics.difference_update(topics)
+
+    async def send_atomically(
+        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers
+    ) -> tuple[asyncio.Future[RecordMetadata], int]:
+        """Send records as one RecordBatch: all of them become readable, or none.
+
+        Returns:
+            what to await for their safety, and how many bytes they are.
+
+        Raises:
+            BatchTooLarge: they do not fit.
+        """
+        batch = RecordBatch(self.stamp_ms())
+        if not batch.add_items(records, headers):
+            raise BatchTooLarge(f"{topic}, partition {partition}: more than {MAX_BATCH_BYTES} bytes in one step")
+        await self._know([topic])
+        size: int = batch.size()
+        return await self.producer.send_batch(batch, topic, partition=partition), size
+
+    async def send_in_batches(
+        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers
+    ) -> list[asyncio.Future[RecordMetadata]]:
+        """Send records in order, in as many RecordBatches as they need."""
+        return await self.send([Output(topic, partition, key, value, headers) for key, value in records])
+
+    async def send(self, outputs: Iterable[Output | Packed]) -> list[asyncio.Future[RecordMetadata]]:
+        """Send records, packed by partition, in order within each; returns what to await for their safety."""
+        by_partition: dict[tuple[str, int], list[_Lot]] = {}
+        for output in outputs:
+            lots = by_partition.setdefault((output.topic, output.partition), [])
+            packed = isinstance(output, Packed)
+            if not lots or bool(lots[-1].records) != packed:
+                lots.append(_Lot([], []))
+            if isinstance(output, Packed):
+                lots[-1].records.extend(output.records)
+            else:
+                lots[-1].rows.append((output.key, output.value, output.headers))
+        await self._know({topic for topic, _ in by_partition})
+        stamp_ms = self.stamp_ms()
+        return [
+            await self.producer.send_batch(batch, topic, partition=partition)
+            for (topic, partition), lots in by_partition.items()
+            for lot in lots
+            for batch in lot.batches(stamp_ms)
+        ]
+
+    async def _know(self, topics: Iterable[str]) -> None:
+        cluster = self.producer.client.cluster
+        unknown = [topic for topic in topics if cluster.partitions_for_topic(topic) is None]
+        if unknown:
+            await self._metadata.of(unknown)
+
+    async def _learn(self, topics: list[str]) -> dict[str, bool]:
+        await know(self.producer.client, topics)
+        return {}
+
+    def give_up(self, topic: str, partition: int, why: errors.KafkaError) -> None:
+        """Fail what still waits to be sent to a partition: its topic is gone, and should it come back, is another."""
+        accumulator = self.producer._message_accumulator
+        for batch in accumulator._batches.pop(TopicPartition(topic, partition), ()):
+            accumulator._pending_batches.add(batch)  # where it is looked for when its future is done
+            batch.failure(why)
+
+    async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:
+        """Send one record and wait until it is safe; the result has the broker's timestamp."""
+        return await self.producer.send_and_wait(
+            topic, value, key=key, partition=partition, timestamp_ms=self.stamp_ms()
+        )
+
+
+def filled(
+    rows: list[Row],
+    first: int,
+    stop: int,
+    most_bytes: int = MAX_FOREIGN_BATCH_BYTES,
+    stamp_ms: int | None = None,
+) -> tuple[RecordBatch, int]:
+    """Return a batch of rows from `first` on, and the row behind its last.
+
+    The first record of a batch may have any size; what is too much for the topic, the broker says.
+    """
+    batch = RecordBatch(stamp_ms)
+    done = batch.add_rows(rows, first, stop, most_bytes - min(_SPARED_BYTES, most_bytes // 8))
+    if batch.size() > most_bytes and done > first + 1:
+        return filled(rows, first, done - 1, most_bytes, stamp_ms)
+    return batch, done

@@ -1,0 +1,146 @@
+"""RecordBatches that are filled by many records at a time."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.util import calc_crc32c
+
+from lapse.runtime.kafka.packed_record import VARINT
+
+MAX_BATCH_BYTES: Final = 4 << 20
+"""Largest RecordBatch that lapse writes; topics that it creates accept twice that."""
+
+Headers = list[tuple[str, bytes]]
+Row = tuple[bytes | None, bytes | None, Headers]
+
+
+def wall_ms() -> int:
+    """This machine's clock, ms since the epoch."""
+    return int(time.time() * 1000)
+
+
+class RecordBatch(BatchBuilder):
+    """aiokafka's, without a call through its layers for each record: that costs as much as to write the record."""
+
+    _relative_offset: int
+
+    def __init__(self, stamp_ms: int | None = None) -> None:
+        super().__init__(MAX_BATCH_BYTES, 0)
+        self._stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
+
+    def add_rows(self, rows: Sequence[Row], first: int, stop: int, full_bytes: int) -> int:
+        """Add rows from `first` on, and return the one behind the last that is in.
+
+        It ends with the row that makes it larger than `full_bytes`, or before one that does not fit into
+        `MAX_BATCH_BYTES`; the first may have any size.
+        """
+        append, size = self._builder.append, self._builder.size
+        now_ms = self._stamp_ms
+        number = self._relative_offset
+        for at in range(first, stop):
+            key, value, headers = rows[at]
+            if append(number, now_ms, key, value, headers) is None:
+                stop = at
+                break
+            number += 1
+            # Looked at behind the record: to measure it beforehand costs as much as to append it.
+            if size() > full_bytes:
+                stop = at + 1
+                break
+        self._relative_offset = number
+        return stop
+
+    def add_items(self, items: Iterable[tuple[bytes, bytes | None]], headers: Headers) -> bool:
+        """Add keys and values that bear the same headers; False if they do not fit in."""
+        append = self._builder.append
+        now_ms = self._stamp_ms
+        number = self._relative_offset
+        for key, value in items:
+            if append(number, now_ms, key, value, headers) is None:
+                return False
+            number += 1
+        self._relative_offset = number
+        return True
+
+
+_HEAD: Final = struct.Struct(">qiibI")
+"""Base offset, length from behind itself on, leader epoch, magic, CRC-32C of all that follows."""
+
+_BODY_HEAD: Final = struct.Struct(">hiqqqhii")
+"""Attributes, last offset delta, first and latest timestamp (ms), producer id and epoch, sequence, count."""
+
+_BEFORE_LENGTH_ENDS: Final = 12
+_MAGIC: Final = 2
+
+
+class PackedBatch(BatchBuilder):
+    """aiokafka's, for records that are packed already: only their places in the batch are added."""
+
+    _relative_offset: int
+    _buffer: bytes | None
+
+    def __init__(self, stamp_ms: int | None = None) -> None:
+        super().__init__(MAX_BATCH_BYTES, 0)
+        self._stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
+        self._parts: list[bytes] = []
+        self._bytes = _HEAD.size + _BODY_HEAD.size
+        self._producer: tuple[int, int, int] = (-1, -1, -1)
+
+    def add_packed(self, records: Sequence[bytes], first: int, stop: int, most_bytes: int) -> int:
+        """Add records from `first` on, and return the one behind the last that is in.
+
+        It ends before a record that would make it larger than `most_bytes`; the first may have any size.
+        """
+        put = self._parts.append
+        varint, size = VARINT, self._bytes
+        places = _places(self._relative_offset + stop - first)
+        number = self._relative_offset
+        for at in range(first, stop):
+            record = records[at]
+            place = places[number]
+            length = len(place) + len(record)
+            encoded = varint[length]
+            size += len(encoded) + length
+            if size > most_bytes and number:
+                size -= len(encoded) + length
+                stop = at
+                break
+            put(encoded)
+            put(place)
+            put(record)
+            number += 1
+        self._bytes = size
+        self._relative_offset = number
+        return stop
+
+    def size(self) -> int:
+        """Bytes so far, or of the whole."""
+        return self._bytes
+
+    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        self._producer = producer_id, producer_epoch, base_sequence
+
+    def _build(self) -> bytes:
+        self.close()
+        if self._buffer is None:
+            now_ms = self._stamp_ms
+            count = self._relative_offset
+            body = b"".join([_BODY_HEAD.pack(0, count - 1, now_ms, now_ms, *self._producer, count), *self._parts])
+            length = _HEAD.size - _BEFORE_LENGTH_ENDS + len(body)
+            self._buffer = _HEAD.pack(0, length, -1, _MAGIC, calc_crc32c(body)) + body
+            self._parts = []
+        return self._buffer
+
+
+_known_places: list[bytes] = []
+
+
+def _places(count: int) -> list[bytes]:
+    """What stands before a record's key, by its number in the batch: attributes, timestamp delta, offset delta."""
+    _known_places.extend(b"\x00\x00" + VARINT[number] for number in range(len(_known_places), count))
+    return _known_places

@@ -1,0 +1,123 @@
+"""Letters that the broker refused are tried again, each alone and less and less often (C27).
+
+It runs beside the shard, which goes on. What is safe at last is handed to the shard's next step, which lets the message
+go. After a take-over everything that is still dying is tried at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from typing import Final, Generic, TypeVar
+
+from lapse.runtime.kafka.producer import Output
+from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.watch import end_process
+
+logger = logging.getLogger(__name__)
+
+FIRST_S: Final = 1.0
+LONGEST_S: Final = 60.0
+
+Name = TypeVar("Name", bound=Hashable)
+Write = Callable[[Sequence[Output]], Awaitable[dict[int, Refusal]]]
+"""Writes letters; returns the refused ones by their index."""
+
+
+class LetterRetry(Generic[Name]):
+    """The letters of one shard that wait.
+
+    Args:
+        shard: whose they are, for people.
+        letter: makes a letter; None = its message is gone.
+        left: what an earlier epoch left behind.
+    """
+
+    def __init__(
+        self, shard: str, letter: Callable[[Name], Awaitable[Output | None]], left: Iterable[Name] = ()
+    ) -> None:
+        self._shard = shard
+        self._letter = letter
+        self._delays_s: dict[Name, float] = {}
+        self._due: list[tuple[float, int, Name]] = []
+        self._number = 0
+        self._safe: list[Name] = []
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        for name in left:
+            self._plan(name, 0.0)
+
+    def start(self, write: Write, wake: Callable[[], None]) -> None:
+        """Begin to try; `wake` makes the shard take another step."""
+        self._task = asyncio.create_task(self._run(write, wake), name=f"letters {self._shard}")
+
+    def stop(self) -> None:
+        """Give the shard up; what waits is its next owner's."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def add(self, names: Iterable[Name]) -> None:
+        """Try these again, in a second for the first time."""
+        due = asyncio.get_running_loop().time() + FIRST_S
+        for name in names:
+            self._plan(name, due)
+        self._news.set()
+
+    def safe(self) -> list[Name]:
+        """Take those whose letters are safe now."""
+        safe, self._safe = self._safe, []
+        return safe
+
+    def _plan(self, name: Name, due: float) -> None:
+        self._number += 1
+        heapq.heappush(self._due, (due, self._number, name))
+
+    async def _run(self, write: Write, wake: Callable[[], None]) -> None:
+        try:
+            pause_s = FIRST_S
+            while True:
+                await self._until_due()
+                due, number, name = heapq.heappop(self._due)
+                try:
+                    letter = await self._letter(name)
+                except Exception as error:  # noqa: BLE001  # a log that cannot be read now may be later
+                    logger.warning("%s: a letter that waits cannot be made: %s; once more", self._shard, error)
+                    self._put_off(name)
+                    continue
+                if letter is None:
+                    continue
+                refusal = (await write([letter])).get(0)
+                if refusal is not None and refusal.of_topic:
+                    # No letter would pass: this one stays the next.
+                    heapq.heappush(self._due, (due, number, name))
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LONGEST_S)
+                    continue
+                pause_s = FIRST_S
+                if refusal is not None:
+                    self._put_off(name)
+                    continue
+                self._delays_s.pop(name, None)
+                self._safe.append(name)
+                wake()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # crash-only: what is no refusal ends the process
+            end_process(f"{self._shard}: a letter that waited could not be written: {error}", error)
+
+    def _put_off(self, name: Name) -> None:
+        delay_s = min(2 * self._delays_s.get(name, FIRST_S), LONGEST_S)
+        self._delays_s[name] = delay_s
+        self._plan(name, asyncio.get_running_loop().time() + delay_s)
+
+    async def _until_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._due or self._due[0][0] > loop.time():
+            self._news.clear()
+            wait_s = self._due[0][0] - loop.time() if self._due else None
+            try:
+                await asyncio.wait_for(self._news.wait(), wait_s)
+            except TimeoutError:
+                return

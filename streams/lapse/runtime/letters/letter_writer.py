@@ -1,0 +1,173 @@
+"""Writing dead letters: a letter that the broker refuses is told, and others pass (C27).
+
+Letters of one partition are written in order, one RecordBatch at a time, so that a batch that is refused can be parted
+until the refused letters are alone, and nothing overtakes anything. What is no refusal (no broker, fenced, unknown)
+is raised: it ends the process as any failed write does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from aiokafka import errors
+from aiokafka.structs import RecordMetadata
+
+from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, REFUSALS, BatchProducer, Output, filled
+from lapse.runtime.kafka.record_batch import RecordBatch, Row
+
+logger = logging.getLogger(__name__)
+
+MAX_LETTER_BYTES: Final = 100_000_000
+"""A larger one would not fit into any request that Kafka takes by default; the broker would hang up."""
+
+_LEAST_BATCH_BYTES: Final = 16 << 10
+_LOOKED_S: Final = 2.0
+"""After so long without an answer it is looked whether the topic is still there."""
+
+_GIVEN_UP_S: Final = 0.05
+
+_OF_TOPIC: Final = (
+    errors.TopicAuthorizationFailedError,
+    errors.InvalidTopicError,
+    errors.UnknownTopicOrPartitionError,
+)
+
+
+class Refusal(NamedTuple):
+    """Why a letter was refused.
+
+    Attributes:
+        why: for people.
+        of_topic: whether its topic takes no letter at all.
+    """
+
+    why: str
+    of_topic: bool = False
+
+
+class _Lot(NamedTuple):
+    """Letters of one partition."""
+
+    topic: str
+    partition: int
+    rows: list[Row]
+
+
+class LetterWriter:
+    """Writes the letters of a worker.
+
+    Args:
+        producer: the connection.
+    """
+
+    def __init__(self, producer: BatchProducer) -> None:
+        self._producer = producer
+        self._batch_bytes: dict[str, int] = {}
+
+    async def write(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+        """Write letters, and wait until they are safe.
+
+        Returns:
+            The refused ones, by their index.
+
+        Raises:
+            KafkaError: it is not known what became of one.
+        """
+        by_partition: dict[tuple[str, int], list[int]] = {}
+        for at, letter in enumerate(letters):
+            by_partition.setdefault((letter.topic, letter.partition), []).append(at)
+        lots = [
+            _Lot(topic, partition, [(letters[at].key, letters[at].value, letters[at].headers) for at in which])
+            for (topic, partition), which in by_partition.items()
+        ]
+        refused: dict[int, Refusal] = {}
+        found = await asyncio.gather(*(self._write_in_order(lot, 0, len(lot.rows)) for lot in lots))
+        for which, some in zip(by_partition.values(), found, strict=True):
+            refused.update((which[at], refusal) for at, refusal in some.items())
+        return dict(sorted(refused.items()))
+
+    async def _write_in_order(self, lot: _Lot, first: int, stop: int) -> dict[int, Refusal]:
+        """Write letters of one partition; the next batch is made while one is under way."""
+        refused: dict[int, Refusal] = {}
+        sending: asyncio.Task[dict[int, Refusal]] | None = None
+        at = first
+        while at < stop or sending is not None:
+            batch, done = None, at
+            if at < stop:
+                most_bytes = self._batch_bytes.get(lot.topic, MAX_FOREIGN_BATCH_BYTES)
+                batch, done = filled(lot.rows, at, stop, most_bytes, self._producer.stamp_ms())
+            if sending is not None:
+                found = await sending
+                sending = None
+                refused |= found
+                of_topic = next((one for one in found.values() if one.of_topic), None)
+                if of_topic is not None:
+                    return refused | dict.fromkeys(range(at, stop), of_topic)
+            if batch is not None:
+                sending = asyncio.create_task(self._send(lot, at, done, batch))
+                await asyncio.sleep(0)
+                at = done
+        return refused
+
+    async def _send(self, lot: _Lot, first: int, stop: int, batch: RecordBatch) -> dict[int, Refusal]:
+        """Send a batch; one that is refused is parted until the refused letters are alone."""
+        size = batch.size()
+        if size > MAX_LETTER_BYTES:
+            return {first: Refusal(f"{size:,} bytes are more than Kafka takes in one request")}
+        fault = await self._sent(lot.topic, lot.partition, batch)
+        if fault is None:
+            return {}
+        of_topic = isinstance(fault, _OF_TOPIC)
+        if of_topic or stop - first == 1:
+            return dict.fromkeys(range(first, stop), Refusal(_text(fault, lot.topic, size), of_topic))
+        # Smaller batches from now on: the topic may take less than Kafka's default.
+        self._batch_bytes[lot.topic] = max(_LEAST_BATCH_BYTES, min(size // 2, self._batch_bytes.get(lot.topic, size)))
+        middle = (first + stop) // 2
+        refused = await self._write_in_order(lot, first, middle)
+        return refused | await self._write_in_order(lot, middle, stop)
+
+    async def _sent(self, topic: str, partition: int, batch: RecordBatch) -> errors.KafkaError | None:
+        """Send one batch; None = it is safe, else why it is refused."""
+        producer = self._producer.producer
+        client = producer.client
+        if client.cluster.partitions_for_topic(topic) is None:
+            await client.add_topic(topic)
+            await client.force_metadata_update()
+            if (missing := self._missing(topic)) is not None:
+                return missing
+        try:
+            future: asyncio.Future[RecordMetadata] = await producer.send_batch(batch, topic, partition=partition)
+            while True:
+                if (await asyncio.wait({future}, timeout=_LOOKED_S))[0]:
+                    break
+                await client.force_metadata_update()
+                if (missing := self._missing(topic)) is not None:
+                    while not future.done():
+                        self._producer.give_up(topic, partition, missing)
+                        await asyncio.sleep(_GIVEN_UP_S)
+            future.result()
+        except REFUSALS as refusal:
+            return refusal
+        return None
+
+    def _missing(self, topic: str) -> errors.KafkaError | None:
+        """Why a topic cannot be written to at all, as far as the cluster says."""
+        cluster = self._producer.producer.client.cluster
+        if cluster.partitions_for_topic(topic) is not None:
+            return None
+        if topic in cluster.unauthorized_topics:
+            return errors.TopicAuthorizationFailedError(topic)
+        return errors.UnknownTopicOrPartitionError(topic)
+
+
+def _text(fault: errors.KafkaError, topic: str, size: int) -> str:
+    if isinstance(fault, errors.UnknownTopicOrPartitionError):
+        return f"there is no topic {topic}; `lapse apply` creates it"
+    if isinstance(fault, errors.TopicAuthorizationFailedError):
+        return f"the worker may not write to {topic}: it needs Write there"
+    if isinstance(fault, errors.MessageSizeTooLargeError | errors.RecordListTooLargeError):
+        return f"{topic} takes no record of {size:,} bytes: raise its max.message.bytes"
+    return f"{topic}: {fault}"

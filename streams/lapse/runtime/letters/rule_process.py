@@ -1,0 +1,163 @@
+"""The worker's end of the process in which an expiry rule runs (L15, C26)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import pickle
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lapse.runtime.letters.expired_message import ExpiredMessage
+from lapse.runtime.letters.rule_child import FRAME
+
+logger = logging.getLogger(__name__)
+
+_START_S: Final = 60.0
+_RESTART_PAUSE_S: Final = 1.0
+_LOG_EVERY_S: Final = 1.0
+_FRAME_MESSAGES: Final = 64
+_FRAME_BYTES: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class RuleFigures:
+    """How the calls of one entity's rule went, since the worker started.
+
+    Attributes:
+        done: calls that returned.
+        failed: calls that raised, or took the process along.
+        timed_out: calls that exceeded the time limit.
+    """
+
+    done: int = 0
+    failed: int = 0
+    timed_out: int = 0
+
+
+class RuleEndedError(Exception):
+    """The process of the rule ended."""
+
+
+class RuleProcess:
+    """Calls a function in a process of its own, one message after the other; kills it where a call takes too long.
+
+    Args:
+        entity: whose rule it is.
+        function: `package.module:function`.
+        timeout_ms: time limit of one call, ms.
+    """
+
+    def __init__(self, entity: str, function: str, timeout_ms: int) -> None:
+        self.entity = entity
+        self.function = function
+        self.figures = RuleFigures()
+        self._timeout_s = timeout_ms / 1000
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+        self._logged_at = 0.0
+        self._unlogged = 0
+
+    async def call(self, messages: Sequence[ExpiredMessage]) -> None:
+        """Call the function for each message; returns when each call came to an end, of whatever kind."""
+        async with self._lock:
+            for frame in _frames(messages):
+                rest = list(frame)
+                while rest:
+                    rest = rest[await self._call_some(rest) :]
+
+    async def stop(self) -> None:
+        """End the process; a call that is under way is given up, and repeated by whoever takes the shard over."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _call_some(self, messages: Sequence[ExpiredMessage]) -> int:
+        """Call the function until one call ends the process; returns how many messages are done with."""
+        try:
+            process = await self._started()
+        except (RuleEndedError, TimeoutError, OSError) as error:
+            # Nothing was called: these messages wait until the process can be started.
+            self._complain("cannot be started: %s", str(error) or "no answer in time")
+            await self.stop()
+            await asyncio.sleep(_RESTART_PAUSE_S)
+            return 0
+        assert process.stdin is not None
+        body = pickle.dumps(list(messages), protocol=pickle.HIGHEST_PROTOCOL)
+        with contextlib.suppress(ConnectionError, TimeoutError):  # what is wrong shows when the answer is missing
+            process.stdin.write(FRAME.pack(len(body)) + body)
+            await asyncio.wait_for(process.stdin.drain(), self._timeout_s)
+        for at, message in enumerate(messages):
+            try:
+                answer = await asyncio.wait_for(self._answer(process), self._timeout_s)
+            except TimeoutError:
+                self.figures.timed_out += 1
+                self._complain("%s: not done within %.1f s, given up", message.bookmark, self._timeout_s)
+                await self.stop()
+                return at + 1
+            except RuleEndedError as error:
+                self.figures.failed += 1
+                self._complain("%s: %s", message.bookmark, error)
+                await self.stop()
+                return at + 1
+            if "error" in answer:
+                self.figures.failed += 1
+                self._complain("%s: %s\n%s", message.bookmark, answer["error"], answer["traceback"])
+            else:
+                self.figures.done += 1
+        return len(messages)
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "lapse.runtime.letters.rule_child",
+                self.function,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=environment,
+            )
+            await asyncio.wait_for(self._answer(self._process), _START_S)
+        return self._process
+
+    async def _answer(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = await process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise RuleEndedError(f"its process ended with code {await process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _complain(self, text: str, *arguments: object) -> None:
+        """Log what went wrong, once a second at most: a rule that always fails must not flood the log."""
+        if time.monotonic() - self._logged_at < _LOG_EVERY_S:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} more since the last message)" if self._unlogged else ""
+        logger.warning("%s, on_expire %s: %s%s", self.entity, self.function, text % arguments, more)
+        self._logged_at, self._unlogged = time.monotonic(), 0
+
+
+def _frames(messages: Sequence[ExpiredMessage]) -> Iterable[list[ExpiredMessage]]:
+    """Cut messages into frames of bounded size."""
+    frame: list[ExpiredMessage] = []
+    size = 0
+    for message in messages:
+        own = len(message.value or b"")
+        if frame and (len(frame) == _FRAME_MESSAGES or size + own > _FRAME_BYTES):
+            yield frame
+            frame, size = [], 0
+        frame.append(message)
+        size += own
+    if frame:
+        yield frame

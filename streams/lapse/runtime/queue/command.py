@@ -1,0 +1,336 @@
+"""Commands to a queue shard: from the wire to the core, and the answer back (Q3, Q5, Q8, Q15, C13 to C21, X7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from lapse.core.entitlement import narrowed
+from lapse.core.expression import ExpressionError, compile_filter
+from lapse.core.queue.settings import Semantics
+from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Queued, Step
+from lapse.protocol.answer import Answer, QueuedMessage, Settlement
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
+from lapse.runtime.queue.transfer import TransferCommands
+from lapse.runtime.shard.command_authorizer import Admitted
+
+
+class Refused(ValueError):
+    """A command that cannot be carried out; the text goes to who sent it."""
+
+
+class QueueCommands:
+    """Carries out commands on one shard.
+
+    Args:
+        shard: the state machine.
+        publish_target: where a publish to the queue's name goes, as answers tell it.
+    """
+
+    def __init__(self, shard: QueueShard, publish_target: str) -> None:
+        self._shard = shard
+        self._publish_target = publish_target
+        self._row_filter: str | None = None
+        self.oldest_ms: int | None = None
+        """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
+        self._transfers = TransferCommands(shard, _settlements, _shown, Refused)
+        self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
+            **self._transfers.handlers,
+            "subscribe": self._subscribe,
+            "unsubscribe": self._unsubscribe,
+            "heartbeat": self._heartbeat,
+            "acknowledge": self._settle,
+            "cancel": self._settle,
+            "expire": self._settle,
+            "renew": self._renew,
+            "depth": self._depth,
+            "sow": self._peek,
+            "pause": self._pause,
+            "resume": self._resume,
+            "purge": self._purge,
+        }
+
+    def selects(self, command: Command) -> bool:
+        """Whether a command needs to know which messages match its filter before it can be carried out."""
+        return bool(command.filter) and command.command in _SELECTING and not _counts_nothing(command)
+
+    def looks_ahead(self, command: Command) -> list[tuple[str, int]]:
+        """Sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
+        if command.command not in _LOOKING_AHEAD or command.filter:
+            return []
+        try:
+            named = self._claims(command) if command.command == "acknowledge" else self._transfers.claims(command)
+            return self._shard.looks_ahead(named)
+        except ValueError:
+            return []
+
+    def needs_a_look(self, admitted: Admitted) -> bool:
+        """Whether something has to be looked up, or messages judged, before a command can be carried out."""
+        command = admitted.command
+        if self.selects(command) or self.looks_ahead(command):
+            return True
+        if command.command == "depth":
+            return not _counts_nothing(command)
+        return self._is_judged(admitted)
+
+    def _is_judged(self, admitted: Admitted) -> bool:
+        """Whether a settlement's user has to be known to see what it names (X4)."""
+        command = admitted.command
+        return admitted.row_filter is not None and (any(self._unheld(command)) or any(self.unplaced(command)))
+
+    def selection(self, admitted: Admitted) -> str:
+        """The filter under which messages have to be judged before a command is carried out; empty = under none."""
+        command = admitted.command
+        if self.selects(command):
+            return command.filter or ""
+        return (admitted.row_filter or "") if self._is_judged(admitted) else ""
+
+    def to_judge(self, admitted: Admitted, text: str) -> Iterator[Sequence[int]]:
+        """Places of the messages to be judged under a selection, some at a time; each lot before the next is asked."""
+        if not admitted.command.filter:
+            yield from self._unheld(admitted.command)
+            return
+        while places := self._shard.to_judge(text):
+            yield places
+
+    def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
+        """Places of messages that a settlement names and that its subscription does not hold (X4)."""
+        yield from self._shard.unheld(command.subscription, self._named_by(command))
+
+    def unplaced(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
+        """Topic, partition and offsets of what a settlement names and that has no place (X4)."""
+        yield from self._shard.unplaced(command.subscription, self._named_by(command))
+
+    def _named_by(self, command: Command) -> list[Claim]:
+        """What a settlement names by bookmarks; nothing if it names a filter, or nothing that can be read."""
+        if command.command not in _SETTLING or command.filter:
+            return []
+        try:
+            return self._claims(command)
+        except ValueError:
+            return []
+
+    def carry_out(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> Answer | None:
+        """Do what a command asks at its instant; None = no answer is wanted.
+
+        The command's `selection` has to be under selection and judged on every message that it is about.
+
+        Args:
+            command: the command.
+            at_ms: its instant, ms since the epoch.
+            step: filled with what it causes.
+            row_filter: what its user may see and touch at most, an expression; None = all (X4).
+        """
+        shard = self._shard
+        self._row_filter = row_filter
+        if command.subscription:
+            shard.heard(command.subscription, at_ms)
+        common: dict[str, Any] = {
+            "id": command.id,
+            "command": command.command,
+            "partition": shard.settings.partition,
+            "at_ms": at_ms,
+        }
+        handler = self._handlers.get(command.command)
+        try:
+            if handler is None:
+                known = ", ".join(sorted(QUEUE_COMMANDS - {"tick"}))
+                raise Refused(f"queue {shard.settings.name}: unknown command {command.command!r}; known are {known}")
+            facts = handler(command, at_ms, step)
+        except Refused as refusal:
+            return None if command.answer == "none" else Answer(**common, status="error", error=str(refusal))
+        if command.answer == "none" or (command.answer == "errors" and not facts.get("settlements")):
+            return None
+        return Answer(**common, status="ok", **facts)
+
+    def _named(self, command: Command) -> str:
+        if not command.subscription:
+            raise Refused(f"{command.command}: field subscription is required; choose a name that nobody else has")
+        return command.subscription
+
+    def _subscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        name = self._named(command)
+        if command.bookmarks or command.keys:
+            raise Refused("subscribe takes a filter, neither keys nor bookmarks")
+        settings = self._shard.settings
+        try:
+            subscription = self._shard.subscribe(
+                name,
+                command.client,
+                1 if command.max_backlog is None else command.max_backlog,
+                command.heartbeat_timeout_ms or settings.heartbeat_timeout_ms,
+                command.filter or "",
+                at_ms,
+                step,
+                command.payload == "reference",
+                self._row_filter or "",
+            )
+        except ExpressionError as error:
+            raise Refused(f"subscribe: filter: {error}") from error
+        counts = {
+            "max_backlog": subscription.max_backlog,
+            "heartbeat_timeout_ms": subscription.heartbeat_timeout_ms,
+            "lease_ms": settings.lease_ms,
+            "outstanding": subscription.outstanding,
+        }
+        if settings.max_deliveries and settings.semantics is Semantics.AT_LEAST_ONCE:
+            counts["max_deliveries"] = settings.max_deliveries
+        if settings.max_backlog is not None:
+            counts["max_per_subscription_backlog"] = settings.max_backlog
+        return {"counts": counts, "publish_target": self._publish_target}
+
+    def _unsubscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if not self._shard.unsubscribe(self._named(command), at_ms, step):
+            raise Refused(f"unknown subscription {command.subscription!r}: it ended before, or never began here")
+        return {}
+
+    def _heartbeat(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if not self._shard.heard(self._named(command), at_ms):
+            raise Refused(
+                f"unknown subscription {command.subscription!r}: it was not heard of for too long; subscribe again"
+            )
+        return {}
+
+    def _claims(self, command: Command) -> list[Claim]:
+        if command.filter and command.bookmarks:
+            raise Refused(f"{command.command}: name either bookmarks or a filter, not both")
+        if command.filter:
+            return self._shard.selected(command.filter)
+        if not command.bookmarks:
+            raise Refused(f"{command.command}: field bookmarks names no message")
+        try:
+            named = [BookmarkRange.parse(text) for text in command.bookmarks]
+        except ValueError as error:
+            raise Refused(f"{command.command}: {error}") from error
+        return [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in named]
+
+    def _settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        outcomes = self._shard.settle(
+            SettleAction(command.command),
+            command.subscription,
+            self._claims(command),
+            at_ms,
+            step,
+            command.delay_ms or 0,
+            "" if command.filter else self._row_filter or "",
+        )
+        if not command.filter:
+            return _bounded(_settlements(outcomes, command), {})
+        settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
+        counts = {"settled": _size(settled), "skipped": _size(outcomes) - _size(settled)}
+        return _bounded(_settlements(settled, command), counts)
+
+    def _renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        longest_ms = self._shard.settings.max_lease_ms
+        if command.lease_ms is not None and command.lease_ms > longest_ms:
+            raise Refused(f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is {longest_ms} ms")
+        outcomes, until_ms = self._shard.renew(
+            self._named(command),
+            self._claims(command),
+            at_ms,
+            step,
+            command.lease_ms,
+            "" if command.filter else self._row_filter or "",
+        )
+        renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
+        return _bounded(_settlements(outcomes, command), {}) | {"lease_until_ms": until_ms if renewed else None}
+
+    def _pause(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        self._shard.pause(at_ms, step)
+        return {}
+
+    def _resume(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        self._shard.resume(at_ms, step)
+        return {}
+
+    def _purge(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if command.bookmarks:
+            raise Refused("purge takes a filter, not bookmarks, and without one it takes everything; use expire")
+        removed, skipped = self._shard.purge(at_ms, step, command.leased, command.filter or "")
+        return {"counts": {"removed": removed, "skipped": skipped}}
+
+    def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if _counts_nothing(command):
+            return {"publish_target": self._publish_target}
+        if command.filter:
+            return {"counts": self._shard.depth(command.filter), "publish_target": self._publish_target}
+        counts = self._shard.depth()
+        counts["subscriptions"] = len(self._shard.state.subscriptions)
+        counts["oldest_age_ms"] = 0 if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
+        return {"counts": counts, "publish_target": self._publish_target}
+
+    def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if command.bookmarks or command.keys:
+            raise Refused("sow of a queue takes a filter, neither keys nor bookmarks")
+        skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
+        messages = [_shown(one) for one in self._shard.peek(skip, limit, command.filter or "")]
+        counted = (command.filter or "") if self._row_filter is not None else ""
+        return {"messages": tuple(messages), "counts": self._shard.depth(counted)}
+
+
+_SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
+_SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
+_ABOUT_ALL = frozenset({"subscribe", "sow", "depth"})
+"""Commands that are about all messages, unless they name a filter."""
+
+_LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})
+
+
+def _counts_nothing(command: Command) -> bool:
+    """Whether a depth command is about the queue only, not about what is in it."""
+    return command.command == "depth" and command.top_n == 0
+
+
+def with_row_filter(admitted: Admitted) -> Admitted:
+    """A command with what its user may see at most in its filter, where it has one or is about all messages (X4).
+
+    Raises:
+        ExpressionError: its own filter is none.
+    """
+    command, _, row_filter = admitted
+    if row_filter is None or not (command.filter or command.command in _ABOUT_ALL):
+        return admitted
+    text = narrowed(command.filter, row_filter, compile_filter)
+    return admitted._replace(command=command.model_copy(update={"filter": text}))
+
+
+def _shown(one: Queued) -> QueuedMessage:
+    return QueuedMessage(
+        bookmark=f"{one.topic}:{one.partition}:{one.offset}",
+        state=one.stands,
+        expires_at_ms=one.deadline_ms,
+        delivery_count=one.deliveries,
+        cancel_count=one.cancels,
+        subscription=one.subscription,
+        until_ms=one.until_ms,
+    )
+
+
+def _size(outcomes: Sequence[Outcome]) -> int:
+    return sum(outcome.last - outcome.first + 1 for outcome in outcomes)
+
+
+_MOST_SETTLEMENTS = 10_000
+"""So many ranges that share a result stand in an answer, so that it fits into a record."""
+
+
+def _bounded(settlements: tuple[Settlement, ...], counts: dict[str, int]) -> dict[str, Any]:
+    """What an answer says of settlements; `left_out` counts those that it does not name."""
+    left_out = len(settlements) - _MOST_SETTLEMENTS
+    if left_out > 0:
+        settlements, counts = settlements[:_MOST_SETTLEMENTS], {**counts, "left_out": left_out}
+    return {"settlements": settlements, "counts": counts} if counts else {"settlements": settlements}
+
+
+def _settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
+    return tuple(
+        Settlement(
+            bookmarks=str(BookmarkRange(outcome.topic, outcome.partition, outcome.first, outcome.last)),
+            result=outcome.result.value,
+        )
+        for outcome in outcomes
+        if command.answer == "all" or outcome.result is not Result.SETTLED
+    )

@@ -1,0 +1,103 @@
+"""Forwarding: a queue hands everything it can deliver to another topic or queue (Q21, C38).
+
+To the shard, the forwarder is a subscription of its own. What it is handed is written to the target and acknowledged in
+the same step: the target has it before the journal says that it left. A crash in between forwards once more, with the
+same `lapse-message-id`, so that the target drops the repeat (X6). The id is the forwarder's own: ids of producers are
+unique within a partition of their topic, and messages of many partitions meet in the target (C78).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiokafka.partitioner import murmur2
+
+from lapse.core.letter import FORWARDED
+from lapse.core.lifetime import NAMES, NEVER
+from lapse.core.queue import settlement
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Delivery, Step
+from lapse.protocol import header
+from lapse.protocol.redrive import REDRIVEN
+from lapse.runtime.kafka.producer import Output
+
+FORWARDER: Final = "lapse-forward"
+"""Name of the subscription."""
+
+_BACKLOG: Final = 4_096
+
+_REPLACED: Final = NAMES | {header.TRANSFER, header.REDRIVE_QUEUE, header.MESSAGE_ID}
+"""A record that is redriven for the source alone would be skipped by the target."""
+
+_GIVEN_BY_LAPSE: Final = (FORWARDED, REDRIVEN)
+
+
+class Forwarding:
+    """Forwards the messages of one shard.
+
+    Args:
+        queue: where they come from.
+        topic: where they go.
+        partitions: how many partitions that topic has.
+
+    Attributes:
+        partitions: the same.
+    """
+
+    def __init__(self, queue: str, topic: str, partitions: int) -> None:
+        self._queue = queue
+        self._topic = topic
+        self.partitions = max(1, partitions)
+
+    def begin(self, shard: QueueShard, now_ms: int, step: Step) -> None:
+        """Subscribe, for good."""
+        shard.subscribe(FORWARDER, f"forwards to {self._topic}", _BACKLOG, NEVER, "", now_ms, step)
+
+    def outputs(self, delivery: Delivery, records: Sequence[Any | None]) -> list[Output]:
+        """What the target gets: key, value and headers as they were, the deadline to the millisecond, counts anew."""
+        messages = delivery.messages
+        outputs: list[Output] = []
+        for at, record in enumerate(records):
+            if record is None:
+                continue
+            headers = _passed_on(record.headers)
+            deadline_ms = NEVER if messages.deadlines_ms is None else int(messages.deadlines_ms[at])
+            if deadline_ms == NEVER:
+                headers.append((header.TTL_MS, b"0"))
+            else:
+                headers.append((header.EXPIRES_AT_MS, b"%d" % deadline_ms))
+            # The timestamp is its generation: a topic that is created again has the same bookmarks once more.
+            place = f"{self._queue}/{messages.topic}:{messages.partition}:{record.offset}/{record.timestamp}"
+            headers.append((header.MESSAGE_ID, FORWARDED + place.encode()))
+            outputs.append(
+                Output(self._topic, self._partition(messages.partition, record), record.key, record.value, headers)
+            )
+        return outputs
+
+    def settle(self, shard: QueueShard, delivery: Delivery, now_ms: int, step: Step) -> None:
+        """Take what was handed over out of the queue."""
+        messages = delivery.messages
+        claims = [Claim(messages.topic, messages.partition, *ends) for ends in messages.ranges()]
+        shard.settle(settlement.SettleAction.ACKNOWLEDGE, FORWARDER, claims, now_ms, step)
+
+    def _partition(self, source: int, record: Any) -> int:
+        """As Kafka's own producers choose by key; messages without one stay in their partition's order."""
+        if record.key is None:
+            return source % self.partitions
+        return int((murmur2(record.key) & 0x7FFFFFFF) % self.partitions)
+
+
+def _passed_on(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
+    """A record's headers as the target gets them, but for its lifetime and its id."""
+    given: Sequence[tuple[str, Any]] = headers  # a header may be null, which the wire allows
+    kept = [(name, value) for name, value in given if name not in _REPLACED]
+    stated = next((value for name, value in given if name == header.MESSAGE_ID and value), None)
+    if (
+        stated is not None
+        and not stated.startswith(_GIVEN_BY_LAPSE)
+        and all(name != header.ORIGINAL_MESSAGE_ID for name, _ in kept)
+    ):
+        kept.append((header.ORIGINAL_MESSAGE_ID, stated))
+    return kept

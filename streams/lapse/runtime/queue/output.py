@@ -1,0 +1,246 @@
+"""From a queue shard's step to records: events, dead letters and deliveries (D2 to D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
+from lapse.core.queue.step import Delivery, Messages, Removal, ShardEvent
+from lapse.protocol import answer as answers
+from lapse.protocol import dead_letter, event, header, reference, topic
+from lapse.protocol.answer import Answer
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.command import Encoding
+from lapse.protocol.event import Event, EventKind
+from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
+from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.shard.command_authorizer import parted
+
+_OWN_PREFIX = "lapse-"
+_RANGES_PER_EVENT: Final = 1_000
+"""So many ranges stand in one event, so that any topic takes it."""
+
+_BOOKMARK: Final = packed_name(header.BOOKMARK)
+_DELIVERY_COUNT: Final = packed_name(header.DELIVERY_COUNT)
+_TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
+_EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
+
+
+def _ranges(some: Iterable[Messages]) -> tuple[BookmarkRange, ...]:
+    return tuple(
+        BookmarkRange(messages.topic, messages.partition, first, last)
+        for messages in some
+        for first, last in messages.ranges()
+    )
+
+
+def _shared(values: Any) -> int | None:
+    """The value that all messages share, if they do."""
+    if values is None:
+        return 0
+    return int(values[0]) if len(values) and bool((values == values[0]).all()) else None
+
+
+class QueueOutput:
+    """Writes what a shard has to tell.
+
+    Args:
+        queue: its name.
+        partition: the shard.
+        epoch: the epoch.
+        dead_letter_topic: where letters go.
+        dead_letter_partitions: how many partitions that topic has (C27).
+    """
+
+    def __init__(
+        self, queue: str, partition: int, epoch: int, dead_letter_topic: str, dead_letter_partitions: int
+    ) -> None:
+        self._queue = queue
+        self._partition = partition
+        self._epoch = epoch
+        self._epoch_bytes = str(epoch).encode()
+        self._letters = dead_letter_topic
+        self._letter_partitions = max(1, dead_letter_partitions)
+        self._events = topic.events(queue)
+        self._deliveries = topic.deliveries(queue)
+        self.users: Collection[str] | None = None
+        """Users who have topics of their own; names begin with theirs then. None = there are none (X4)."""
+
+    def events(self, events: Sequence[ShardEvent], removals: Sequence[Removal]) -> list[Output]:
+        """One event for all messages that share a fate (D4)."""
+        shared: dict[tuple[Any, ...], list[Messages]] = {}
+        key: tuple[Any, ...]
+        for one in events:
+            key = (one.kind, one.at_ms, one.subscription, (), one.detail)
+            shared.setdefault(key, []).extend([one.messages] if one.messages is not None else [])
+        for gone in removals:
+            kind = EventKind.DEAD_LETTERED if gone.letter else EventKind.EXPIRED
+            key = (kind.value, gone.at_ms, gone.subscription, gone.reasons, gone.detail)
+            shared.setdefault(key, []).append(gone.messages)
+        outputs: list[Output] = []
+        for (kind, at_ms, subscription, reasons, detail), some in shared.items():
+            single = some[0] if len(some) == 1 else None
+            told = Event(
+                entity=self._queue,
+                event=kind,
+                at_ms=at_ms,
+                partition=self._partition,
+                epoch=self._epoch,
+                reasons=tuple(reasons),
+                subscription=subscription,
+                expires_at_ms=_deadline(single, 0) if single is not None and len(single) == 1 else None,
+                delivery_count=_shared(single.deliveries) if single is not None else None,
+                cancel_count=_shared(single.cancels) if single is not None else None,
+                dead_letter_topic=self._letters if kind == EventKind.DEAD_LETTERED else "",
+                detail=detail,
+            )
+            ranges = _ranges(some)
+            for first in range(0, max(1, len(ranges)), _RANGES_PER_EVENT):
+                part = replace(told, messages=ranges[first : first + _RANGES_PER_EVENT])
+                outputs.append(Output(self._events, self._partition, None, event.encode(part), []))
+        return outputs
+
+    def letters(self, removal: Removal, records: Sequence[Any | None]) -> list[Output]:
+        """The dead letters of a removal; `records` has None where Kafka lost one (D2, C40)."""
+        messages = removal.messages
+        outputs: list[Output] = []
+        for at, record in enumerate(records):
+            bookmark = Bookmark(messages.topic, messages.partition, int(messages.offsets[at]))
+            death = dead_letter.Death(
+                entity=self._queue,
+                bookmark=bookmark,
+                reasons=removal.reasons,
+                expired_at_ms=removal.at_ms,
+                expires_at_ms=_deadline(messages, at),
+                delivery_count=int(messages.deliveries[at]),
+                cancel_count=0 if messages.cancels is None else int(messages.cancels[at]),
+                detail=removal.detail,
+                epoch=self._epoch,
+            )
+            headers = dead_letter.headers(death, () if record is None else record.headers)
+            outputs.append(
+                Output(
+                    self._letters,
+                    messages.partition % self._letter_partitions,
+                    None if record is None else record.key,
+                    None if record is None else record.value,
+                    headers,
+                )
+            )
+        return outputs
+
+    def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
+        """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""
+        messages = delivery.messages
+        to, subscription = self._address(delivery.subscription)
+        shared = [
+            (header.KIND, b"barrier" if delivery.barrier else b"delivery"),
+            (header.SUBSCRIPTION, subscription.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        if delivery.until_ms:
+            shared.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
+        head = packed_headers(shared)
+        prefix = f"{messages.topic}:{messages.partition}:".encode() + b"%d"
+        counts = messages.deliveries.tolist()
+        deadlines = [NEVER] * len(counts) if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
+        rows: list[bytes] = []
+        put, join, varint = rows.append, b"".join, VARINT
+        count, deadline_ms, timestamp_ms, own = -1, NEVER, -2, None
+        before = behind = b""
+        for record, times, until_ms in zip(records, counts, deadlines, strict=True):
+            if record is None:
+                continue
+            if times != count or until_ms != deadline_ms or record.timestamp != timestamp_ms or record.headers != own:
+                # Most of those that are handed out together have these in common.
+                count, deadline_ms, timestamp_ms, own = times, until_ms, record.timestamp, record.headers
+                headers, behind = _behind_bookmark(count, deadline_ms, timestamp_ms, own)
+                before = varint[len(shared) + 1 + headers] + head + _BOOKMARK
+            bookmark = prefix % record.offset
+            key, value = record.key, record.value
+            put(
+                join(
+                    (
+                        NULL if key is None else varint[len(key)] + key,
+                        NULL if value is None else varint[len(value)] + value,
+                        before, varint[len(bookmark)], bookmark, behind,
+                    )
+                )
+            )  # fmt: skip
+        return Packed(to, self._partition, rows)
+
+    def reference(self, delivery: Delivery) -> Output:
+        """One record that hands many messages to a subscription, by their bookmarks only."""
+        messages = delivery.messages
+        to, subscription = self._address(delivery.subscription)
+        offsets, counts = messages.offsets, messages.deliveries
+        breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(counts.astype(np.int32)) != 0))
+        firsts = [0, *(breaks + 1).tolist()]
+        lasts = [*breaks.tolist(), len(offsets) - 1]
+        ranges = [
+            (int(offsets[first]), int(offsets[last]), int(counts[first]))
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
+        deadlines_ms = messages.deadlines_ms
+        none_expires = deadlines_ms is None or bool((deadlines_ms == NEVER).all())
+        headers = [
+            (header.KIND, reference.KIND),
+            (header.SUBSCRIPTION, subscription.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        if delivery.until_ms:
+            headers.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
+        body = reference.encode(
+            messages.topic,
+            messages.partition,
+            ranges,
+            [] if none_expires or deadlines_ms is None else deadlines_ms.tolist(),
+        )
+        return Output(to, self._partition, None, body, headers)
+
+    def answer(self, answer: Answer, subscription: str, encoding: Encoding) -> Output:
+        """An answer to a command, encoded as the command was (X2)."""
+        to, command_id = self._address(answer.id)
+        if self.users is not None:
+            answer = answer.model_copy(update={"id": command_id})
+            subscription = self._address(subscription)[1]
+        headers = [
+            (header.KIND, b"answer"),
+            (header.SUBSCRIPTION, subscription.encode()),
+            (header.COMMAND_ID, command_id.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        return Output(to, self._partition, None, answers.encode(answer, encoding), headers)
+
+    def _address(self, name: str) -> tuple[str, str]:
+        """The topic on which a name is spoken to, and what it is called there."""
+        if self.users is None:
+            return self._deliveries, name
+        user, own = parted(name)
+        return topic.deliveries(self._queue, user if user in self.users else ""), own
+
+
+def _behind_bookmark(times: int, deadline_ms: int, timestamp_ms: int, own: Headers) -> tuple[int, bytes]:
+    """The headers of a delivery behind its bookmark: how many they are, and packed."""
+    delivered, stamp = b"%d" % times, b"%d" % timestamp_ms
+    count = 2
+    packed = _DELIVERY_COUNT + VARINT[len(delivered)] + delivered + _TIMESTAMP + VARINT[len(stamp)] + stamp
+    if deadline_ms != NEVER:
+        count += 1
+        until = b"%d" % deadline_ms
+        packed += _EXPIRES_AT + VARINT[len(until)] + until
+    for name, value in own:
+        if not name.startswith(_OWN_PREFIX):
+            count += 1
+            packed += packed_header(name, value)
+    return count, packed
+
+
+def _deadline(messages: Messages, at: int) -> int | None:
+    if messages.deadlines_ms is None or messages.deadlines_ms[at] == NEVER:
+        return None
+    return int(messages.deadlines_ms[at])

@@ -1,0 +1,65 @@
+"""The recovery point: where a queue begins to read partitions that it does not know yet (Q16)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from faust.types import TP
+
+from lapse.config.recovery_point import RecoveryPoint
+from lapse.protocol.bookmark import Bookmark
+from lapse.runtime.shard.payload import LogReader
+
+logger = logging.getLogger(__name__)
+
+
+async def begin_offsets(queue: str, point: RecoveryPoint, new: Sequence[TP], log: LogReader) -> dict[TP, int]:
+    """Where new partitions are read from; what is not said is read from the beginning.
+
+    A bookmark names a point of the log: its partition is read from that message on, and all others from the instant at
+    which it arrived; of several bookmarks, the earliest.
+
+    Args:
+        queue: whose; for warnings.
+        point: as configured.
+        new: partitions of underlying topics.
+        log: reads them; not what the shards read their payloads with.
+    """
+    if not new or point == "beginning":
+        return {}
+    if point == "end":
+        return await log.ends(new)
+    if isinstance(point, int):
+        return await log.ends(new, point)
+    named = {TP(one.topic, one.partition): one for one in point}
+    offsets = {tp: await _offset(queue, named[tp], log) for tp in new if tp in named}
+    others = [tp for tp in new if tp not in named]
+    if others:
+        instants = [instant for one in point if (instant := await _arrival_ms(one, log)) is not None]
+        offsets |= await log.ends(others, min(instants, default=None))
+    for tp in named:
+        await log.release(tp.topic, tp.partition)
+    return offsets
+
+
+async def _offset(queue: str, bookmark: Bookmark, log: LogReader) -> int:
+    """A bookmark's offset, as far as the log has it."""
+    tp = TP(bookmark.topic, bookmark.partition)
+    begin, end = (await log.begins([tp]))[tp], (await log.ends([tp]))[tp]
+    if bookmark.offset < begin:
+        logger.warning(
+            "%s: recovery_point %s: Kafka has removed what stood before offset %d, where the queue begins",
+            queue,
+            bookmark,
+            begin,
+        )
+    elif bookmark.offset > end:
+        logger.warning("%s: recovery_point %s: the log ends at %d, where the queue begins", queue, bookmark, end)
+    return max(begin, min(bookmark.offset, end))
+
+
+async def _arrival_ms(bookmark: Bookmark, log: LogReader) -> int | None:
+    """When the message at a bookmark, or the next one that is there, arrived; None if none is there."""
+    records = await log.read(bookmark.topic, bookmark.partition, bookmark.offset, bookmark.offset)
+    return int(records[0].timestamp) if records else None

@@ -1,0 +1,520 @@
+"""An entity at work: the Faust agent and table of a queue or SOW topic, and the shards that this worker owns."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import faust
+import orjson
+from faust.types import TP
+
+from lapse.config import QueueConfig, SowConfig
+from lapse.config.recovery_point import RecoveryPoint
+from lapse.core.used_signature import REMEMBERED_MS
+from lapse.protocol import header
+from lapse.protocol import topic as names
+from lapse.runtime.journal.changelog import Changelog, ChangelogReader
+from lapse.runtime.journal.store import JournalStore
+from lapse.runtime.kafka.feeder import Feeder
+from lapse.runtime.kafka.producer import BatchProducer, Output
+from lapse.runtime.letters.expiry_rule import ExpiryRule
+from lapse.runtime.letters.letter_writer import LetterWriter
+from lapse.runtime.letters.rule_process import RuleProcess
+from lapse.runtime.queue.recovery_point import begin_offsets
+from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
+from lapse.runtime.shard.machine import Machine
+from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.runner import Runner
+from lapse.runtime.shard.under_way import UnderWay
+from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.topics.topic_id import KnownTopics, Shape, TopicIds
+from lapse.runtime.topics.topology import Role, without
+from lapse.runtime.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+
+class Services:
+    """What the entities of one worker share.
+
+    Attributes:
+        connection: aiokafka's settings: brokers and security.
+        journal_producer: writes changelogs.
+        output_producer: writes everything else.
+        letters: writes dead letters, through the same.
+        changelog_reader: reads changelogs at take-over.
+        log_reader: reads payloads back.
+        aside_reader: the same for what runs beside the shards, so that it does not move their reading positions.
+        topic_ids: tells topics apart that bear one name.
+        clock: the broker's clock.
+        watch: notices a frozen process.
+        stands_by: whether the changelogs of shards at other workers are followed.
+        reads_ahead: whether changelogs are read while the group waits for somebody's death.
+        worker_name: who claims epochs, for people.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        security: dict[str, Any],
+        max_skew_ms: int,
+        session_s: float,
+        admin: dict[str, Any],
+        stands_by: bool = False,
+    ) -> None:
+        self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
+        self.clock = BrokerClock(max_skew_ms)
+        self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms)
+        self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms)
+        self.letters = LetterWriter(self.output_producer)
+        self.changelog_reader = ChangelogReader(brokers, security)
+        self.topic_ids = TopicIds(admin)
+        self.log_reader = LogReader(brokers, security, self.topic_ids)
+        self.aside_reader = LogReader(brokers, security, self.topic_ids)
+        self.watch = Watch(session_s)
+        self.stands_by = stands_by
+        self.reads_ahead = True
+        self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
+
+    async def topics(self) -> set[str]:
+        """Every topic on the cluster now."""
+        cluster = await self.output_producer.producer.client.fetch_all_metadata()
+        return set(cluster.topics())
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these topics no more."""
+        self.journal_producer.forget(topics)
+        self.output_producer.forget(topics)
+
+    async def start(self) -> None:
+        """Connect."""
+        await self.journal_producer.start()
+        await self.output_producer.start()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self.aside_reader.stop()
+        await self.log_reader.stop()
+        await self.output_producer.stop()
+        await self.journal_producer.stop()
+
+
+class Entity(ABC):
+    """One queue or SOW topic at this worker: it owns the runners of the shards that Faust assigned to it.
+
+    Args:
+        name: the entity's.
+        config: its settings.
+        partitions: how many shards it has.
+        services: what the worker shares.
+    """
+
+    def __init__(self, name: str, config: QueueConfig | SowConfig, partitions: int, services: Services) -> None:
+        self.name = name
+        self.config = config
+        self.partitions = partitions
+        self.services = services
+        self.runners: dict[int, Runner] = {}
+        self.apart = False
+        """Whether shards read their topics by themselves from their next take-over on: Faust cannot bring them, for
+        they are missing, were created again, or have another number of partitions (C52, C81)."""
+        self.shapes: dict[str, Shape] = {}
+        """What the underlying topics and the targets were at the last look."""
+        self._renewed = False
+        self._lacking: set[str] = set()
+        self._missed: set[str] = set()
+        self._letter_partitions = 0
+        """Over so many its shards spread their letters."""
+        self._feeders: dict[int, Feeder] = {}
+        self.caller = (
+            None if config.on_expire is None else RuleProcess(name, config.on_expire, config.on_expire_timeout)
+        )
+        self.table: Any = None
+        self.app: faust.App | None = None
+        self.on_end: Callable[[Entity], None] = lambda _: None
+        """Told when all shards of the entity are stopped; by the worker of the first one."""
+        self.stopped: set[int] = set()
+        self.guard: Guard | None = None
+        """Who may do what; None = everybody everything (X4)."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def declare(self, app: faust.App, store: str) -> None:
+        """Make the entity's table and agent; their names are on the cluster, so they are spelled out."""
+        self.app = app
+        self.table = app.Table(
+            names.table(self.name),
+            partitions=self.partitions,
+            store=store,
+            options={"owner": self},
+            key_type=bytes,
+            value_type=bytes,
+        )
+        commands = names.commands(self.name)
+        topics = [commands] if self.fed or self.apart else [*self.config.underlying(self.name), commands]
+        source = app.topic(*topics, key_serializer="raw", value_serializer="raw", partitions=self.partitions)
+
+        async def receive(stream: Any) -> None:
+            async for event in stream.events():
+                self.receive(event.message.tp, event.value)
+
+        app.agent(source, name=f"lapse-{self.name}")(receive)
+
+    def receive(self, tp: TP, records: Sequence[Any]) -> None:
+        """Pass a batch on to its shard."""
+        runner = self.runners.get(tp.partition)
+        feeder = self._feeders.get(tp.partition)
+        if runner is not None and (feeder is None or not feeder.reads(tp)):
+            runner.receive(tp, records)
+
+    # What the store asks of its owner
+
+    @property
+    def journal_producer(self) -> BatchProducer:
+        """Writes the changelog."""
+        return self.services.journal_producer
+
+    @property
+    def changelog_reader(self) -> ChangelogReader:
+        """Reads the changelog."""
+        return self.services.changelog_reader
+
+    @property
+    def clock(self) -> BrokerClock:
+        """The broker's clock."""
+        return self.services.clock
+
+    @property
+    def worker_name(self) -> str:
+        """Who claims epochs."""
+        return self.services.worker_name
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether the changelogs of shards at other workers are followed."""
+        return self.services.stands_by
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether changelogs are read while the group waits for somebody's death."""
+        return self.services.reads_ahead
+
+    def records(self) -> MutableMapping[bytes, bytes]:
+        """Something empty that takes what a changelog partition holds."""
+        return {}
+
+    async def changelog_end(self, partition: int) -> int:
+        """Where the changelog partition ends now."""
+        tp = TP(self._store().changelog_topic, partition)
+        return (await self.services.aside_reader.ends([tp]))[tp]
+
+    async def topic_id(self, topic: str) -> str:
+        """The id of a topic; empty if it does not exist."""
+        return (await self.services.topic_ids.of([topic])).get(topic, "")
+
+    async def last_epoch(self, partition: int) -> int:
+        """The epoch of the last delivery; 0 if there is none."""
+        reader, epochs = self.services.aside_reader, [0]
+        for deliveries in self.deliveries:
+            end = (await reader.ends([TP(deliveries, partition)]))[TP(deliveries, partition)]
+            records = await reader.read(deliveries, partition, end - 1, end - 1) if end else []
+            await reader.release(deliveries, partition)
+            epochs += [int(dict(record.headers).get(header.EPOCH, b"0")) for record in records]
+        return max(epochs)
+
+    @property
+    def deliveries(self) -> list[str]:
+        """Every topic on which the shards speak to clients."""
+        return [names.deliveries(self.name), *(() if self.guard is None else self.guard.deliveries)]
+
+    async def exists(self) -> bool:
+        """Whether the entity's topics are there: it may have been deleted, and this worker not know yet."""
+        own = {names.commands(self.name), names.deliveries(self.name), self._store().changelog_topic}
+        return own <= (await self.services.topic_ids.of(own)).keys()
+
+    async def prepare(self, partition: int, epoch: int) -> None:
+        """Tell readers of deliveries that a new epoch begins, before it can write anything else."""
+        headers = [(header.KIND, b"epoch"), (header.EPOCH, str(epoch).encode())]
+        outputs = [Output(deliveries, partition, None, b"", headers) for deliveries in self.deliveries]
+        for future in await self.services.output_producer.send([*outputs]):
+            await future
+
+    async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
+        """Build the shard from its changelog and start to run it."""
+        commands = TP(names.commands(self.name), partition)
+        self._note(await self.services.topic_ids.shapes(self.targets))
+        self._letter_partitions = self.letter_partitions()
+        feeder = await self._feeder(partition)
+        progress = changelog.progress()
+        known: dict[str, Any] = {} if progress is None else orjson.loads(progress)
+        sources = self._sources(partition) if feeder is None else await feeder.connect()
+        topics = await self._known_topics([*sources, commands], known)
+        positions = self._positions([*sources, commands], known, topics)
+        await self._begin_new_sources(positions)
+        await self._warn_of_gaps(positions)
+        ends = await self.services.log_reader.ends(positions)
+        known_positions = {tp: offset for tp, offset in positions.items() if offset}
+        machine = self.machine(partition, epoch, changelog, known_positions)
+        machine.under_way = self._under_way(partition)
+        machine.under_way.look({tp: offset or 0 for tp, offset in positions.items()})
+        if self.guard is not None:
+            machine.guarded(await self._authorizer(self.guard, commands, positions[commands] or 0))
+        runner = Runner(
+            entity=self.name,
+            partition=partition,
+            epoch=epoch,
+            machine=machine,
+            store=self._store(),
+            producer=self.services.output_producer,
+            letters=self.services.letters,
+            reader=self._consumer() if feeder is None else feeder,
+            log=self.services.log_reader,
+            clock=self.services.clock,
+            watch=self.services.watch,
+            commands_topic=commands.topic,
+            positions={tp: offset or 0 for tp, offset in positions.items()},
+            topics=topics,
+            catch_up=ends[commands],
+            merge_until={tp: ends[tp] for tp in sources},
+            on_stopped=self._stopped,
+        )
+        if feeder is not None:
+            fed = [*sources, commands] if self._renewed else sources
+            feeder.begin(runner, {tp: positions[tp] or 0 for tp in fed})
+            self._feeders[partition] = feeder
+        await runner.start()
+        self.runners[partition] = runner
+
+    def _under_way(self, partition: int) -> UnderWay:
+        """What notes what a shard is doing."""
+        assert self.app is not None
+        directory, table = Path(str(self.app.conf.tabledir)), names.table(self.name)
+        of_all = [directory / f"{table}-{number}" for number in range(self.partitions)]
+        own = of_all.pop(partition)
+        return UnderWay(own, of_all if self.fed else ())
+
+    async def release(self, partition: int) -> None:
+        """Give a shard up."""
+        runner = self.runners.pop(partition, None)
+        if runner is not None:
+            feeder = self._feeders.pop(partition, None)
+            if feeder is not None:
+                await feeder.stop()
+            await runner.stop()
+            runner.machine.under_way.close()
+            for tp in runner.sources:
+                await self.services.log_reader.release(tp.topic, tp.partition)
+                await self.services.aside_reader.release(tp.topic, tp.partition)
+
+    @property
+    def targets(self) -> dict[str, Role]:
+        """Topics of the user's that the entity names, and what for: each is looked at (C81)."""
+        letters = self.config.dead_letter_topic(self.name)
+        targets = {letters: Role.DEAD_LETTERS} if letters else {}
+        return {**targets, **dict.fromkeys(self.config.underlying(self.name), Role.UNDERLYING)}
+
+    def expect(self, existing: Mapping[str, int]) -> None:
+        """Know, before the start, which topics there are: what is told then is not told again."""
+        self._lacking = {topic for topic in self.targets if topic not in existing}
+        underlying = self.config.underlying(self.name)
+        self.apart = not self.fed and any(existing.get(topic) != self.partitions for topic in underlying)
+
+    async def renew(self) -> None:
+        """Take all shards over anew that are here; from now on they read everything by themselves."""
+        self.apart = self._renewed = True
+        await self._store().renew()
+
+    def attend(self, shapes: Mapping[str, Shape]) -> bool:
+        """Hear what the topics are now that the entity names; say what is missing, once.
+
+        Returns:
+            whether its shards have to be taken over anew to have what is there.
+        """
+        missing = {topic for topic in self.targets if topic not in shapes}
+        for topic in sorted((missing & self._missed) - self._lacking):  # a broker that starts may not know all
+            logger.warning("%s: %s", self.name, without(self.targets[topic], topic))
+        for topic in sorted(self._lacking - missing):
+            logger.warning("%s: topic %s is there now, and is taken up", self.name, topic)
+        self._lacking, self._missed = missing & (self._lacking | self._missed), missing
+        self._note(shapes)
+        return self._takes_up()
+
+    def _takes_up(self) -> bool:
+        """Whether something is there that a shard can only take up when it is taken over anew."""
+        if 0 < self.letter_partitions() < self._letter_partitions:
+            return True
+        underlying = (self.shapes.get(topic) for topic in self.config.underlying(self.name))
+        grown = any(shape is not None and shape.partitions != self.partitions for shape in underlying)
+        return grown and not self.fed and bool(self.runners.keys() - self._feeders.keys())
+
+    def _note(self, shapes: Mapping[str, Shape]) -> None:
+        self.shapes = {topic: shapes[topic] for topic in self.targets if topic in shapes}
+        if self.fed or self.apart:
+            return
+        for topic in self.config.underlying(self.name):
+            shape = shapes.get(topic)
+            if shape is None or shape.partitions != self.partitions:
+                self.apart = True
+                if shape is not None:
+                    logger.warning(
+                        "%s: topic %s has %d partitions, and it has %d shards; what was served goes on. `lapse check` "
+                        "says what to do",
+                        self.name,
+                        topic,
+                        shape.partitions,
+                        self.partitions,
+                    )
+
+    def letter_partitions(self) -> int:
+        """How many partitions the dead-letter topic has; 0 while it is missing."""
+        shape = self.shapes.get(self.config.dead_letter_topic(self.name))
+        return 0 if shape is None else shape.partitions
+
+    def _stopped(self, partition: int) -> None:
+        """A shard of this deleted entity has written its last."""
+        self.stopped.add(partition)
+        feeder = self._feeders.pop(partition, None)
+        if feeder is not None:
+            task = asyncio.create_task(feeder.stop())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if partition == 0:
+            self.on_end(self)
+
+    async def forget_copies(self) -> None:
+        """Delete what is kept of the entity's state on disk: a new one of its name must not find it."""
+        await self._store().forget_copies()
+
+    async def close(self) -> None:
+        """End what runs beside the shards, once all are given up."""
+        if self.caller is not None:
+            await self.caller.stop()
+
+    def look_up(self, key: bytes) -> bytes | None:
+        """The value of a table key now."""
+        now_ms = self.services.clock.now_ms()
+        for runner in self.runners.values():
+            value = runner.machine.look_up(key, now_ms)
+            if value is not None:
+                return value
+        return None
+
+    def look_through(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values of this worker's shards now."""
+        now_ms = self.services.clock.now_ms()
+        for runner in self.runners.values():
+            yield from runner.machine.look_through(now_ms)
+
+    @abstractmethod
+    def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> Machine:
+        """Build the state machine of a shard from its changelog."""
+
+    # Inside
+
+    async def _authorizer(self, guard: Guard, commands: TP, position: int) -> CommandAuthorizer:
+        """A shard's authorizer, who knows the commands that counted shortly before those still to be read (X4)."""
+        authorizer, reader = CommandAuthorizer(guard, commands.partition), self.services.aside_reader
+        if position:
+            end = (await reader.ends([commands]))[commands]
+            unread = await reader.read(*commands, position, position) if position < end else []
+            since_ms = (unread[0].timestamp if unread else self.services.clock.now_ms()) - REMEMBERED_MS
+            offset = (await reader.ends([commands], since_ms))[commands]
+            while offset < position and (records := await reader.read(*commands, offset, position - 1)):
+                authorizer.remember(record for record in records if record.offset < position)
+                offset = records[-1].offset + 1
+            await reader.release(*commands)
+        return authorizer
+
+    def rule(self, epoch: int, changelog: Changelog) -> ExpiryRule | None:
+        """The expiry rule of a shard, if the entity has one (L15)."""
+        if self.caller is None:
+            return None
+        return ExpiryRule(self.name, epoch, self.caller, self.services.aside_reader, changelog.latest)
+
+    def _store(self) -> JournalStore:
+        store = self.table.data
+        assert isinstance(store, JournalStore)
+        return store
+
+    def _consumer(self) -> Any:
+        assert self.app is not None
+        return self.app.consumer
+
+    def _sources(self, partition: int) -> list[TP]:
+        """The partitions of underlying topics that Faust brings to a shard."""
+        return [TP(topic, partition) for topic in self.config.underlying(self.name)]
+
+    @property
+    def fed(self) -> bool:
+        """Whether shards read their topics by themselves."""
+        if isinstance(self.config, SowConfig):
+            return bool(self.config.key) and self.partitions > 1
+        return self.config.fed
+
+    async def _feeder(self, partition: int) -> Feeder | None:
+        if not (self.fed or self.apart):
+            return None
+        services, config = self.services, self.config
+        every = isinstance(config, SowConfig) and self.fed  # every shard reads every partition (C46)
+        return Feeder(
+            services.connection,
+            config.underlying(self.name),
+            config.pattern() if isinstance(config, QueueConfig) else None,
+            0 if every else partition,
+            1 if every else self.partitions,
+            self._consumer(),
+            services.topic_ids,
+            self.partitions if isinstance(config, SowConfig) and not every else None,
+            TP(names.commands(self.name), partition) if self._renewed else None,
+        )
+
+    async def _known_topics(self, sources: Sequence[TP], known: dict[str, Any]) -> KnownTopics:
+        """What the state knows of its topics, and which of them were created anew (C42)."""
+        topics = KnownTopics(known, await self.services.topic_ids.of(tp.topic for tp in sources))
+        for name in topics.replaced:
+            logger.warning(
+                "%s: topic %s was deleted and created again; it is read from its beginning. Messages of the old one "
+                "leave a queue with log_truncated; records of a SOW topic stay",
+                self.name,
+                name,
+            )
+        return topics
+
+    def _positions(self, sources: Sequence[TP], known: dict[str, Any], topics: KnownTopics) -> dict[TP, int | None]:
+        """Where each source is to be read from: as the journal says, None for one that it does not know."""
+        found = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
+        return {tp: 0 if tp.topic in topics.replaced else offset for tp, offset in found.items()}
+
+    async def _warn_of_gaps(self, positions: dict[TP, int | None]) -> None:
+        """Say where the log no longer reaches back to where reading stopped (Q16)."""
+        begins = await self.services.log_reader.begins(tp for tp, offset in positions.items() if offset)
+        for tp, begin in begins.items():
+            offset = positions[tp] or 0
+            if offset < begin:
+                logger.warning(
+                    "%s: Kafka has removed %s:%d up to offset %d, which was read up to %d only; reading goes on at %d",
+                    self.name,
+                    tp.topic,
+                    tp.partition,
+                    begin - 1,
+                    offset - 1,
+                    begin,
+                )
+
+    async def _begin_new_sources(self, positions: dict[TP, int | None]) -> None:
+        """Place new sources at the recovery point (Q16)."""
+        point: RecoveryPoint = getattr(self.config, "recovery_point", "beginning")
+        commands = names.commands(self.name)
+        new = [tp for tp, offset in positions.items() if offset is None and tp.topic != commands]
+        if not new:
+            return
+        if isinstance(point, tuple):
+            there = await self.services.topic_ids.of(one.topic for one in point)
+            point = tuple(one for one in point if one.topic in there) or "beginning"
+        positions.update(await begin_offsets(self.name, point, new, self.services.aside_reader))

@@ -1,0 +1,145 @@
+"""Figures of one shard, counted step by step and never message by message; `metrics` shows them (D, Q15)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.step import Step as QueueStep
+from lapse.core.reason import Reason
+from lapse.core.sow.step import ExpiryBatch, Message, ShardEvent, ShardEventKind
+from lapse.core.sow.step import Step as SowStep
+
+LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+DURATION_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+
+_END: Final = "deleted"
+
+
+class Distribution:
+    """Values counted by buckets.
+
+    Args:
+        bounds: upper ends of the buckets, ascending; one more is for what is above all.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add_all(self, values: NDArray[np.float64]) -> None:
+        """Count many values."""
+        found = np.bincount(np.searchsorted(self.bounds, values), minlength=len(self.counts))
+        self.counts = (np.array(self.counts) + found).tolist()
+        self.total += float(values.sum())
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper end and how many values are not above it, as Prometheus has it."""
+        ends = [*(str(bound) for bound in self.bounds), "+Inf"]
+        return list(zip(ends, np.cumsum(self.counts).astype(float).tolist(), strict=True))
+
+
+class ShardFigures:
+    """What one shard has done since this worker took it over.
+
+    Attributes:
+        counts: messages by what happened to them: `delivered`, `arrived`, and the events' kinds.
+        removals: messages by reason; one that left for two reasons counts under both.
+        dead_letters: letters written.
+        refused_commands: commands answered with an error.
+        denied: commands whose sender may not do that, or is not who he says, by cause (X4).
+        journal_bytes: bytes written to the journal, without compression.
+        letters_waiting: letters on their way to the broker just now.
+        lateness: from deadline to decision, of messages that nothing but time removed, seconds.
+        step_duration: of a step, seconds.
+        tick_lag: from a tick's timestamp to the step that it caused, seconds.
+    """
+
+    __slots__ = (
+        "counts",
+        "dead_letters",
+        "denied",
+        "journal_bytes",
+        "lateness",
+        "letters_waiting",
+        "refused_commands",
+        "removals",
+        "step_duration",
+        "tick_lag",
+    )
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.removals: Counter[str] = Counter()
+        self.dead_letters = 0
+        self.refused_commands = 0
+        self.denied: Counter[str] = Counter()
+        self.journal_bytes = 0
+        self.letters_waiting = 0
+        self.lateness = Distribution(LATENESS_BOUNDS_S)
+        self.step_duration = Distribution(DURATION_BOUNDS_S)
+        self.tick_lag = Distribution(LAG_BOUNDS_S)
+
+    def queue_step(self, step: QueueStep) -> None:
+        """Count a queue's step."""
+        counts = self.counts
+        for delivery in step.deliveries:
+            counts["delivered"] += len(delivery.messages)
+        for kind in step.events:
+            if kind.kind == _END:
+                continue  # of the queue; what is counted under this name are records
+            counts[kind.kind] += 1 if kind.messages is None else len(kind.messages)
+        letters = 0
+        for removal in step.removals:
+            size = len(removal.messages)
+            letters += size if removal.letter else 0
+            for reason in removal.reasons:
+                self.removals[reason] += size
+            deadlines_ms = removal.messages.deadlines_ms
+            if removal.reasons == (Reason.TIME_LIMIT,) and deadlines_ms is not None:
+                # A lease holds expiry back, which is no lateness: only what was never delivered counts.
+                if size == 1:
+                    if not removal.messages.deliveries[0]:
+                        self.lateness.add((removal.at_ms - int(deadlines_ms[0])) / 1000)
+                else:
+                    self.lateness.add_all((removal.at_ms - deadlines_ms[removal.messages.deliveries == 0]) / 1000)
+        self.dead_letters += letters
+
+    def sow_step(self, step: SowStep) -> None:
+        """Count a SOW topic's step."""
+        late: list[int] = []
+        told = [one for one in step.events if isinstance(one, ShardEvent) and not one.of_the_whole]
+        for expiry_batch in step.events:
+            if isinstance(expiry_batch, ExpiryBatch):
+                self.counts[ShardEventKind.EXPIRED] += len(expiry_batch.records)
+                self.removals[Reason.TIME_LIMIT] += len(expiry_batch.records)
+                late += [expiry_batch.at_ms - deadline_ms for _, _, _, deadline_ms in expiry_batch.records]
+        fates = Counter((one.kind, one.reasons) for one in told)
+        for (kind, reasons), size in fates.items():
+            self.counts[kind.value] += size
+            self.dead_letters += size if kind is ShardEventKind.DEAD_LETTERED else 0
+            for reason in () if kind is ShardEventKind.DYING else reasons:
+                self.removals[reason] += size
+        late += [
+            one.at_ms - one.deadline_ms
+            for one in told
+            if one.deadline_ms != NEVER and one.reasons == (Reason.TIME_LIMIT,) and one.kind is not ShardEventKind.DYING
+        ]
+        if late:
+            self.lateness.add_all(np.array(late, np.float64) / 1000)
+        self.counts["told"] += sum(1 if isinstance(one, Message) else len(one.records) for one in step.messages)

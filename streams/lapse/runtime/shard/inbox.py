@@ -1,0 +1,274 @@
+"""An inbox: what was read for a shard and waits for its turn, and how far each source was read and taken in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from faust.types import TP
+
+from lapse.core.lifetime import NEVER
+from lapse.runtime.shard.machine import Machine
+from lapse.runtime.shard.merged_order import OneOrder
+from lapse.runtime.shard.under_way import STOPPED
+
+TICK_KEY: Final = b"\x00tick"
+_STEP_BYTES: Final = 1 << 18
+"""A step that is so large takes no further commands: all its changes have to fit into one RecordBatch."""
+
+_SATURATED_RECORDS: Final = 50_000
+_LEAST_SATURATED_RECORDS: Final = 2_000
+
+
+class Reader(Protocol):
+    """What an inbox asks of the consumer that fills it."""
+
+    def received(self, reader: object, tp: TP, offset: int) -> None:
+        """A shard has, and wants to go on at, `offset`."""
+
+    def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
+        """What a shard has made durable: everything before these offsets."""
+
+    def saturate(self, reader: object, tp: TP) -> None:
+        """A shard cannot keep up with a partition."""
+
+    def relieve(self, reader: object, tp: TP | None = None) -> None:
+        """A shard has caught up, with one partition or with all."""
+
+    def forget(self, reader: object) -> None:
+        """A shard is given up."""
+
+    async def next_offset(self, tp: TP) -> int:
+        """What will be read next."""
+
+
+class Inbox:
+    """What waits for one shard.
+
+    Args:
+        reader: the consumer that fills it.
+        machine: what takes it.
+        commands: where the shard's commands and ticks stand.
+        positions: next offset per source partition, as the journal says.
+        merge_until: where the underlying partitions of a shard in one order ended at take-over.
+        on_news: called when there is something to take.
+
+    Attributes:
+        commands: where the shard's commands and ticks stand.
+        received: next offset per source that is not here yet.
+        processed: next offset per source that the machine has not been given yet.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        machine: Machine,
+        commands: TP,
+        positions: Mapping[TP, int],
+        merge_until: Mapping[TP, int] | None,
+        on_news: Callable[[], None],
+    ) -> None:
+        self.commands = commands
+        self.received = dict(positions)
+        self.processed = dict(positions)
+        self._reader = reader
+        self._machine = machine
+        self._on_news = on_news
+        self._batches: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in positions}
+        self._waiting = 0
+        self._merge_until = dict(merge_until or {}) if machine.merged_by_time else {}
+        self._merged_by_time = OneOrder()
+
+    @property
+    def sources(self) -> list[TP]:
+        """The partitions of underlying topics."""
+        return [tp for tp in self.received if tp != self.commands]
+
+    @property
+    def merging(self) -> list[TP]:
+        """Partitions that are not read to where they ended at take-over, as far as is known."""
+        return list(self._merge_until)
+
+    # What the consumer brings
+
+    def open(self) -> None:
+        """Tell the consumer where to read on."""
+        for tp, offset in self.received.items():
+            self._reader.received(self, tp, offset)
+
+    def close(self) -> None:
+        """Want nothing any more."""
+        self._reader.forget(self)
+
+    def durable(self, offsets: Mapping[TP, int]) -> None:
+        """Tell the consumer that everything before these offsets is durable."""
+        self._reader.finished(self, offsets)
+
+    def adopt(self, tp: TP, offset: int) -> None:
+        """Take in one more source partition from an offset on."""
+        self.received[tp] = self.processed[tp] = offset
+        self._batches[tp] = deque()
+
+    def receive(self, tp: TP, records: Sequence[Any]) -> None:
+        """Take a batch in; what is known of it already is left out."""
+        expected = self.received[tp]
+        if records[0].offset < expected:
+            records = [record for record in records if record.offset >= expected]
+            if not records:
+                return
+        self.received[tp] = records[-1].offset + 1
+        self._reader.received(self, tp, self.received[tp])
+        self._batches[tp].append(records)
+        self._waiting += len(records)
+        if tp != self.commands and self._piled_up(tp) > self._room_for(tp):
+            self._reader.saturate(self, tp)
+        self._on_news()
+
+    def reached(self, tp: TP, offset: int) -> None:
+        """Note that everything below `offset` was received: behind the last record, markers may stand."""
+        if self._merge_until.get(tp, NEVER) <= offset:
+            del self._merge_until[tp]
+            self._on_news()
+
+    async def will_bring(self, tp: TP, end: int) -> bool:
+        """Whether something below `end` has still to be read, or taken in."""
+        if self.processed[tp] >= end:
+            return False
+        if self.processed[tp] != self.received[tp]:
+            return True
+        return await self._reader.next_offset(tp) < end or self.processed[tp] != self.received[tp]
+
+    # What the shard takes
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether commands or ticks wait."""
+        return bool(self._batches[self.commands])
+
+    def has_messages(self, taken: int) -> bool:
+        """Whether messages wait that may be taken now, after so many were in this step."""
+        if self._merge_until and not taken:
+            return False
+        waiting = (tp for tp, batches in self._batches.items() if batches and tp != self.commands)
+        return any(self._machine.room_for(tp.topic, tp.partition) for tp in waiting)
+
+    def take_messages(self, most: int) -> int:
+        """Hand messages to the machine, as many as it has room for; returns how many."""
+        if self._machine.merged_by_time:
+            return self._take_merged(most)
+        taken = 0
+        for tp, batches in self._batches.items():
+            if tp == self.commands:
+                continue
+            while batches and taken < most:
+                room = min(self._machine.room_for(tp.topic, tp.partition), most - taken)
+                if not room:
+                    break
+                records = batches.popleft()
+                if len(records) > room:
+                    batches.appendleft(records[room:])
+                    records = records[:room]
+                taken += len(records)
+                self._hand_over(tp, records)
+                self.processed[tp] = records[-1].offset + 1
+        return taken
+
+    def _hand_over(self, tp: TP, records: Sequence[Any]) -> None:
+        """Hand messages to the machine, noted as under way; one by one where some may have stopped the worker."""
+        machine, (topic, partition) = self._machine, tp
+        under_way, first, last = machine.under_way, records[0].offset, records[-1].offset
+        if not under_way.is_suspect(topic, partition, first, last):
+            with under_way.noted(topic, partition, first, last):
+                machine.arrive(topic, partition, records)
+            return
+        for record in records:
+            with under_way.noted(topic, partition, record.offset, record.offset):
+                if under_way.is_set_aside(topic, partition, record.offset):
+                    machine.set_aside(topic, partition, record, STOPPED)
+                else:
+                    machine.arrive(topic, partition, [record])
+
+    def take_commands(self, most: int, below: int | None, ticked: Callable[[Any], None]) -> int:
+        """Hand commands to the machine, as many as a step has room for; returns how many, ticks included.
+
+        Args:
+            most: about so many.
+            below: only batches that end below this offset; None = all.
+            ticked: gets the ticks.
+        """
+        batches = self._batches[self.commands]
+        taken = 0
+        while batches and taken < most:
+            if below is not None and batches[0][-1].offset >= below:
+                break
+            records = batches.popleft()
+            first, last = records[0].offset, records[-1].offset
+            if first < last and self._machine.under_way.is_suspect(*self.commands, first, last):
+                batches.extendleft([record] for record in reversed(records))
+                continue
+            with self._machine.under_way.noted(*self.commands, first, last):
+                for at, record in enumerate(records):
+                    if self._machine.step_bytes > _STEP_BYTES or self._machine.unfinished is not None:
+                        batches.appendleft(records[at:])
+                        return taken
+                    if record.key == TICK_KEY:
+                        ticked(record)
+                    else:
+                        self._command(record)
+                    taken += 1
+                    self.processed[self.commands] = record.offset + 1
+        return taken
+
+    def _command(self, record: Any) -> None:
+        """Hand a command to the machine; one that stopped the worker again and again is refused."""
+        under_way, name = self._machine.under_way, (*self.commands, record.offset)
+        if not under_way.is_set_aside(*name):
+            self._machine.command(record)
+        elif not under_way.is_hopeless(*name):
+            self._machine.command(record, STOPPED)
+
+    def relieve(self, taken: int) -> None:
+        """Have partitions fetched again whose records no longer pile up, after so many were taken."""
+        if not taken:
+            return
+        self._waiting -= taken
+        if self._machine.merged_by_time:
+            for tp in self.sources:
+                if self._piled_up(tp) < self._room_for(tp) // 2:
+                    self._reader.relieve(self, tp)
+        elif self._waiting < _SATURATED_RECORDS // 2:
+            self._reader.relieve(self)
+
+    def _take_merged(self, most: int) -> int:
+        """Hand messages of all partitions over in one order: timestamp, then topic, partition, offset (C33).
+
+        At take-over a partition that is not read to where it ended then holds the later ones of the others back.
+        """
+        batches = {tp: some for tp, some in self._batches.items() if tp != self.commands}
+        held = []
+        for tp, end in list(self._merge_until.items()):
+            if self.received.get(tp, end) >= end:
+                del self._merge_until[tp]
+            else:
+                held.append(tp)
+        taken = 0
+        while taken < most and (room := self._machine.room()):
+            before, limit = taken, min(most - taken, room)
+            for tp, records in self._merged_by_time.take(batches, held, limit):
+                self._hand_over(tp, records)
+                self.processed[tp] = records[-1].offset + 1
+                taken += len(records)
+            if taken - before < limit:
+                break
+        return taken
+
+    def _piled_up(self, tp: TP) -> int:
+        """Records that wait: of all partitions; in one order of this one, for another may have to come first."""
+        return sum(map(len, self._batches[tp])) if self._machine.merged_by_time else self._waiting
+
+    def _room_for(self, tp: TP) -> int:
+        """How many may wait before a partition is left out of the fetch."""
+        if not self._machine.merged_by_time:
+            return _SATURATED_RECORDS
+        return max(_SATURATED_RECORDS // (len(self._batches) - 1), _LEAST_SATURATED_RECORDS)

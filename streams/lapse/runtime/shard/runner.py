@@ -1,0 +1,503 @@
+"""A runner: the task that owns one shard, from its inbox to its outputs.
+
+The order of effects is the one that every guarantee rests on: dead letters and events, then the journal, then
+deliveries, then the acknowledgment of the source offsets. Any failed write ends the process; recovery is the normal
+path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from faust.types import TP
+
+from lapse.runtime.journal.changelog import progress_key
+from lapse.runtime.journal.store import Items, JournalStore
+from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer, Output
+from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
+from lapse.runtime.shard.gate import Gate
+from lapse.runtime.shard.inbox import Inbox, Reader
+from lapse.runtime.shard.machine import Effects, Machine
+from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.early_stamp import EarlyStamps
+from lapse.runtime.timers.ticker import Ticker
+from lapse.runtime.topics.topic_id import KnownTopics
+from lapse.runtime.watch import Watch, end_process
+
+logger = logging.getLogger(__name__)
+
+_BREATH_S: Final = 0.001
+"""Between two parts of a query, and between steps that write nothing, such as those of one that sorts: they wait for no
+broker, and the thread that reads from Kafka would not come to run."""
+
+_BELATED_S: Final = 0.5
+"""A timer that is later than that says that the process stood still."""
+
+_TURNS_TO_KAFKA: Final = 6
+"""So many turns of the loop it takes at most until what is to be written is on its way."""
+
+
+class Runner:
+    """Owns one shard.
+
+    Args:
+        entity: the queue or SOW topic.
+        partition: the shard's partition.
+        epoch: the epoch.
+        machine: the shard's state machine.
+        store: keeps the journal.
+        producer: writes the outputs.
+        letters: writes the dead letters.
+        reader: the consumer that feeds this runner.
+        log: says where the logs end.
+        clock: the broker's clock.
+        watch: notices a frozen process.
+        commands_topic: where this shard's commands and ticks stand.
+        positions: next offset per source partition, as the journal says.
+        catch_up: commands below it were in the log at take-over; nothing is delivered before they are read.
+        topics: which topics the positions are about.
+        merge_until: where the underlying partitions of a shard in one order ended at take-over.
+        on_stopped: told when the shard has written its last, because its entity is deleted.
+    """
+
+    def __init__(
+        self,
+        *,
+        entity: str,
+        partition: int,
+        epoch: int,
+        machine: Machine,
+        store: JournalStore,
+        producer: BatchProducer,
+        letters: LetterWriter,
+        reader: Reader,
+        log: LogReader,
+        clock: BrokerClock,
+        watch: Watch,
+        commands_topic: str,
+        positions: dict[TP, int],
+        catch_up: int,
+        topics: KnownTopics,
+        merge_until: dict[TP, int] | None = None,
+        on_stopped: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.entity = entity
+        self.partition = partition
+        self.epoch = epoch
+        self.machine = machine
+        self._on_stopped = on_stopped
+        self._store = store
+        self._producer = producer
+        self._letters = letters
+        self._clock = clock
+        self._watch = watch
+        self._catch_up = catch_up
+        self.topics = topics
+        self._begins: dict[TP, int] = {}
+        self._begun: dict[TP, int] = {}
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._may_run = asyncio.Event()
+        commands = TP(commands_topic, partition)
+        self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set)
+        self._early_stamps = EarlyStamps(entity, clock)
+        self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
+        self._ticker = Ticker(f"{entity}, partition {partition}", commands, machine, producer, clock)
+        self._sent: deque[asyncio.Future[Any]] = deque()
+        self._patience: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._writing_before: asyncio.Task[None] | None = None
+        self._journaled_at = 0.0
+        self._more = False
+        self._to_deliver = False
+        """Whether there was more to be handed out when some last was."""
+        self._taken_ahead = self._turns_ahead = 0
+        self._delivered_ahead = False
+        self._stopped = False
+        self._wrote = False
+
+    async def start(self) -> None:
+        """Make the epoch's beginning durable, and run."""
+        since = {tp: self.topics.since(tp.topic) for tp in self.sources}
+        self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
+        began = self.machine.take_over(self._clock.now_ms())
+        await self._store.commit(self.partition, self.epoch, began, [self._progress(self._inbox.processed)])
+        self._journaled_at = time.monotonic()
+        self._inbox.open()
+        self._may_run.set()
+        self._news.set()  # what expired while nothing ran is due now
+        if self.machine.rule is not None:
+            self.machine.rule.start(self._news.set)
+        self.machine.retry.start(self._write_again, self._news.set)
+        self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
+
+    async def pause(self) -> None:
+        """Finish the step that is under way and begin no other."""
+        self._may_run.clear()
+        await self._idle.wait()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._may_run.set()
+
+    async def stop(self) -> None:
+        """Give the shard up."""
+        await self.pause()
+        self._ticker.stop()
+        if self._patience is not None:
+            self._patience.cancel()
+        if self.machine.rule is not None:
+            self.machine.rule.stop()
+        self.machine.retry.stop()
+        if self._task is not None:
+            self._task.cancel()
+        self._inbox.close()
+
+    @property
+    def sources(self) -> list[TP]:
+        """The partitions of underlying topics that the shard reads."""
+        return self._inbox.sources
+
+    def adopt(self, tp: TP, topic_id: str) -> int:
+        """Read one more source partition; returns from where on: its beginning, unless it was known before."""
+        self.topics.learn(tp.topic, topic_id)
+        offset = self.topics.absent.pop(f"{tp.topic}:{tp.partition}", 0)
+        self._inbox.adopt(tp, offset)
+        return offset
+
+    def log_begins(self, tp: TP, offset: int) -> None:
+        """Learn that Kafka has removed what stood below an offset (C40)."""
+        if offset > self._begun.get(tp, 0):
+            self._begins[tp] = self._begun[tp] = offset
+            self._news.set()
+
+    def receive(self, tp: TP, records: Sequence[Any]) -> None:
+        """Take a batch into the inbox."""
+        if not self._stopped:
+            self._early_stamps.look(tp, records)
+            self._inbox.receive(tp, records)
+
+    @property
+    def merging(self) -> list[TP]:
+        """Partitions that are not read to where they ended at take-over, as far as is known."""
+        return self._inbox.merging
+
+    def reached(self, tp: TP, offset: int) -> None:
+        """Note that everything below `offset` was received: behind the last record, markers may stand."""
+        self._inbox.reached(tp, offset)
+
+    # The loop
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                if not self._may_run.is_set():
+                    await self._written()
+                if self._writing is None:
+                    self._idle.set()
+                    if not self._more:
+                        await self._news.wait()
+                    await self._may_run.wait()
+                    self._idle.clear()
+                self._news.clear()
+                await self._step()
+                if self.machine.stopped and not self._has_begun_the_next:
+                    await self._stop_for_good()
+                    return
+                await asyncio.sleep(_BREATH_S if self._more and not self._wrote else 0)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # crash-only: whatever it is, the process ends
+            end_process(f"{self.entity}, partition {self.partition}: {str(error) or type(error).__name__}", error)
+
+    async def _stop_for_good(self) -> None:
+        """Write nothing any more: the entity is deleted, and its topics are about to be (C4)."""
+        self._stopped = True
+        self._ticker.stop()
+        await self._written()
+        while self._sent:
+            await self._sent.popleft()
+        self._idle.set()
+        self._inbox.close()
+        self._on_stopped(self.partition)
+
+    async def _step(self) -> None:
+        machine, figures = self.machine, self.machine.figures
+        began = time.monotonic()
+        self._wrote = False
+        ahead = machine.maintain()
+        taken, self._taken_ahead = self._taken_ahead, 0
+        taken += await self._take_in(machine.step_records - taken)
+        await self._go_on()
+        taken += await self._take_commands(2 * machine.step_records - taken)
+        self._inbox.relieve(taken)
+        turns, self._turns_ahead = self._turns_ahead, 0
+        await self._let_act(machine.step_turns - turns)
+        self._more = False
+        delivered, self._delivered_ahead = self._delivered_ahead, False
+        if self.topics.replaced:
+            self._close_topics()
+        elif self._has_caught_up():
+            self._truncate()
+            if not (taken and delivered and self._to_deliver):
+                await self._deliver(1 if taken else machine.delivery_turns)
+                taken += await self._take_in_late(machine.step_records - taken)
+            self._more = self._to_deliver or bool(self._begins)
+        effects = await machine.finish(self._write_letters)
+        await self._write(effects, ahead, self._processed())
+        self._more = (
+            self._more
+            or (self._inbox.has_commands and not (self._gate is not None and self._gate.is_closed))
+            or bool(not self.topics.replaced and self._inbox.has_messages(taken))
+            or self._has_begun_the_next
+            or machine.unfinished is not None
+            or self._ticker.has_reached_what_is_due
+        )
+        figures.step_duration.add(time.monotonic() - began)
+        self._ticker.arm()
+
+    async def _write(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
+        """Write the effects in their order.
+
+        A machine that can goes on meanwhile, for the next step. Once that one is full it is ended, too, and what comes
+        before its journal is on its way beside the journal of this one: two steps are being written, never more.
+
+        So what a step has taken in is told first, and a query has its turn while that is on its way.
+        """
+        if not self.machine.takes_ahead:
+            await self._effect(effects, ahead, processed)
+            return
+        if self._writing_before is not None:
+            await self._writing_before
+        machine, before = self.machine, self._writing
+        writing = asyncio.create_task(self._effect(effects, ahead, processed, before))
+        self._writing_before, self._writing = before, writing
+        for _ in range(_TURNS_TO_KAFKA):
+            await asyncio.sleep(0)
+        self._taken_ahead = await self._take_in(machine.step_records, until=writing)
+        self._turns_ahead = await self._let_act(machine.step_turns, until=writing)
+        if self._to_deliver and not self._is_over(writing):
+            await self._deliver(machine.delivery_turns, until=writing)
+            self._delivered_ahead = True
+        if self._taken_ahead < machine.step_records and self._turns_ahead < machine.step_turns:
+            await self._written()
+
+    @property
+    def _has_begun_the_next(self) -> bool:
+        """Whether something was done already that the next step has to write."""
+        return bool(self._taken_ahead or self._turns_ahead or self._delivered_ahead)
+
+    async def _written(self) -> None:
+        """Wait until the effects of all steps are written."""
+        if self._writing is not None:
+            await self._writing
+            self._writing = self._writing_before = None
+
+    async def _effect(
+        self, effects: Effects, ahead: Items, processed: dict[TP, int], after: asyncio.Task[None] | None = None
+    ) -> None:
+        self._wrote = bool(effects.before or effects.journal or effects.after or ahead)
+        if effects.before:
+            await self._confirm()
+            for future in await self._producer.send(effects.before):
+                await future
+        if after is not None:
+            await after  # journals are written one after the other
+        if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
+            self._watch.check()
+            sent = time.monotonic()
+            journal = [*effects.journal, self._progress(processed)]
+            written = await self._store.commit(self.partition, self.epoch, ahead, journal)
+            self._journaled_at = time.monotonic()
+            self.machine.figures.journal_bytes += written
+            timestamp_ms = self._store.last_timestamp_ms
+            if timestamp_ms is not None:
+                self._clock.measured(sent, self._journaled_at, timestamp_ms)
+        if effects.after:
+            await self._collect_sent()
+            self._sent.extend(await self._producer.send(effects.after))
+            if self._patience is None:
+                self._watch_sent(None)
+            while effects.must_arrive and self._sent:
+                await self._sent_one()
+        self._inbox.durable(processed)
+
+    async def _confirm(self) -> None:
+        """Before something is written that cannot be undone: does the shard still belong to this process?"""
+        self._watch.check()
+        if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
+            await self._store.confirm(self.partition)
+
+    async def _write_letters(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+        await self._written()  # its journal has shown that the shard is still this process's
+        await self._confirm()
+        return await self._letters.write(letters)
+
+    async def _write_again(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+        # Beside the steps. A letter too many does no harm: it has the same id (D3).
+        self._watch.check()
+        return await self._letters.write(letters)
+
+    def _is_over(self, until: asyncio.Future[None] | None) -> bool:
+        """Whether what is done until then, for the next step, has to end: it is done, or the shard is to pause."""
+        return until is not None and (until.done() or not self._may_run.is_set())
+
+    async def _take_in(self, most: int, until: asyncio.Future[None] | None = None) -> int:
+        """Hand messages to the machine; returns how many.
+
+        Args:
+            most: about so many.
+            until: take no more once this is done, or the shard is to pause.
+        """
+        taken = 0
+        while taken < most and not self.topics.replaced:
+            if self._is_over(until):
+                break
+            at_once = min(self.machine.most_at_once, most - taken)
+            some = self._inbox.take_messages(at_once)
+            taken += some
+            if some < at_once:
+                break
+            if taken < most or until is not None:
+                await asyncio.sleep(0)  # others have their turn, too
+        return taken
+
+    async def _take_in_late(self, most: int) -> int:
+        """Hand over what came while a query had its turn, so that it is told in this step; returns how many."""
+        if not (self.machine.takes_ahead and self._news.is_set()):
+            return 0
+        taken = await self._take_in(most)
+        self._inbox.relieve(taken)
+        return taken
+
+    async def _go_on(self) -> None:
+        """Do some of the command that the machine is in the middle of."""
+        for _ in range(self.machine.step_turns):
+            if self.machine.unfinished is None:
+                break
+            self.machine.go_on()
+            await asyncio.sleep(0)
+
+    def _processed(self) -> dict[TP, int]:
+        """How far each source was taken in; after a crash a command that is not finished begins again."""
+        processed = self._inbox.processed.copy()
+        if self.machine.unfinished is not None:
+            processed[self._inbox.commands] = self.machine.unfinished
+        return processed
+
+    async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
+        """Let happen what is due by the last tick that was read; returns how many turns it took.
+
+        Args:
+            most: turns.
+            until: begin none once this is done, or the shard is to pause.
+        """
+        turns = 0
+        while turns < most and self._ticker.has_reached_what_is_due:
+            if self._is_over(until):
+                break
+            self.machine.advance(self._ticker.reached_ms)
+            turns += 1
+            if turns < most or until is not None:
+                await asyncio.sleep(0)
+        return turns
+
+    async def _deliver(self, most: int, until: asyncio.Future[None] | None = None) -> None:
+        """Hand out some of what can be, until something comes in.
+
+        Args:
+            most: turns; the first is taken in any case.
+            until: begin no other once this is done, or the shard is to pause.
+        """
+        for turn in range(most):
+            if turn:
+                await asyncio.sleep(_BREATH_S)
+                if self._news.is_set() or self._is_over(until):
+                    break
+            self._to_deliver = self.machine.deliver(self._clock.now_ms())
+            if not self._to_deliver:
+                break
+
+    def _close_topics(self) -> None:
+        """Close what is known of topics that were created again (C42).
+
+        Not before the commands that waited were read: what was acknowledged in time does not count as lost (C1). A SOW
+        topic's commands wait for its updates instead, and nothing of it is lost. Nothing new is taken in meanwhile.
+        """
+        machine = self.machine
+        if machine.waits_for_ends or self._has_caught_up():
+            if machine.replace(self.topics.replaced, self._clock.now_ms()):
+                self.topics.settle(self.epoch)
+            self._more = True
+
+    def _truncate(self) -> None:
+        """Let go of what Kafka has removed (C40)."""
+        now_ms = self._clock.now_ms()
+        for tp, offset in list(self._begins.items()):
+            if not self.machine.log_begins(tp, offset, now_ms):
+                break
+            del self._begins[tp]
+
+    async def _take_commands(self, most: int) -> int:
+        """Hand commands and ticks to the machine, behind the messages that they may be about; returns how many."""
+        if self.machine.unfinished is not None:
+            return 0
+        if self._gate is None:
+            return self._inbox.take_commands(most, None, self._ticker.read)
+        if not await self._gate.open():
+            return 0
+        return self._inbox.take_commands(most, self._gate.below, self._ticker.read)
+
+    def _has_caught_up(self) -> bool:
+        """Whether the commands that were in the log at take-over were read."""
+        return self._inbox.processed[self._inbox.commands] >= self._catch_up
+
+    async def _collect_sent(self) -> None:
+        """Wait for deliveries that were sent before; a failed one ends the process as any write does."""
+        while self._sent and (self._sent[0].done() or len(self._sent) > 64):
+            await self._sent_one()
+
+    def _watch_sent(self, before: asyncio.Future[Any] | None) -> None:
+        """End the process if what was the oldest delivery on its way still is: Kafka would take it too late (L10).
+
+        What has not reached Kafka by then ends with the process; the messages are delivered again (Q16).
+        """
+        loop = asyncio.get_running_loop()
+        if self._patience is not None and loop.time() - self._patience.when() > _BELATED_S:
+            before = None  # this process stood still; what Kafka has answered meanwhile comes now
+        self._patience = None
+        oldest = next((one for one in self._sent if not one.done()), None)
+        if oldest is None:
+            return
+        patience_s = self.machine.delivery_patience_s
+        if oldest is before:
+            end_process(
+                f"{self.entity}, partition {self.partition}: Kafka has not taken a delivery for {patience_s:g} s. It "
+                "would come after its lease, perhaps after its message's deadline; it is given up"
+            )
+        # Twice within the time: one that is found half-way is at most so old at the second look.
+        self._patience = loop.call_later(patience_s / 2, self._watch_sent, oldest)
+
+    async def _sent_one(self) -> None:
+        try:
+            await self._sent.popleft()
+        except TOO_LARGE as error:
+            # It was alone in its batch. If it is a delivery, its lease ends, and it is tried again.
+            logger.error(
+                "%s, partition %d: a record for clients is larger than its topic takes: %s",
+                self.entity,
+                self.partition,
+                error,
+            )
+
+    def _progress(self, processed: Mapping[TP, int]) -> tuple[bytes, bytes]:
+        offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
+        return progress_key(self.epoch), orjson.dumps({**self.topics.absent, **offsets, **self.topics.facts})

@@ -1,0 +1,417 @@
+"""From a SOW shard's step to records: the compacted state, messages, events and dead letters (S5 to S8, D2 to D4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
+from lapse.core.reason import Reason
+from lapse.core.sow import journal
+from lapse.core.sow.origin import ORIGIN, path_of
+from lapse.core.sow.record import HEAD, HEAD_BYTES, unpack_headers
+from lapse.core.sow.step import (
+    CommandAnswer,
+    ExpiryBatch,
+    Kind,
+    Letter,
+    Message,
+    OutOfFocus,
+    OutOfFocusBatch,
+    Place,
+    Removal,
+    ShardEvent,
+    ShardEventKind,
+)
+from lapse.protocol import answer as answers
+from lapse.protocol import dead_letter, event, header, topic
+from lapse.protocol.answer import Answer
+from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
+from lapse.protocol.command import Encoding
+from lapse.protocol.event import Event
+from lapse.runtime.kafka.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
+from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.shard.command_authorizer import parted
+
+_OWN_PREFIX: Final = "lapse-"
+_NAMED_ONE_BY_ONE: Final = 20
+"""So many removals that share a fate are told with their keys; more are told as ranges of bookmarks."""
+
+_RANGES_PER_EVENT: Final = 1_000
+_TOLD_KEY_BYTES: Final = 64 << 10
+"""A longer key stands in no event; the bookmark does."""
+
+_REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
+_BOOKMARK: Final = packed_name(header.BOOKMARK)
+_TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
+_EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
+
+_BLOCKS: Final = 4_096
+_BLOCK_BYTES: Final = 512
+"""What is passed on is remembered of so many header blocks, of those that are not larger."""
+
+_Headers = list[tuple[str, bytes]]
+
+
+class SowOutput:
+    """Writes what a shard has to tell.
+
+    Args:
+        name: the SOW topic.
+        partition: the shard.
+        epoch: the epoch.
+        dead_letter_topic: where letters go; empty = nowhere.
+        dead_letter_partitions: how many partitions that topic has (C27).
+    """
+
+    def __init__(
+        self, name: str, partition: int, epoch: int, dead_letter_topic: str, dead_letter_partitions: int
+    ) -> None:
+        self._name = name
+        self._partition = partition
+        self._epoch = epoch
+        self._epoch_bytes = b"%d" % epoch
+        self._letters = dead_letter_topic
+        self._letter_partitions = max(1, dead_letter_partitions)
+        self._state = topic.sow(name)
+        self._events = topic.events(name)
+        self._deliveries = topic.deliveries(name)
+        self.users: Collection[str] | None = None
+        """Users who have topics of their own; names begin with theirs then. None = there are none (X4)."""
+        self._blocks: dict[bytes, tuple[int, bytes, bytes]] = {}
+
+    def state(
+        self,
+        changes: Mapping[bytes, bytes | None],
+        removals: Mapping[bytes, Removal],
+        sources: Sequence[tuple[str, int]],
+    ) -> Packed:
+        """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10).
+
+        Args:
+            changes: what a step has changed, by journal key; only records are told.
+            removals: how records left, as far as that is known.
+            sources: topic and partition of every source, by its number.
+        """
+        rows: list[bytes] = []
+        put, join, varint = rows.append, b"".join, VARINT
+        places = _places(sources)
+        unpack, record_prefix = HEAD.unpack_from, journal.RECORD[0]
+        tombstones: dict[Removal | None, bytes] = {}
+        facts: tuple[int, int] | None = None
+        block = head = tail = b""
+        for name, entry in changes.items():
+            if name[0] != record_prefix:
+                continue
+            key = name[1:]
+            if entry is None:
+                removal = removals.get(name)
+                said = tombstones.get(removal)
+                if said is None:  # those that left together often left alike
+                    said = tombstones[removal] = _tombstone(removal)
+                put(varint[len(key)] + key + said)
+                continue
+            deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
+            headers_end = HEAD_BYTES + size
+            if facts != (timestamp_ms, deadline_ms) or block != entry[HEAD_BYTES:headers_end]:
+                # Most of those that came together have these in common.
+                facts, block = (timestamp_ms, deadline_ms), entry[HEAD_BYTES:headers_end]
+                head, tail = self._around_bookmark(timestamp_ms, deadline_ms, block)
+            bookmark = b"%b%d" % (places[source], offset)
+            put(
+                join(
+                    (
+                        varint[len(key)], key, varint[len(entry) - headers_end], entry[headers_end:],
+                        head, varint[len(bookmark)], bookmark, tail,
+                    )
+                )
+            )  # fmt: skip
+        return Packed(self._state, self._partition, rows)
+
+    def _around_bookmark(self, timestamp_ms: int, deadline_ms: int, block: bytes) -> tuple[bytes, bytes]:
+        """The headers of a record of the compacted topic, before and behind the value of the first one."""
+        stamp = b"%d" % timestamp_ms
+        count, tail = 2, _TIMESTAMP + VARINT[len(stamp)] + stamp
+        if deadline_ms != NEVER:
+            expiry = b"%d" % deadline_ms
+            count, tail = 3, tail + _EXPIRES_AT + VARINT[len(expiry)] + expiry
+        if block:
+            more, passed_on, path = self._said(block)
+            count, tail = count + more, tail + passed_on
+            if path:
+                count, tail = count + 1, tail + packed_header(ORIGIN, path)
+        return VARINT[count] + _BOOKMARK, tail
+
+    def _said(self, block: bytes) -> tuple[int, bytes, bytes]:
+        """What is passed on of a header block: how many headers, and those; and how the record was replicated."""
+        said = self._blocks.get(block)
+        if said is None:
+            headers = unpack_headers(block)
+            passed_on = _passed_on(headers)
+            said = len(passed_on), packed_headers(passed_on), path_of(headers)
+            if len(block) <= _BLOCK_BYTES:
+                if len(self._blocks) >= _BLOCKS:
+                    self._blocks.clear()
+                self._blocks[block] = said
+        return said
+
+    def messages(
+        self, messages: Iterable[Message | OutOfFocusBatch], sources: Sequence[tuple[str, int]]
+    ) -> list[Packed]:
+        """Records for subscribers and askers (S5 to S7), in their order on each topic on which they are told."""
+        if self.users is None:
+            return [Packed(self._deliveries, self._partition, self._messages(messages, sources))]
+        told: dict[str, list[Message | OutOfFocusBatch]] = {}
+        for message in messages:
+            to, own = self._addressed(message)
+            told.setdefault(to, []).append(own)
+        return [Packed(to, self._partition, self._messages(some, sources)) for to, some in told.items()]
+
+    def _addressed(self, message: Message | OutOfFocusBatch) -> tuple[str, Message | OutOfFocusBatch]:
+        """The topic on which a message is told, and the message with names as they are known there."""
+        to, subscription = self._address(message.subscription)
+        if isinstance(message, OutOfFocusBatch):
+            return to, message._replace(subscription=subscription)
+        asked, command_id = self._address(message.command_id) if message.command_id else (to, "")
+        own = message._replace(subscription=subscription, command_id=command_id)
+        return (to if message.subscription else asked), own
+
+    def _address(self, name: str) -> tuple[str, str]:
+        """The topic on which a name is spoken to, and what it is called there."""
+        if self.users is None:
+            return self._deliveries, name
+        user, own = parted(name)
+        return topic.deliveries(self._name, user if user in self.users else ""), own
+
+    def _messages(
+        self, messages: Iterable[Message | OutOfFocusBatch], sources: Sequence[tuple[str, int]]
+    ) -> list[bytes]:
+        rows: list[bytes] = []
+        heads: dict[tuple[object, ...], tuple[int, bytes]] = {}
+        put, join, varint = rows.append, b"".join, VARINT
+        for message in messages:
+            if isinstance(message, OutOfFocusBatch):
+                rows += self._out_of_focus_batch(message, sources)
+                continue
+            shared = message.kind, message.subscription, message.command_id, message.reason
+            found = heads.get(shared)
+            if found is None:
+                found = heads[shared] = self._head(message)
+            count, head = found
+            facts = passed_on = b""
+            if message.place is not None:
+                topic_name, partition, offset = message.place
+                bookmark = f"{topic_name}:{partition}:{offset}".encode()
+                stamp = b"%d" % message.timestamp_ms
+                count += 2
+                facts = join((_BOOKMARK, varint[len(bookmark)], bookmark, _TIMESTAMP, varint[len(stamp)], stamp))
+                if message.deadline_ms != NEVER:
+                    count += 1
+                    expiry = b"%d" % message.deadline_ms
+                    facts += _EXPIRES_AT + varint[len(expiry)] + expiry
+            if message.order_value is not None:
+                count += 1
+                facts += packed_header(header.ORDER_VALUE, json.dumps(message.order_value).encode())
+            if message.headers:
+                headers = _passed_on(message.headers)
+                count += len(headers)
+                passed_on = packed_headers(headers)
+            put(packed(message.key, message.payload or b"", count, head + facts + passed_on))
+        return rows
+
+    def _head(self, message: Message) -> tuple[int, bytes]:
+        """The headers that messages of one kind for one subscription share: how many, and those."""
+        headers: _Headers = [
+            (header.KIND, message.kind.encode()),
+            (header.SUBSCRIPTION, message.subscription.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        if message.command_id:
+            headers.append((header.COMMAND_ID, message.command_id.encode()))
+        if message.kind is Kind.OUT_OF_FOCUS and message.reason is not None:
+            headers.append((header.OPERATION, message.reason.encode()))
+            if (reasons := _REASONS.get(message.reason)) is not None:
+                headers.append((header.REASONS, reasons))
+        return len(headers), packed_headers(headers)
+
+    def _out_of_focus_batch(self, some: OutOfFocusBatch, sources: Sequence[tuple[str, int]]) -> list[bytes]:
+        """What `messages` writes of an `oof`, for many records that have expired."""
+        head = packed_headers(
+            [
+                (header.KIND, Kind.OUT_OF_FOCUS.encode()),
+                (header.SUBSCRIPTION, some.subscription.encode()),
+                (header.EPOCH, self._epoch_bytes),
+                (header.OPERATION, OutOfFocus.EXPIRED.encode()),
+                (header.REASONS, _REASONS[OutOfFocus.EXPIRED]),
+            ]
+        )
+        rows: list[bytes] = []
+        put, join, varint = rows.append, b"".join, VARINT
+        places = _places(sources)
+        unpack = HEAD.unpack_from
+        for key, entry in some.records:
+            deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
+            bookmark = b"%b%d" % (places[source], offset)
+            stamp = b"%d" % timestamp_ms
+            expiry = b"%d" % deadline_ms
+            more, passed_on = self._said(entry[HEAD_BYTES : HEAD_BYTES + size])[:2] if size else (0, b"")
+            put(
+                join(
+                    (
+                        varint[len(key)], key, varint[len(entry) - HEAD_BYTES - size], entry[HEAD_BYTES + size :],
+                        varint[8 + more], head, _BOOKMARK, varint[len(bookmark)], bookmark,
+                        _TIMESTAMP, varint[len(stamp)], stamp, _EXPIRES_AT, varint[len(expiry)], expiry, passed_on,
+                    )
+                )
+            )  # fmt: skip
+        return rows
+
+    def letters(self, letters: Iterable[Letter]) -> list[Output]:
+        """The dead letters, in the order of removal (D2, C27)."""
+        outputs: list[Output] = []
+        for letter in letters if self._letters else ():
+            death = dead_letter.Death(
+                entity=self._name,
+                bookmark=Bookmark(*letter.place),
+                reasons=letter.reasons,
+                expired_at_ms=letter.at_ms,
+                expires_at_ms=None if letter.deadline_ms == NEVER else letter.deadline_ms,
+                detail=letter.detail,
+                epoch=self._epoch,
+            )
+            headers = dead_letter.headers(death, letter.headers)  # type: ignore[arg-type]  # a header may be null
+            partition = letter.place.partition % self._letter_partitions
+            outputs.append(Output(self._letters, partition, letter.key, letter.value, headers))
+        return outputs
+
+    def events(self, events: Sequence[ShardEvent | ExpiryBatch], sources: Sequence[tuple[str, int]]) -> list[Output]:
+        """Events; many records that share a fate are told by ranges of bookmarks (S4, D4)."""
+        shared: dict[tuple[object, ...], list[ShardEvent]] = {}
+        expired: dict[int, list[tuple[bytes, int, int, int]]] = {}
+        for one in events:
+            if isinstance(one, ExpiryBatch):
+                expired.setdefault(one.at_ms, []).extend(one.records)
+            else:
+                fate = (one.kind, one.at_ms, one.reasons, one.subscription, one.detail, one.place is None)
+                shared.setdefault(fate, []).append(one)
+        outputs: list[Output] = []
+        for at_ms, records in expired.items():
+            outputs += self._expiry_batch(at_ms, records, sources)
+        for some in shared.values():
+            if len(some) <= _NAMED_ONE_BY_ONE:
+                outputs += [self._event(one, _one(one), named=True) for one in some]
+            else:
+                joined = ranges((Bookmark(*one.place), None) for one in some if one.place is not None)
+                outputs += [self._event(some[0], part, named=False) for part in _parts(joined)]
+        return outputs
+
+    def _expiry_batch(
+        self, at_ms: int, records: Sequence[tuple[bytes, int, int, int]], sources: Sequence[tuple[str, int]]
+    ) -> Iterator[Output]:
+        if len(records) <= _NAMED_ONE_BY_ONE:
+            for key, source, offset, deadline_ms in records:
+                one = _expired(at_ms, Place(*sources[source], offset), key, deadline_ms)
+                yield self._event(one, _one(one), named=True)
+            return
+        offsets: dict[int, list[int]] = {}
+        for _, source, offset, _ in records:
+            offsets.setdefault(source, []).append(offset)
+        joined = [
+            BookmarkRange(*sources[source], first, last)
+            for source, found in offsets.items()
+            for first, last in _runs(found)
+        ]
+        for part in _parts(joined):
+            yield self._event(_expired(at_ms), part, named=False)
+
+    def answer(self, answer: CommandAnswer, encoding: Encoding) -> Output:
+        """The answer to a command, encoded as the command was (X2)."""
+        to, command_id = self._address(answer.id)
+        subscription = self._address(answer.subscription)[1]
+        told = Answer(
+            id=command_id,
+            command=answer.command,
+            status="error" if answer.error else "ok",
+            error=answer.error,
+            partition=self._partition,
+            at_ms=answer.at_ms,
+            counts=dict(answer.counts),
+        )
+        headers: _Headers = [
+            (header.KIND, b"answer"),
+            (header.SUBSCRIPTION, subscription.encode()),
+            (header.COMMAND_ID, command_id.encode()),
+            (header.EPOCH, self._epoch_bytes),
+        ]
+        return Output(to, self._partition, None, answers.encode(told, encoding), headers)
+
+    def _event(self, one: ShardEvent, messages: tuple[BookmarkRange, ...], *, named: bool) -> Output:
+        lettered = one.kind is ShardEventKind.DEAD_LETTERED and bool(self._letters)
+        kind = ShardEventKind.EXPIRED if one.kind is ShardEventKind.DEAD_LETTERED and not lettered else one.kind
+        key = one.key if named and one.key is not None and len(one.key) <= _TOLD_KEY_BYTES else None
+        told = Event(
+            entity=self._name,
+            event=kind.value,
+            at_ms=one.at_ms,
+            partition=self._partition,
+            epoch=self._epoch,
+            messages=messages,
+            reasons=tuple(reason.value for reason in one.reasons),
+            subscription=one.subscription,
+            key=key,
+            expires_at_ms=one.deadline_ms if named and one.deadline_ms != NEVER else None,
+            dead_letter_topic=self._letters if lettered else "",
+            detail=one.detail,
+        )
+        return Output(self._events, self._partition, key, event.encode(told), [])
+
+
+def _tombstone(removal: Removal | None) -> bytes:
+    """What a tombstone has behind its key."""
+    headers: _Headers = []
+    if removal is not None:
+        reason, timestamp_ms, path = removal
+        headers = [(header.OPERATION, reason.encode()), (header.TIMESTAMP_MS, b"%d" % timestamp_ms)]
+        if path:
+            headers.append((ORIGIN, path))
+    return NULL + VARINT[len(headers)] + packed_headers(headers)
+
+
+def _places(sources: Sequence[tuple[str, int]]) -> list[bytes]:
+    """Of each source what its bookmarks begin with."""
+    return [f"{name}:{partition}:".encode() for name, partition in sources]
+
+
+def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
+    """The publisher's own headers; what it said about the lifetime is told by the deadline."""
+    own: Iterable[Any] = headers  # a header may be null, which the wire allows
+    return [item for item in own if not item[0].startswith(_OWN_PREFIX) and item[0] != CE_EXPIRYTIME]
+
+
+def _one(event: ShardEvent) -> tuple[BookmarkRange, ...]:
+    if event.place is None:
+        return ()
+    name, partition, offset = event.place
+    return (BookmarkRange(name, partition, offset, offset),)
+
+
+def _expired(at_ms: int, place: Place | None = None, key: bytes | None = None, deadline_ms: int = NEVER) -> ShardEvent:
+    return ShardEvent(ShardEventKind.EXPIRED, at_ms, place, key, deadline_ms, (Reason.TIME_LIMIT,))
+
+
+def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of consecutive offsets."""
+    offsets.sort()
+    first = last = offsets[0]
+    for offset in offsets:
+        if offset > last + 1:
+            yield first, last
+            first = offset
+        last = offset
+    yield first, last
+
+
+def _parts(joined: Sequence[BookmarkRange]) -> Iterator[tuple[BookmarkRange, ...]]:
+    for first in range(0, len(joined), _RANGES_PER_EVENT):
+        yield tuple(joined[first : first + _RANGES_PER_EVENT])

@@ -1,0 +1,55 @@
+"""Records whose producer's clock is ahead of the broker's: used as they are, and warned of (C6)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from faust.types import TP
+
+from lapse.runtime.timers.clock import BrokerClock
+
+logger = logging.getLogger(__name__)
+
+_BY_THE_PRODUCER: Final = 0
+"""Kafka's number for timestamps of a `CreateTime` topic."""
+
+_QUIET_MS: Final = 60_000
+"""After a warning nothing is said about a partition for so long, ms of the broker's clock."""
+
+
+class EarlyStamps:
+    """Warns of timestamps ahead of the broker's clock.
+
+    Args:
+        entity: whose records they are.
+        clock: the broker's clock.
+    """
+
+    __slots__ = ("_clock", "_entity", "_quiet_until_ms")
+
+    def __init__(self, entity: str, clock: BrokerClock) -> None:
+        self._entity = entity
+        self._clock = clock
+        self._quiet_until_ms: dict[TP, int] = {}
+
+    def look(self, tp: TP, records: Sequence[Any]) -> None:
+        """Look at a batch; one of a `LogAppendTime` topic costs nothing more than a look at its last record."""
+        if records[-1].timestamp_type != _BY_THE_PRODUCER:
+            return
+        now_ms = self._clock.now_ms()
+        latest = max(records, key=lambda record: int(record.timestamp))
+        ahead_ms = latest.timestamp - now_ms
+        if ahead_ms <= self._clock.max_skew_ms or now_ms < self._quiet_until_ms.get(tp, 0):
+            return
+        self._quiet_until_ms[tp] = now_ms + _QUIET_MS
+        logger.warning(
+            "%s: %s:%d:%d is stamped %d ms ahead of the broker's clock. Its producer's clock is wrong, or the stamp is "
+            "no time of arrival; it is used as it is. With LogAppendTime the broker stamps (C6)",
+            self._entity,
+            tp.topic,
+            tp.partition,
+            latest.offset,
+            ahead_ms,
+        )

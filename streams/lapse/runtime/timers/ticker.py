@@ -1,0 +1,102 @@
+"""A ticker: timers in the log. What stands before a tick in the commands topic came before it in time (C1)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from faust.types import TP
+
+from lapse.core.lifetime import NEVER
+from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.shard.inbox import TICK_KEY
+from lapse.runtime.shard.machine import Machine
+from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.watch import end_process
+
+_SPACING_S: Final = 0.005
+_MEASURE_EVERY_S: Final = 1.0
+
+
+class Ticker:
+    """Writes a tick when the machine has something to do, and measures the broker's clock by it (C3).
+
+    Args:
+        name: the shard, for people.
+        commands: where ticks are written and read.
+        machine: knows what is due when.
+        producer: writes.
+        clock: the broker's clock.
+
+    Attributes:
+        reached_ms: the instant of the last tick that was read; timers act up to it.
+    """
+
+    def __init__(self, name: str, commands: TP, machine: Machine, producer: BatchProducer, clock: BrokerClock) -> None:
+        self.reached_ms = 0
+        self._name = name
+        self._commands = commands
+        self._machine = machine
+        self._producer = producer
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._under_way = False
+        self._last_at = 0.0
+
+    @property
+    def has_reached_what_is_due(self) -> bool:
+        """Whether the machine has something to do by the last tick."""
+        return self._machine.next_due_ms() <= self.reached_ms
+
+    def read(self, record: Any) -> None:
+        """Take in a tick that came back."""
+        self._under_way = False
+        self._clock.seen(record.timestamp)
+        self.reached_ms = max(self.reached_ms, record.timestamp)
+        self._machine.figures.tick_lag.add(max(0, self._clock.now_ms() - record.timestamp) / 1000)
+
+    def arm(self) -> None:
+        """Have a tick written when the next timer is due, or when the clock wants measuring."""
+        if self._under_way:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_ms = self._machine.next_due_ms()
+        if due_ms >= NEVER or due_ms <= self.reached_ms:
+            return
+        delay_s = min(self._clock.seconds_until(due_ms), _MEASURE_EVERY_S)
+        spacing_s = self._last_at + _SPACING_S - time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(max(delay_s, spacing_s, 0), self._tick)
+
+    def stop(self) -> None:
+        """Write no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        due = self._machine.next_due_ms() <= self._clock.now_ms()
+        fresh = self._clock.measured_at is not None and now - self._clock.measured_at < _MEASURE_EVERY_S
+        if not due and fresh:
+            self.arm()
+            return
+        self._under_way = True
+        self._last_at = now
+        self._task = asyncio.create_task(self._send(), name=f"tick {self._name}")
+
+    async def _send(self) -> None:
+        try:
+            sent = time.monotonic()
+            metadata = await self._producer.send_one(self._commands.topic, self._commands.partition, TICK_KEY, b"")
+            if metadata.timestamp_type == 1:
+                self._clock.measured(sent, time.monotonic(), metadata.timestamp)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  # crash-only
+            end_process(f"{self._name}: a tick could not be written: {error}", error)

@@ -1,0 +1,253 @@
+"""A Kafka cluster, as far as topics go: what it has, and making it fit."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from lapse.config import Config
+from lapse.core.retirement import RETIREMENT, Phase, Retirement
+from lapse.protocol import topic as names
+from lapse.runtime.kafka import security
+from lapse.runtime.topics import access
+from lapse.runtime.topics.access import Access
+from lapse.runtime.topics.retention import Retention
+from lapse.runtime.topics.topology import MOST_BYTES, Difference, Standing, Topology, TopologyError, Wanted
+
+_PATIENCE_S: Final = 15.0
+_AGAIN_S: Final = 0.2
+
+_GONE: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # librdkafka's own, from its metadata
+    KafkaError._UNKNOWN_PARTITION,
+)
+
+
+_MOST_AT_ONCE: Final = 2_000
+"""So much is asked for in one request: a controller takes no more than 10,000 changes of what it keeps."""
+
+_One = TypeVar("_One")
+
+
+def _parts(all_: Iterable[_One], weight: Callable[[_One], int]) -> Iterator[list[_One]]:
+    """Split what is asked for into requests that the controller takes."""
+    part: list[_One] = []
+    weighs = 0
+    for one in all_:
+        if part and weighs + weight(one) > _MOST_AT_ONCE:
+            yield part
+            part, weighs = [], 0
+        part.append(one)
+        weighs += weight(one)
+    if part:
+        yield part
+
+
+class _DisappearedError(Exception):
+    """A topic was there, and is not any more."""
+
+
+class Cluster:
+    """A Kafka cluster, as far as topics go.
+
+    Args:
+        config: where it is and how to speak to it.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._cause = ""
+        settings: dict[str, Any] = {
+            "bootstrap.servers": config.lapse.brokers,
+            "log_level": 0,  # librdkafka would tell of every try; the error below says it once
+            "error_cb": self._note,
+            **security.for_librdkafka(config.security),
+        }
+        self._settings = settings
+        self._admin = AdminClient(settings)
+
+    def topology(self) -> Topology:
+        """Look at the cluster; where a deletion was cut short, bring it to its end first.
+
+        Another process may be bringing it to its end at the same moment: where a changelog disappears while it is
+        read, nothing is concluded from that; the cluster is looked at again.
+
+        Raises:
+            TopologyError: it does not answer.
+        """
+        looked_until = time.monotonic() + _PATIENCE_S
+        while True:
+            found = self._look()
+            try:
+                cut_short = self._cut_short(found)
+                break
+            except _DisappearedError as error:
+                if time.monotonic() > looked_until:
+                    raise TopologyError(f"{error}: it is listed, and cannot be found when it is read") from error
+                time.sleep(_AGAIN_S)
+        for name in cut_short:
+            own = names.own(self._config.lapse.app_id, name)
+            private = names.private_deliveries(name, found.existing)
+            self._remove([*private, *(one for one in own if one in found.existing)])
+        return self._look() if cut_short else found
+
+    def _cut_short(self, found: Topology) -> list[str]:
+        """The entities that are deleted, and have topics still."""
+        return [
+            name
+            for name in [*self._config.queue, *self._config.sow]
+            if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
+        ]
+
+    def _note(self, error: KafkaError) -> None:
+        """Keep why a broker could not be spoken to: the last cause, for the tries differ in time only."""
+        if error.name() != "_ALL_BROKERS_DOWN":
+            self._cause = error.str()
+
+    def _look(self) -> Topology:
+        try:
+            metadata = self._admin.list_topics(timeout=_PATIENCE_S)
+        except KafkaException as error:
+            self._admin.poll(0)  # brings what was noted
+            raise TopologyError(
+                f"no answer from Kafka at {self._config.lapse.brokers}: {self._cause or error.args[0].str()}. "
+                "Is it running? `lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another, and "
+                "[security] says how to speak to it"
+            ) from error
+        existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+        plain = Topology(self._config, existing)
+        names = {topic.name for topic in plain.wanted()}.union(*map(plain.sources, plain.entities()))
+        settings = self._settings_of(names & existing.keys())
+        limits = {topic: int(one[MOST_BYTES].value) for topic, one in settings.items()}
+        retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
+        return Topology(self._config, existing, limits, retentions, self._access())
+
+    def _access(self) -> Access | None:
+        """What the cluster says of rights on topics, where that matters."""
+        if not self._config.users:
+            return None
+        try:
+            return access.look(self._admin)
+        except KafkaException as error:
+            raise TopologyError(f"the cluster does not tell its ACLs: {error.args[0].str()}") from error
+
+    def _settings_of(self, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """The settings of topics; without the right to ask, none are known."""
+        found: dict[str, Mapping[str, Any]] = {}
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        asked = (self._admin.describe_configs(some) for some in _parts(resources, lambda _: 4))
+        for resource, future in itertools.chain.from_iterable(one.items() for one in asked):
+            try:
+                found[resource.name] = future.result(_PATIENCE_S)
+            except KafkaException:
+                continue
+        return found
+
+    def alter(self, differences: Iterable[Difference]) -> None:
+        """Change settings of topics.
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        resources = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                one.topic,
+                incremental_configs=[
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, value in one.alter.items()
+                ],
+            )
+            for one in differences
+        ]
+        changed = (self._admin.incremental_alter_configs(some) for some in _parts(resources, lambda _: 4))
+        for resource, future in itertools.chain.from_iterable(one.items() for one in changed):
+            try:
+                future.result(_PATIENCE_S)
+            except KafkaException as error:
+                raise TopologyError(f"{resource.name}: could not be changed: {error.args[0].str()}") from error
+
+    def grant(self, differences: Iterable[Difference]) -> None:
+        """Give users and workers the rights that they lack (X4).
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        try:
+            access.give(self._admin, [grant for one in differences for grant in one.grants])
+        except KafkaException as error:
+            raise TopologyError(f"a right could not be given: {error.args[0].str()}") from error
+
+    def _is_retired(self, name: str, found: Topology) -> bool:
+        """Whether the changelog, which goes last, says that an entity is deleted.
+
+        Raises:
+            _DisappearedError: it went meanwhile.
+            TopologyError: it cannot be read.
+        """
+        changelog = names.changelog(self._config.lapse.app_id, name)
+        if changelog not in found.existing:
+            return False
+        consumer = Consumer({**self._settings, "group.id": changelog, "enable.auto.commit": False})
+        try:
+            place = TopicPartition(changelog, 0, OFFSET_BEGINNING)
+            _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
+            consumer.assign([place])
+            retired, waited_until = False, time.monotonic() + _PATIENCE_S
+            while end and consumer.position([place])[0].offset < end and time.monotonic() < waited_until:
+                for message in consumer.consume(1_000, 0.2):
+                    if (failure := message.error()) is not None:
+                        raise KafkaException(failure)
+                    key, value = message.key(), message.value()
+                    if isinstance(key, bytes) and key[:1] == RETIREMENT:
+                        retired = value is not None and Retirement.decode(value).phase is Phase.RETIRED
+            return retired
+        except KafkaException as error:
+            if error.args[0].code() in _GONE:
+                raise _DisappearedError(changelog) from error
+            raise TopologyError(f"{changelog}: cannot be read: {error.args[0].str()}") from error
+        finally:
+            consumer.close()
+
+    def _remove(self, topics: list[str]) -> None:
+        for name, future in self._admin.delete_topics(topics, operation_timeout=_PATIENCE_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                    raise TopologyError(
+                        f"{name}: what is left of a deleted entity could not be removed: {error.args[0].str()}"
+                    ) from error
+
+    def create(self, topics: Iterable[Wanted]) -> None:
+        """Create topics, and wait until they exist.
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        copies = self._config.lapse.replication_factor
+        safe = {"min.insync.replicas": "2" if copies > 2 else "1"}  # a minority may be away
+        new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in topics]
+        for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):
+            self._create(some)
+
+    def _create(self, new: list[NewTopic]) -> None:
+        for name, future in self._admin.create_topics(new, operation_timeout=_PATIENCE_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise TopologyError(f"{name}: could not be created: {error.args[0].str()}") from error

@@ -1,0 +1,159 @@
+"""EntityCleanup: once an entity is deleted, the workers read it no longer, and its own topics go (C4, Q18).
+
+The shards are stopped by then: nothing is written any more. First the worker of the first shard tells Faust's
+conductor that it does not read these topics, and the group balances itself anew. If others still read them, the shards
+are theirs now: they find that all is done, let go likewise, and so on. The last one removes the topics, so nobody ever
+reads a topic that is gone. The changelog goes last: whoever finds some of the topics can see in it that the others are
+gone for good. Underlying topics and dead letters are the user's and stay, and so do the events, which tell what became
+of every message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from aiokafka.errors import KafkaError, for_code
+
+from lapse.protocol import topic as names
+
+if TYPE_CHECKING:
+    from lapse.runtime.application import LapseApp
+    from lapse.runtime.shard.entity import Entity
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN_TOPIC: Final = 3
+_PAUSE_S: Final = 0.1
+_PATIENCE_S: Final = 30.0
+
+
+class EntityCleanup:
+    """Takes entities out of a worker, and removes their topics.
+
+    Args:
+        app: the worker's.
+        connection: aiokafka's settings: brokers and security.
+    """
+
+    def __init__(self, app: LapseApp, connection: Mapping[str, Any]) -> None:
+        self._app = app
+        self._connection = connection
+        self._busy = asyncio.Lock()
+
+    async def clean_up(self, entity: Entity) -> None:
+        """Let an entity go of which all shards are stopped, and remove its topics unless others still read them."""
+        app = self._app
+        async with self._busy:
+            if app.entities.get(entity.name) is not entity:
+                return
+            await self._let_go([entity])
+            admin = AIOKafkaAdminClient(**self._connection)
+            try:
+                await admin.start()
+                if await self._read_elsewhere(admin, entity):
+                    logger.info("%s is deleted; other workers still let go of it", entity.name)
+                    return
+                await self._remove(admin, entity)
+            except (KafkaError, OSError) as error:  # the entity stays deleted, and the worker goes on
+                logger.error("%s is deleted, but its topics could not be removed: %s. %s", entity.name, error, _AGAIN)
+            finally:
+                await admin.close()
+
+    async def withdraw(self) -> None:
+        """Let the entities go whose changelog is gone, however that came about."""
+        app = self._app
+        async with self._busy:
+            there = await app.services.topics()
+            gone = [one for one in app.entities.values() if names.changelog(app.conf.id, one.name) not in there]
+            if gone:
+                await self._let_go(gone)
+
+    async def _let_go(self, entities: list[Entity]) -> None:
+        app = self._app
+        await self._balanced()
+        own = {name for entity in entities for name in names.own(app.conf.id, entity.name)}
+        own |= {name for entity in entities for name in entity.deliveries}
+        for entity in entities:
+            logger.warning(
+                "%s was deleted and is not served any more. Take it out of lapse.toml; or `lapse apply` creates it "
+                "anew, and workers serve it once they are started again",
+                entity.name,
+            )
+            del app.entities[entity.name]
+            for partition in list(entity.runners):
+                await entity.release(partition)
+            await entity.forget_copies()
+            await entity.close()
+        app.services.forget(own)
+        await self._read_no_longer(own)
+
+    async def _read_no_longer(self, own: set[str]) -> None:
+        conductor: Any = self._app.topics
+        for channel in [one for one in conductor if own & set(one.topics)]:
+            conductor._topics.discard(channel)
+        left = await conductor._update_indices()
+        if not left:
+            consumer: Any = self._app.consumer
+            await consumer.leave()
+            logger.warning("nothing is left to serve")
+            return
+        before = self._app.rebalancing_count
+        await self._app.consumer.subscribe(left)
+        give_up = time.monotonic() + _PATIENCE_S
+        while self._app.rebalancing_count == before and time.monotonic() < give_up:  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_S)
+        await self._balanced()
+
+    async def _balanced(self) -> None:
+        """Wait until the group is balanced and the worker's shards run; Faust has no event for both."""
+        tables: Any = self._app.tables
+        while self._app.rebalancing or not tables.recovery.completed.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _read_elsewhere(self, admin: AIOKafkaAdminClient, entity: Entity) -> bool:
+        """Whether other workers of the group read the entity's topics."""
+        if not self._app.entities:
+            return False  # with nothing left to read, this worker could not tell the group that it lets go
+        commands = names.commands(entity.name)
+        give_up = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < give_up:
+            (answer,) = await admin.describe_consumer_groups([self._app.conf.id])
+            group = answer.to_object()["groups"][0]
+            if group["state"] == "Stable":
+                read = [_topics(member["member_metadata"]) for member in group["members"]]
+                return any(commands in topics for topics in read)
+            await asyncio.sleep(_PAUSE_S)
+        return False
+
+    async def _remove(self, admin: AIOKafkaAdminClient, entity: Entity) -> None:
+        there = await entity.services.topics()
+        own = (*names.private_deliveries(entity.name, there), *names.own(self._app.conf.id, entity.name))
+        for some in (own[:-1], own[-1:]):
+            answer = await admin.delete_topics([one for one in some if one in there])
+            refused = ", ".join(
+                f"{name}: {for_code(code).__name__}"
+                for name, code in answer.topic_error_codes
+                if code not in (0, _UNKNOWN_TOPIC)
+            )
+            if refused:
+                logger.error("%s is deleted, but its topics could not be removed: %s. %s", entity.name, refused, _AGAIN)
+                return
+        logger.info("%s is deleted; removed %s", entity.name, ", ".join(one for one in own if one in there))
+
+
+def _topics(metadata: bytes) -> Iterable[str]:
+    """What a member of the group reads."""
+    topics: list[str] = ConsumerProtocolMemberMetadata.decode(metadata).subscription
+    return topics
+
+
+_AGAIN: Final = (
+    "Give the worker's user the right to Delete lapse's topics; the next worker that starts with it in lapse.toml "
+    "tries again"
+)

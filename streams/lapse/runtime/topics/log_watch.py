@@ -1,0 +1,113 @@
+"""The log watch: notices what happens to the topics that entities name while nobody looks (C40, C42, C52, C81).
+
+Kafka removes old records by itself, and people delete topics, create them, and give them partitions. Every so often a
+worker asks, in one request for all of its shards, which topics there are and where their partitions begin. What is
+missing is told once, with the entity that lacks it; an entity that needs it has its shards taken over anew once it is
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from aiokafka.errors import KafkaError
+from confluent_kafka import KafkaException
+
+from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.runner import Runner
+from lapse.runtime.topics.topic_id import Shape, TopicIds
+
+if TYPE_CHECKING:
+    from lapse.runtime.shard.entity import Entity
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S: Final = 5.0
+_DELETED_AFTER: Final = 3
+"""A topic that is missing so many times in a row was deleted; a broker that has just started may not know all."""
+
+_EVERYTHING: Final = 1 << 62
+
+
+class LogWatch:
+    """Looks at the logs of all shards of a worker.
+
+    Args:
+        entities: of the worker, with their shards, as they are now.
+        renew: has the shards of an entity taken over anew.
+        topic_ids: tells which topics there are.
+        log: tells where partitions begin.
+    """
+
+    def __init__(
+        self,
+        entities: Callable[[], Iterable[Entity]],
+        renew: Callable[[Entity], Awaitable[None]],
+        topic_ids: TopicIds,
+        log: LogReader,
+    ) -> None:
+        self._entities = entities
+        self._renew = renew
+        self._topic_ids = topic_ids
+        self._log = log
+        self._missing: Counter[str] = Counter()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = asyncio.create_task(self._run(), name="log watch")
+
+    def stop(self) -> None:
+        """Look no longer."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self.look()
+            except (KafkaError, KafkaException, TimeoutError) as error:
+                logger.warning("could not look at the underlying topics, and will again in %g s: %s", _EVERY_S, error)
+
+    async def look(self) -> None:
+        """Look once.
+
+        Where a topic was created again, its shards are taken over anew: what a shard knows of the old one is closed
+        then, in the same order in which everything else happens.
+        """
+        entities = [entity for entity in self._entities() if entity.runners]
+        runners = [runner for entity in entities for runner in list(entity.runners.values())]
+        names = {runner: {*runner.topics.facts, *(tp.topic for tp in runner.sources)} for runner in runners}
+        targets = {topic for entity in entities for topic in entity.targets}
+        shapes = await self._topic_ids.shapes(targets.union(*names.values()))
+        replaced: set[str] = set()
+        for runner, some in names.items():
+            for name in some & shapes.keys():
+                if name not in runner.topics.replaced and runner.topics.is_another(name, shapes[name].id):
+                    replaced.add(runner.entity)
+                runner.topics.learn(name, shapes[name].id)
+        renewed = set()
+        for entity in entities:
+            entity.apart |= entity.name in replaced
+            if entity.attend(shapes) or entity.name in replaced:
+                renewed.add(entity.name)
+                await self._renew(entity)
+        await self._look_at_beginnings([one for one in runners if one.entity not in renewed], shapes)
+
+    async def _look_at_beginnings(self, runners: Iterable[Runner], shapes: Mapping[str, Shape]) -> None:
+        """Tell the shards where the logs begin of which they have messages."""
+        held = {runner: runner.machine.held_sources() for runner in runners}
+        sources = {tp for tps in held.values() for tp in tps}
+        missing = {tp.topic for tp in sources} - shapes.keys()
+        self._missing = Counter({name: self._missing[name] + 1 for name in missing})
+        begins = await self._log.begins(tp for tp in sources if tp.topic not in missing)
+        begins.update({tp: _EVERYTHING for tp in sources if self._missing[tp.topic] >= _DELETED_AFTER})
+        for runner, tps in held.items():
+            for tp in tps:
+                if tp in begins:
+                    runner.log_begins(tp, begins[tp])

@@ -1,0 +1,119 @@
+"""Topic ids: a topic that is deleted and created again bears its name, and is another one (C42).
+
+Positions, bookmarks and state are about one topic. Which one, is written down with the read positions, in the same
+record: the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from lapse.runtime.kafka.together import Together
+
+_PATIENCE_S: Final = 15.0
+
+
+class Shape(NamedTuple):
+    """What a topic is now.
+
+    Attributes:
+        id: which one it is of its name.
+        partitions: how many it has.
+    """
+
+    id: str
+    partitions: int
+
+
+class TopicIds:
+    """Asks the brokers for the ids of topics.
+
+    Args:
+        settings: librdkafka's: brokers and security.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = {"log_level": 0, **settings}
+        self._admin: AdminClient | None = None
+        self._together = Together(self._ask)
+
+    async def of(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of topics; those that do not exist are left out.
+
+        Raises:
+            KafkaException: no answer in time, or a refusal.
+        """
+        return {name: shape.id for name, shape in (await self.shapes(topics)).items()}
+
+    async def shapes(self, topics: Iterable[str]) -> dict[str, Shape]:
+        """The ids of topics, and their partitions; those that do not exist are left out.
+
+        Raises:
+            KafkaException: no answer in time, or a refusal.
+        """
+        return await self._together.of(set(topics))
+
+    async def _ask(self, names: list[str]) -> dict[str, Shape]:
+        if self._admin is None:
+            self._admin = AdminClient(self._settings)
+        asked = self._admin.describe_topics(TopicCollection(names), request_timeout=_PATIENCE_S)
+        found: dict[str, Shape] = {}
+        for name, answer in asked.items():
+            try:
+                described = await asyncio.wrap_future(answer)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            else:
+                found[name] = Shape(str(described.topic_id), len(described.partitions))
+        return found
+
+
+class KnownTopics:
+    """The topics that the state of one shard is about.
+
+    Args:
+        progress: what the journal says of read positions; names without a colon are topics.
+        ids: the ids of topics now.
+
+    Attributes:
+        replaced: names of topics that are others than the state knows.
+        absent: positions of partitions whose topics are missing now; they may be the same once they are there.
+        facts: id of each topic, and the epoch since which it is the topic of its name (0 = it always was), as the
+            journal holds them; as for replaced topics, those of the old ones.
+    """
+
+    def __init__(self, progress: Mapping[str, Any], ids: Mapping[str, str]) -> None:
+        self.facts: dict[str, list[Any]] = {name: fact for name, fact in progress.items() if ":" not in name}
+        self._now = dict(ids)
+        self.absent = {
+            place: int(offset)
+            for place, offset in progress.items()
+            if ":" in place and place.rpartition(":")[0] not in ids
+        }
+        self.replaced = sorted(name for name, found in ids.items() if self.is_another(name, found))
+        for name, found in ids.items():
+            self.learn(name, found)
+
+    def is_another(self, name: str, topic_id: str) -> bool:
+        """Whether a topic is another one than the state knows under its name."""
+        return name in self.facts and self.facts[name][0] != topic_id
+
+    def learn(self, name: str, topic_id: str) -> None:
+        """Know a topic that is new here."""
+        self.facts.setdefault(name, [topic_id, 0])
+
+    def since(self, name: str) -> int:
+        """The epoch since which a topic is the one of its name; 0 = it always was."""
+        return int(self.facts[name][1]) if name in self.facts else 0
+
+    def settle(self, epoch: int) -> None:
+        """What was known of the replaced topics is closed: the new ones count from this epoch on."""
+        for name in self.replaced:
+            self.facts[name] = [self._now[name], epoch]
+        self.replaced = []

@@ -1,0 +1,487 @@
+"""Topology: the topics that a configuration needs, and how those of a cluster differ."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from lapse.config import Config, QueueConfig, SowConfig
+from lapse.core.entitlement import Right
+from lapse.protocol import topic as names
+from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES
+from lapse.runtime.topics.access import Access, Grant
+from lapse.runtime.topics.retention import Retention
+
+_FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
+"""How long a replica may be apart and still learn of every delete; and how long an update stays although something
+follows it, so that a replica that reads of an expiry within seconds has read of the update before it (S10)."""
+
+MOST_BYTES: Final = "max.message.bytes"
+"""The setting of a topic that bounds its RecordBatches."""
+
+_LARGE: Final = {MOST_BYTES: str(2 * MAX_BATCH_BYTES)}
+_KAFKAS_MOST_BYTES: Final = 1_048_588
+"""What a topic takes that does not say: Kafka's default."""
+
+_ADDED_BYTES: Final = 64 << 10
+"""So much more than a message its dead letter, or its delivery, may take: for the headers."""
+
+
+_OWN: Final = ("READ", "WRITE", "DELETE")
+"""What the workers need to do with a topic of lapse's own."""
+
+
+class TopologyError(RuntimeError):
+    """The cluster does not fit the configuration; the text says what differs and how to mend it."""
+
+
+class Role(StrEnum):
+    """What a topic is for."""
+
+    UNDERLYING = "underlying"
+    COMMANDS = "commands"
+    DELIVERIES = "deliveries"
+    EVENTS = "events"
+    CHANGELOG = "changelog"
+    SOW = "sow"
+    DEAD_LETTERS = "dead letters"
+    FORWARDED = "forwarded messages"
+
+
+_HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, Role.DEAD_LETTERS})
+
+_OF_THE_USER: Final = frozenset({Role.UNDERLYING, Role.DEAD_LETTERS, Role.FORWARDED})
+"""Topics that an entity names. One that is missing concerns some of what the entity does; all else goes on (C52)."""
+
+_WITHOUT: Final = {
+    Role.UNDERLYING: "nothing comes from it",
+    Role.DEAD_LETTERS: "messages that need a dead letter wait",
+    Role.FORWARDED: "nothing is forwarded, and messages stay in the queue",
+}
+"""What does not happen while such a topic is missing."""
+
+
+class Standing(StrEnum):
+    """How much of what goes with an entity is on the cluster."""
+
+    NEW = "new"
+    WHOLE = "whole"
+    PARTLY = "partly"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic that a configuration needs.
+
+    Attributes:
+        name: the topic.
+        role: what it is for.
+        entity: whose it is.
+        partitions: how many it has, or is to have.
+        config: its settings, where lapse creates it.
+    """
+
+    name: str
+    role: Role
+    entity: str
+    partitions: int
+    config: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One respect in which the cluster differs.
+
+    Attributes:
+        topic: which topic.
+        what: what is wrong, for people.
+        create: the topic to be created, if that mends it; None = it does not.
+        alter: settings to be changed, if that mends it; empty = it does not. A worker can do without.
+        grants: rights to be given, if that mends it; empty = it does not. A worker can do without (X4).
+        bars: entities that cannot be served because of it; the others are (C52).
+    """
+
+    topic: str
+    what: str
+    create: Wanted | None = None
+    alter: Mapping[str, str] = field(default_factory=dict)
+    grants: tuple[Grant, ...] = ()
+    bars: tuple[str, ...] = ()
+
+    @property
+    def mended(self) -> str:
+        """What `lapse apply` does about it; empty = a person has to decide."""
+        return "creating it" if self.create else "raising it" if self.alter else "granting it" if self.grants else ""
+
+
+class Topology:
+    """What is on the cluster, against what a configuration needs.
+
+    Args:
+        config: the configuration.
+        existing: partitions of every topic on the cluster.
+        limits: the largest record that a topic takes, bytes, as far as that could be learned.
+        retentions: how long Kafka keeps the records of a topic, as far as that could be learned.
+        access: what the cluster says of rights on topics; None = it was not asked, for there are no users.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        existing: dict[str, int],
+        limits: Mapping[str, int] | None = None,
+        retentions: Mapping[str, Retention] | None = None,
+        access: Access | None = None,
+    ) -> None:
+        self.config = config
+        self.existing = existing
+        self.access = access
+        self.limits = {} if limits is None else dict(limits)
+        self.retentions = {} if retentions is None else dict(retentions)
+
+    def partitions(self, entity: str) -> int:
+        """How many shards an entity has: as many as its underlying topics have partitions."""
+        return self._shards[entity]
+
+    @cached_property
+    def _shards(self) -> dict[str, int]:
+        """How many shards each entity has; a topic of letters that it reads may still have to be made (D1)."""
+        planned: dict[str, int] = {}
+        found: dict[str, int] = {}
+        readers = self._reading()
+        waiting = deque(self.entities())
+        for _ in range(2 * len(waiting) ** 2):  # more than any way without a circle takes
+            if not waiting:
+                break
+            name = waiting.popleft()
+            count = self._shards_of(name, planned)
+            letters = self._entity(name).dead_letter_topic(name)
+            if found.get(name) == count:
+                continue
+            found[name] = count
+            if letters and letters not in self.existing and count > planned.get(letters, 0):
+                planned[letters] = count
+                waiting.extend(readers.get(letters, ()))
+        return found
+
+    def _shards_of(self, entity: str, planned: Mapping[str, int]) -> int:
+        settings = self._entity(entity)
+        if isinstance(settings, QueueConfig) and settings.fed:
+            return 1 if settings.ordering == "total" else settings.partitions
+        if self._exists(entity):  # its journal has so many shards, whatever became of its underlying topics (C81)
+            return self.existing[names.changelog(self.config.lapse.app_id, entity)]
+        counts = [self.existing.get(topic, planned.get(topic, 0)) for topic in settings.underlying(entity)]
+        return max(counts, default=0) or settings.partitions
+
+    def _reading(self) -> dict[str, list[str]]:
+        """The entities that read each topic, by name or pattern."""
+        found: dict[str, list[str]] = {}
+        for name in self.entities():
+            for topic in self.sources(name):
+                found.setdefault(topic, []).append(name)
+        return found
+
+    def _exists(self, entity: str) -> bool:
+        """Whether an entity is there already: it has a journal and commands, of one shape."""
+        journal = self.existing.get(names.changelog(self.config.lapse.app_id, entity))
+        return journal is not None and journal == self.existing.get(names.commands(entity))
+
+    def _named(self, name: str) -> list[str]:
+        """Underlying topics of an entity that have to exist: those with a name, and the target of publishes."""
+        entity = self._entity(name)
+        target = entity.publish_target(name)
+        return list(dict.fromkeys([*entity.underlying(name), *([target] if target else [])]))
+
+    def _breadth(self, topic: str, name: str, shards: int) -> int:
+        """How many partitions an underlying topic has to have; any number where the shards feed themselves."""
+        entity = self._entity(name)
+        if isinstance(entity, QueueConfig) and entity.fed:
+            return self.existing.get(topic, entity.partitions)
+        return shards
+
+    def entities(self) -> list[str]:
+        """Names of all entities."""
+        return [*self.config.queue, *self.config.sow]
+
+    def _entity(self, name: str) -> QueueConfig | SowConfig:
+        return self.config.queue[name] if name in self.config.queue else self.config.sow[name]
+
+    def sources(self, name: str) -> list[str]:
+        """All underlying topics of an entity, those that match a pattern included."""
+        entity = self._entity(name)
+        pattern = entity.pattern() if isinstance(entity, QueueConfig) else None
+        named = self._named(name)
+        if pattern is None:
+            return named
+        return list(dict.fromkeys([*named, *filter(pattern.fullmatch, {**self.existing, **self._to_be_made})]))
+
+    @cached_property
+    def _to_be_made(self) -> dict[str, int]:
+        """Topics of the user's that entities name and the cluster lacks."""
+        found: dict[str, int] = {}
+        for name in self.entities():
+            letters = self._entity(name).dead_letter_topic(name)
+            found.update(dict.fromkeys([*self._named(name), *([letters] if letters else [])], 0))
+        return {name: 0 for name in found if name not in self.existing}
+
+    def _most_bytes(self, name: str) -> int:
+        """What the largest message of an entity may take with the headers that lapse adds (C27)."""
+        limits = [self._to_be.get(topic, _KAFKAS_MOST_BYTES) for topic in self.sources(name)]
+        return max(limits, default=_KAFKAS_MOST_BYTES) + _ADDED_BYTES
+
+    @cached_property
+    def _to_be(self) -> dict[str, int]:
+        """The largest record that each topic takes once `lapse apply` has run, bytes, as far as that is known.
+
+        A queue may read a topic of letters that is made, or raised, in the same run: what is written for that queue has
+        to fit what comes from there.
+        """
+        found = dict(self.limits)
+        letters = {name: self._entity(name).dead_letter_topic(name) for name in self.entities()}
+        sources = {name: self.sources(name) for name in letters}
+        readers = self._reading()
+        waiting = deque(letters)
+        for _ in range(2 * len(letters) ** 2):  # more than any way without a circle takes
+            if not waiting:
+                break
+            name = waiting.popleft()
+            if not letters[name]:
+                continue
+            needed = max((found.get(one, _KAFKAS_MOST_BYTES) for one in sources[name]), default=_KAFKAS_MOST_BYTES)
+            needed += _ADDED_BYTES
+            there = found.get(letters[name], 0 if letters[name] not in self.existing else needed)
+            if there < needed:
+                found[letters[name]] = max(2 * MAX_BATCH_BYTES, needed)
+                waiting.extend(readers.get(letters[name], ()))
+        return found
+
+    def record_bytes(self, name: str) -> int:
+        """What a record of a SOW topic may take, so that each topic to which it is written takes it."""
+        topics = (names.sow(name), *self._deliveries(name), names.changelog(self.config.lapse.app_id, name))
+        return min(self.limits.get(topic, 2 * MAX_BATCH_BYTES) for topic in topics) - _ADDED_BYTES
+
+    def _deliveries(self, name: str) -> list[str]:
+        """The topics on which an entity speaks to clients: to all, and to each of its users alone (X4)."""
+        return [names.deliveries(name, user) for user in ("", *self.config.entitled(name))]
+
+    def _of(self, name: str) -> Iterator[Wanted]:
+        """Every topic that an entity needs."""
+        entity = self._entity(name)
+        count = self.partitions(name)
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        large = {MOST_BYTES: str(max(2 * MAX_BATCH_BYTES, self._most_bytes(name)))}
+        retained = {"retention.ms": str(entity.retention)}
+        compacted = {**stamped, **large, "cleanup.policy": "compact"}
+        for topic in self._named(name):
+            yield Wanted(topic, Role.UNDERLYING, name, self._breadth(topic, name, count), stamped)
+        yield Wanted(names.commands(name), Role.COMMANDS, name, count, {**stamped, **_LARGE, **retained})
+        for deliveries in self._deliveries(name):
+            yield Wanted(deliveries, Role.DELIVERIES, name, count, {**stamped, **large, **retained})
+        yield Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
+        # What a new epoch inherits is written anew step by step; until then old records must stay. And copies on
+        # disk, which are trusted for half a day, have to learn of removals, whatever the broker's own setting is.
+        journaled = {**compacted, "min.compaction.lag.ms": "3600000", "delete.retention.ms": str(86_400_000)}
+        yield Wanted(names.changelog(self.config.lapse.app_id, name), Role.CHANGELOG, name, count, journaled)
+        if name in self.config.sow:
+            yield Wanted(names.sow(name), Role.SOW, name, count, {**compacted, **_FOR_REPLICAS})
+        letters = entity.dead_letter_topic(name)
+        if letters:
+            yield Wanted(letters, Role.DEAD_LETTERS, name, count, {**stamped, **large, "retention.ms": "-1"})
+        target = self.config.forward_topic(name) if name in self.config.queue else None
+        if target is not None:
+            yield Wanted(target, Role.FORWARDED, name, count, {**stamped, **large})
+
+    def wanted(self) -> list[Wanted]:
+        """Every topic that the configuration needs, once; several entities may name the same one."""
+        found: dict[str, Wanted] = {}
+        for topic in itertools.chain.from_iterable(map(self._of, self.entities())):
+            known = found.get(topic.name)
+            if known is not None and known.role is topic.role is Role.DEAD_LETTERS:
+                topic = replace(topic, partitions=max(topic.partitions, known.partitions))
+            if known is None or _rank(topic) >= _rank(known):
+                found[topic.name] = topic
+        return list(found.values())
+
+    def differences(self) -> list[Difference]:
+        """How the cluster differs from what is needed; empty = it fits."""
+        found: list[Difference] = []
+        deleted = set(self.deleted())
+        for topic in self.wanted():
+            count = self.existing.get(topic.name)
+            bars = (topic.entity,) if topic.role not in _OF_THE_USER else ()
+            if count is None:
+                what = f"missing; {topic.role.value} of {topic.entity}, {topic.partitions} partitions"
+                if topic.role is not Role.UNDERLYING and topic.entity in deleted:
+                    what += f"; {topic.entity} was deleted, this begins a new one"
+                found.append(Difference(topic.name, what, topic, bars=bars))
+            elif count != topic.partitions and topic.role not in (Role.DEAD_LETTERS, Role.FORWARDED, Role.UNDERLYING):
+                found.append(
+                    Difference(
+                        topic.name,
+                        f"has {count} partitions; {topic.entity} needs {topic.partitions}, as many as its underlying "
+                        "topics. Give all of them the same number, or take a new name for the entity",
+                        bars=bars,
+                    )
+                )
+        return [*found, *self._misshapen(), *self._faults(), *self._too_small(), *self._not_granted()]
+
+    def _misshapen(self) -> list[Difference]:
+        """Underlying topics with another number of partitions than their entities have shards (C81)."""
+        found: list[Difference] = []
+        for name in self.entities():
+            shards = self.partitions(name)
+            for topic in self._named(name):
+                count = self.existing.get(topic)
+                if count is None or count == self._breadth(topic, name, shards):
+                    continue
+                what = f"has {count} partitions; {name} needs {shards}, "
+                if self._exists(name):
+                    what += f"as many as it was created with. {self._meanwhile(name, count, shards)}"
+                    found.append(Difference(topic, what))
+                else:
+                    what += "as many as its underlying topics. Give all of them the same number, or take a new name "
+                    found.append(Difference(topic, f"{what}for the entity", bars=(name,)))
+        return found
+
+    def _meanwhile(self, name: str, count: int, shards: int) -> str:
+        """What an entity does with a topic whose number of partitions is not that of its shards."""
+        remedy = "take a new name for the entity, so that it has as many shards"
+        if count < shards:
+            return f"The other shards have nothing to read; create the topic with {shards}, or {remedy}"
+        if name in self.config.sow:
+            return f"Only the first {shards} are read; {remedy}"
+        return f"Its shards read the further ones as well; to spread the load, {remedy}"
+
+    def missing(self) -> list[str]:
+        """Warnings, one per entity and topic that is not as it should be: what does not happen, and what to do."""
+        found: list[str] = []
+        for name in self.entities():
+            kind = "queue" if name in self.config.queue else "SOW topic"
+            found += [
+                f"{kind} {name}: {without(topic.role, topic.name)}"
+                for topic in self._of(name)
+                if topic.role in _OF_THE_USER and topic.name not in self.existing
+            ]
+        misshapen = [one for one in self._misshapen() if not one.bars]
+        return [*found, *(f"topic {one.topic} {one.what}" for one in misshapen)]
+
+    def barred(self) -> dict[str, list[str]]:
+        """The entities that cannot be served, and why; the others can be (C52)."""
+        found: dict[str, list[str]] = {}
+        for one in self.differences():
+            for name in one.bars:
+                found.setdefault(name, []).append(f"{one.topic}: {one.what}")
+        return found
+
+    def grants(self) -> list[Grant]:
+        """The rights on topics that users need, and with them the workers: who names one, shuts others out (X4)."""
+        security, users = self.config.security, self.config.users
+        workers = security.principal
+        if workers is None and security.protocol.startswith("SASL") and security.username:
+            workers = f"User:{security.username}"
+        found: list[Grant] = []
+        for name in self.entities():
+            for user, entitlement in self.config.entitled(name).items():
+                principal = users[user].principal
+                if principal is None:
+                    continue
+                commands, deliveries = names.commands(name), names.deliveries(name, user)
+                found += [Grant(commands, principal, "WRITE"), Grant(deliveries, principal, "READ")]
+                if workers is not None:
+                    found += [Grant(one, workers, operation) for one in (commands, deliveries) for operation in _OWN]
+                for topic in self.sources(name) if Right.PUBLISH in entitlement.rights else ():
+                    found.append(Grant(topic, principal, "WRITE"))
+                    found += [] if workers is None else [Grant(topic, workers, "READ")]
+        return list(dict.fromkeys(found))
+
+    def _not_granted(self) -> list[Difference]:
+        """Rights that are missing, topic by topic."""
+        missing: dict[str, list[Grant]] = {}
+        for grant in [] if self.access is None else self.access.lacks(self.grants()):
+            missing.setdefault(grant.topic, []).append(grant)
+        return [
+            Difference(topic, f"no right to {', '.join(map(str, some))}", grants=tuple(some))
+            for topic, some in missing.items()
+        ]
+
+    def _too_small(self) -> list[Difference]:
+        """Topics that exist and might refuse what an entity has to write to them."""
+        found: dict[str, Difference] = {}
+        for topic in self.wanted():
+            limit, needed = self.limits.get(topic.name), self._most_bytes(topic.entity)
+            if topic.role in _HOLDS_PAYLOADS and limit is not None and limit < needed:
+                what = f"{MOST_BYTES} is {limit:,}; with its headers a message of {topic.entity} may take {needed:,}"
+                found[topic.name] = Difference(topic.name, what, alter={MOST_BYTES: topic.config[MOST_BYTES]})
+        return list(found.values())
+
+    def _faults(self) -> list[Difference]:
+        """What the configuration asks of the cluster that cannot be, whatever topics are created."""
+        found: list[Difference] = []
+        for name, queue in self.config.queue.items():
+            for one in queue.recovery_point if isinstance(queue.recovery_point, tuple) else ():
+                count = self.existing.get(one.topic)
+                if count is not None and one.partition >= count:
+                    what = f"queue {name}: recovery_point {one}: topic {one.topic} has {count} partitions, from 0 on"
+                    found.append(Difference(one.topic, what, bars=(name,)))
+            count = self.partitions(name)
+            if queue.priority is not None and queue.ordering == "partition" and count > 1:
+                what = f'queue.{name}.priority: priority over {count} partitions requires ordering = "total" (Q17)'
+                found.append(Difference(names.commands(name), what, bars=(name,)))
+        return found
+
+    def standing(self, name: str) -> Standing:
+        """How much of what goes with an entity is there."""
+        kept = names.own(self.config.lapse.app_id, name)
+        own = [topic for topic in kept if name in self.config.sow or topic != names.sow(name)]
+        there = [topic in self.existing for topic in own]
+        if all(there):
+            return Standing.WHOLE
+        if any(there):
+            return Standing.PARTLY
+        return Standing.DELETED if names.events(name) in self.existing else Standing.NEW
+
+    def deleted(self) -> list[str]:
+        """Entities of the configuration that were deleted: of all their topics only the events are there."""
+        entities = [*self.config.queue, *self.config.sow]
+        return [name for name in entities if self.standing(name) is Standing.DELETED]
+
+    def without(self, entities: Iterable[str]) -> Topology:
+        """The same for the configuration without some entities."""
+        config = self.config
+        gone = set(entities)
+        queue = {name: one for name, one in config.queue.items() if name not in gone}
+        sow = {name: one for name, one in config.sow.items() if name not in gone}
+        remaining = config.model_copy(update={"queue": queue, "sow": sow})
+        return Topology(remaining, self.existing, self.limits, self.retentions, self.access)
+
+    def servable(self) -> Topology:
+        """The same for the entities that can be served.
+
+        Raises:
+            TopologyError: none can.
+        """
+        barred = self.barred()
+        if barred and not set(self.entities()) - barred.keys():
+            listed = "\n".join(f"  {why}" for why in dict.fromkeys(itertools.chain.from_iterable(barred.values())))
+            raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
+        return self.without(barred) if barred else self
+
+
+def without(role: Role, topic: str) -> str:
+    """Say what does not happen while a topic of the user's is missing, and what to do."""
+    return (
+        f"topic {topic} ({role.value}) is missing: {_WITHOUT[role]}. Run `lapse apply`, which creates it; it is taken "
+        "up once it exists, without a restart"
+    )
+
+
+def _rank(one: Wanted) -> tuple[int, int]:
+    """Who decides what a topic is like that several entities name: letters need the most, forwarded messages least."""
+    order = {Role.FORWARDED: 0, Role.UNDERLYING: 1}
+    return order.get(one.role, 2), int(one.config.get(MOST_BYTES, 0))

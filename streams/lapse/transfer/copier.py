@@ -1,0 +1,155 @@
+"""Copier: the records behind messages that are handed over, read here and put there in one transaction (Q17)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from aiokafka.partitioner import murmur2
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from lapse.protocol import hand_over
+from lapse.protocol.answer import QueuedMessage
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse_client.connection import Connection
+from lapse_client.headers import headers_of
+from lapse_client.referenced import LogPlace
+
+_PATIENCE_S: Final = 30.0
+_TRANSACTION_MS: Final = 10_000
+"""A transaction that a killed process leaves behind holds up the readers of its partitions for so long."""
+
+_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+
+class TransferError(RuntimeError):
+    """A transfer that cannot go on; the text says what to do."""
+
+
+class Put(NamedTuple):
+    """What was put.
+
+    Attributes:
+        pairs: each message, and the record that may take its place.
+        lost: messages whose records Kafka no longer has.
+    """
+
+    pairs: list[tuple[Bookmark, Bookmark]]
+    lost: list[Bookmark]
+
+
+class Copier:
+    """Carries records from one cluster to another.
+
+    Args:
+        source: the cluster that hands over.
+        target: the cluster that takes over.
+        queue: the queue there.
+        topic: its underlying topic.
+        partitions: how many partitions that topic has.
+        transfer: the transfer's id.
+        cluster: id of the source's cluster; with the transfer's id it names the transactions, so that of two processes
+            on one transfer only the later one goes on.
+    """
+
+    def __init__(
+        self,
+        source: Connection,
+        target: Connection,
+        queue: str,
+        topic: str,
+        partitions: int,
+        transfer: str,
+        cluster: str,
+    ) -> None:
+        self._source = source
+        self._queue = queue
+        self._topic = topic
+        self._partitions = partitions
+        self._transfer = transfer
+        self._places: dict[tuple[str, int], LogPlace] = {}
+        self._stopping = threading.Event()
+        self._producer: Producer = target.producer(
+            transactional_id=f"lapse-transfer-{cluster}-{transfer}",
+            transaction_timeout_ms=_TRANSACTION_MS,
+            linger_ms=1,
+        )
+        self._producer.init_transactions(_PATIENCE_S)
+        self._breadths = source.partitions()
+
+    def close(self) -> None:
+        """Close the consumers."""
+        for place in self._places.values():
+            place.consumer.close()
+
+    def put(self, messages: Iterable[QueuedMessage]) -> Put:
+        """Put the records of messages on the destination's topic, all or none.
+
+        Args:
+            messages: what is held.
+
+        Raises:
+            TransferError: another process has taken over the transfer.
+            KafkaException: one of the clusters does not answer.
+        """
+        put = Put([], [])
+        try:
+            self._producer.begin_transaction()
+            for message in sorted(messages, key=lambda one: Bookmark.parse(one.bookmark)):
+                self._send(message, put)
+            self._producer.commit_transaction(_PATIENCE_S)
+        except KafkaException as error:
+            fault = error.args[0]
+            if fault.code() in _FENCED:
+                raise TransferError(f"another process has taken over the transfer {self._transfer}") from error
+            raise
+        except BaseException:
+            self._producer.abort_transaction(_PATIENCE_S)
+            raise
+        return put
+
+    def _send(self, message: QueuedMessage, put: Put) -> None:
+        bookmark = Bookmark.parse(message.bookmark)
+        record = self._read(bookmark)
+        if record is None:
+            put.lost.append(bookmark)
+            return
+        key = record.key()
+        headers: Any = hand_over.headers(
+            headers_of(record), self._queue, self._transfer, message.expires_at_ms, message.until_ms
+        )
+        if self._breadths.get(bookmark.topic) == self._partitions:
+            # Where the message has its key, a producer there would put it as well.
+            partition = bookmark.partition
+        elif key is None:
+            partition = bookmark.partition % self._partitions
+        else:
+            partition = (murmur2(_bytes(key)) & 0x7FFFFFFF) % self._partitions
+
+        def reported(error: KafkaError | None, written: Message) -> None:
+            if error is None:
+                place = Bookmark(self._topic, written.partition() or 0, written.offset() or 0)
+                put.pairs.append((bookmark, place))
+
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, record.value(), key, partition=partition, headers=headers, on_delivery=reported
+                )
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
+    def _read(self, bookmark: Bookmark) -> Message | None:
+        where = (bookmark.topic, bookmark.partition)
+        place = self._places.get(where)
+        if place is None:
+            consumer = self._source.consumer(enable_partition_eof=True)
+            place = self._places[where] = LogPlace(*where, consumer, self._stopping)
+        return next(place.read(BookmarkRange(*where, bookmark.offset, bookmark.offset)), None)
+
+
+def _bytes(key: str | bytes) -> bytes:
+    return key.encode() if isinstance(key, str) else key

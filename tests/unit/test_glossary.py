@@ -1,0 +1,76 @@
+"""The glossary and the code use the same words: a word that was retired does not come back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "glossary.md"
+LAPSE = ROOT / "streams" / "lapse"
+EXEMPT = {PAGE, Path(__file__), ROOT / "CHANGELOG.md"}
+"""They name retired words on purpose: the table, this test, and the history."""
+
+
+def retired() -> Iterator[tuple[str, str]]:
+    """Every retired word with where it must not stand."""
+    table = PAGE.read_text().partition("## Retired words")[2]
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and cells[0] not in ("retired", "---"):
+            for word in cells[0].split(", "):
+                yield word, cells[1]
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Code, tests and pages."""
+    for folder in ("streams", "connectors", "tests", "benchmarks", "docs"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".md", ".toml") and path not in EXEMPT:
+                yield path, path.read_text()
+    for path in ROOT.glob("*.md"):
+        if path not in EXEMPT:
+            yield path, path.read_text()
+
+
+def names(package: Path) -> Iterator[tuple[Path, str]]:
+    """What the modules, classes, functions, parameters and attributes of a package are called."""
+    for path in package.rglob("*.py"):
+        yield path, path.stem
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    yield path, name
+                case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
+                    yield path, name
+
+
+def parts(name: str) -> list[str]:
+    """The words of an identifier: `SubscriberFanOut` and `subscriber_fan_out` have the same three."""
+    return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+ALL = list(retired())
+
+
+def test_the_table_is_read() -> None:
+    assert ("reign", "everywhere") in ALL
+    assert len(ALL) > 25
+
+
+@pytest.mark.parametrize("word", [word for word, where in ALL if where == "everywhere"])
+def test_a_retired_word_stands_nowhere(word: str) -> None:
+    spelt = re.compile(rf"(?<![a-z]){word.replace(' ', '[ _-]')}s?(?![a-z])", re.IGNORECASE)
+    found = [f"{path.relative_to(ROOT)}: {hit[0]}" for path, text in texts() for hit in spelt.finditer(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize("package", ["core", "runtime", "transfer"])
+def test_nothing_is_named_by_a_retired_word(package: str) -> None:
+    gone = {word for word, where in ALL if f"`{package}`" in where}
+    found = {f"{path.relative_to(LAPSE)}: {name}" for path, name in names(LAPSE / package) if gone & set(parts(name))}
+    assert sorted(found) == []
