@@ -10,7 +10,7 @@ import orjson
 from rich.table import Table
 
 from lapse.cli.tables import print_table
-from lapse.config import Config, ConfigError, load
+from lapse.config import Config, ConfigError, key, load
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.topology import Difference, Topology, TopologyError
@@ -102,10 +102,15 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
 def check(config: Path, as_json: bool) -> None:
     """Say whether the cluster fits lapse.toml.
 
-    The file is checked first. Changes nothing; exits with 1 if it does not fit. Warnings alone do not change that.
+    The file is checked first, and the keys of users, as a worker started here would. Changes nothing; exits with 1 if
+    it does not fit. Warnings alone do not change that.
     """
-    _, _, topology = _look(config)
-    differences, told = topology.differences(), warnings(topology)
+    settings, _, topology = _look(config)
+    try:
+        key.read(settings)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    differences, told = topology.differences(), [*warnings(topology), *key.exposed(settings)]
     if as_json:
         facts = {"fits": not differences, "differences": [_as_dict(one) for one in differences], "warnings": told}
         click.echo(orjson.dumps(facts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import faust
 from faust.transport.utils import DefaultSchedulingStrategy
 from faust.types import TP
 
-from lapse.config import Config, ConfigError
+from lapse.config import Config, key
 from lapse.protocol import confluent
 from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security
@@ -212,7 +212,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app._transport = BatchTransport(app.conf.broker_consumer, app)
     admin = {"bootstrap.servers": worker.brokers, **security.for_librdkafka(config.security)}
     app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, admin, worker.standby)
-    app.warnings = [*topology.missing(), *warnings(topology)]
+    app.warnings = [*topology.missing(), *warnings(topology), *key.exposed(config)]
     app.barred = barred
     app._renewing = asyncio.Lock()
     confluent.configure(worker.schema_ids)
@@ -258,24 +258,12 @@ def _guard(app: LapseApp, config: Config) -> None:
             "deliveries topic sees all of it (docs/security.md)"
         )
         return
-    faults: list[str] = []
-
-    def read(place: str, keys: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...]:
-        try:
-            return keys()
-        except ValueError as error:
-            faults.append(f"{place}: {error}")
-            return ()
-
-    keys = {name: read(f"users.{name}", user.keys) for name, user in config.users.items()}
-    worker_keys = read("security.worker_key_file, which users need", config.security.worker_keys)
-    if faults:
-        raise ConfigError("\n".join(faults))
+    keys = key.read(config)
     for name, entity in app.entities.items():
         kind = "queue" if name in config.queue else "SOW topic"
         clock = app.services.clock
-        entity.guard = Guard(name, kind, keys, config.entitled(name), worker_keys, clock.now_ms)
-    app.users = f"Users are configured ({', '.join(sorted(keys))}): commands have to be signed (docs/security.md)"
+        entity.guard = Guard(name, kind, keys.users, config.entitled(name), keys.workers, clock.now_ms)
+    app.users = f"Users are configured ({', '.join(sorted(keys.users))}): commands have to be signed (docs/security.md)"
 
 
 def _was_deleted(entities: list[str]) -> str:

@@ -1,0 +1,78 @@
+"""The keys of users and workers, read where `lapse.toml` says that they are (X4)."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapse.config.document import ConfigError
+from lapse.config.root import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What commands and shard messages are signed with.
+
+    Attributes:
+        users: the keys of each user, by name.
+        workers: the workers' own.
+    """
+
+    users: Mapping[str, tuple[bytes, ...]]
+    workers: tuple[bytes, ...]
+
+
+def read(config: Config) -> Keys:
+    """Read every key; none are needed where no users are configured.
+
+    Raises:
+        ConfigError: some are missing, too short or unreadable; the text names each, and shows none.
+    """
+    if not config.users:
+        return Keys({}, ())
+    faults: list[str] = []
+
+    def one(place: str, keys: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...]:
+        try:
+            return keys()
+        except ValueError as error:
+            faults.append(f"{place}: {error}")
+            return ()
+
+    users = {name: one(f"users.{name}", user.keys) for name, user in config.users.items()}
+    workers = one("security.worker_key_file, which users need", config.security.worker_keys)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return Keys(users, workers)
+
+
+def exposed(config: Config) -> list[str]:
+    """Warnings, one per key file that every user of this machine can read or change."""
+    found: list[str] = []
+    for place, file in _files(config):
+        try:
+            mode = Path(file).stat().st_mode
+        except OSError:
+            continue  # whoever needs the file says what is wrong with it
+        if mode & (stat.S_IROTH | stat.S_IWOTH):
+            done = "read" if mode & stat.S_IROTH else "change"
+            found.append(
+                f"{place}: every user of this machine can {done} {file}, and sign with its key. "
+                f"Take that right away: chmod o-rwx {file}"
+            )
+    return found
+
+
+def _files(config: Config) -> Iterator[tuple[str, str]]:
+    """Every file that holds a secret, with its place in `lapse.toml`."""
+    if config.security.key_file is not None:
+        yield "security.key_file", config.security.key_file
+    if not config.users:
+        return
+    if config.security.worker_key_file is not None:
+        yield "security.worker_key_file", config.security.worker_key_file
+    for name, user in config.users.items():
+        if user.key_file is not None:
+            yield f"users.{name}.key_file", user.key_file
