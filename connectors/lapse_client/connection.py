@@ -65,7 +65,7 @@ class Connection:
         options: further librdkafka options for every producer and consumer, such as `security.protocol`.
         client: a name for people, as peeks and refusals show it; host and process id by default.
         user: lapse's own user, where users are configured (X4).
-        secret: the key with which he signs commands; of several lines the first.
+        secret: the key that signs the user's commands; of several lines the first.
     """
 
     bootstrap_servers: str = field(default_factory=_servers)
@@ -280,7 +280,7 @@ def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
 
 
 def identity(prefix: str = "LAPSE") -> tuple[str, str]:
-    """Read a user and his key from the environment: `<prefix>_USER`, and `<prefix>_SECRET` or `<prefix>_SECRET_FILE`.
+    """Read a user and their key from the environment: `<prefix>_USER`, and `<prefix>_SECRET` or `<prefix>_SECRET_FILE`.
 
     Raises:
         LapseError: the file cannot be read.

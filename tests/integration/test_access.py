@@ -56,7 +56,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def read_error(office: Guarded, user: str, name: str) -> int | None:
-    """The code of the error with which a user reads a topic; None = he may."""
+    """The code of the error with which a user reads a topic; None = they may."""
     options = {"bootstrap.servers": office.servers, "group.id": "spy", **office.options(user)}
     consumer = Consumer({**options, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     hidden = consumer.list_topics(name, timeout=15).topics[name].error
@@ -81,7 +81,7 @@ def read_error(office: Guarded, user: str, name: str) -> int | None:
 
 
 def write_error(office: Guarded, user: str, name: str) -> int | None:
-    """The code of the error with which a user writes to a topic; None = he may."""
+    """The code of the error with which a user writes to a topic; None = they may."""
     codes: list[int | None] = []
     producer = Producer({"bootstrap.servers": office.servers, **office.options(user), "message.timeout.ms": 10_000})
     report = lambda error, _: codes.append(None if error is None else error.code())  # noqa: E731

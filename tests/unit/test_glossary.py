@@ -69,6 +69,12 @@ def test_a_retired_word_stands_nowhere(word: str) -> None:
     assert found == []
 
 
+def test_users_are_they() -> None:
+    spelt = re.compile(r"\b(he|his|him|himself)\b", re.IGNORECASE)
+    found = [f"{path.relative_to(ROOT)}: {hit[0]}" for path, text in texts() for hit in spelt.finditer(text)]
+    assert [one for one in found if not one.startswith("tests/")] == []
+
+
 @pytest.mark.parametrize("package", ["core", "runtime", "transfer"])
 def test_nothing_is_named_by_a_retired_word(package: str) -> None:
     gone = {word for word, where in ALL if f"`{package}`" in where}

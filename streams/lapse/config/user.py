@@ -63,10 +63,10 @@ class UserConfig(BaseModel):
     """A user.
 
     Attributes:
-        key_file: file of the keys with which he signs, one per line; beside `lapse.toml` unless its path is absolute.
+        key_file: file of the keys with which they sign, one per line; beside `lapse.toml` unless its path is absolute.
         key_env: environment variable of the workers that holds them, instead.
-        principal: what Kafka calls him, such as `"User:alice"`; `lapse apply` gives rights to it.
-        entitlements: what he may do, by name of the entity or a regular expression that matches all of it.
+        principal: what Kafka calls them, such as `"User:alice"`; `lapse apply` gives rights to it.
+        entitlements: what they may do, by name of the entity or a regular expression that matches all of it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -98,11 +98,11 @@ class UserConfig(BaseModel):
         return self
 
     def granted(self) -> Mapping[str, Entitlement]:
-        """What he may do, in the core's words."""
+        """What they may do, in the core's words."""
         return {name: one.granted() for name, one in self.entitlements.items()}
 
     def keys(self) -> tuple[bytes, ...]:
-        """Read his keys.
+        """Read their keys.
 
         Raises:
             ValueError: there are none, or they are too short; the text says where, and never shows one.

@@ -1,4 +1,4 @@
-"""Entitlements: what a user may do with an entity, and what of it he may see (X4)."""
+"""Entitlements: what a user may do with an entity, and what of it they may see (X4)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ SOW_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
 
 
 def missing(command: str, entitlement: Entitlement, needed: Mapping[str, frozenset[Right]]) -> str:
-    """What a user lacks for a command, in words; empty = he may. A command that is not known needs no right."""
+    """What a user lacks for a command, in words; empty = they may. A command that is not known needs no right."""
     rights = needed.get(command)
     if rights is None or rights & entitlement.rights:
         return ""
@@ -98,11 +98,11 @@ def entitlement_to(entity: str, entitlements: Mapping[str, Entitlement]) -> Enti
 
 
 def narrowed(text: str | None, row_filter: str, compile_filter: Callable[[str], object]) -> str:
-    """One filter that matches what a user's filter and his row_filter both match.
+    """One filter that matches what a user's filter and their row filter both match.
 
     Args:
         text: the user's filter; None or empty = all.
-        row_filter: what he may see at most.
+        row_filter: what they may see at most.
         compile_filter: to see that `text` is a filter by itself, and not a way out of the brackets around it.
 
     Raises:

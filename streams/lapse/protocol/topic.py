@@ -21,7 +21,7 @@ def commands(entity: str) -> str:
 
 
 def deliveries(entity: str, user: str = "") -> str:
-    """Topic on which an entity sends deliveries and answers; of a user, those that are for him alone (X4)."""
+    """Topic on which an entity sends deliveries and answers; of a user, those that are for them alone (X4)."""
     return f"{PREFIX}{entity}.deliveries.{user}" if user else f"{PREFIX}{entity}.deliveries"
 
 

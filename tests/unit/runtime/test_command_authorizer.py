@@ -1,4 +1,4 @@
-"""The authorizer: who gets in, what he may do there, and that both machines go by it (X4)."""
+"""The authorizer: who gets in, what they may do there, and that both machines go by it (X4)."""
 
 import asyncio
 import json
@@ -247,7 +247,7 @@ def test_a_settlement_touches_what_its_user_holds_or_may_see_and_knows_nothing_e
     assert one.shard.depth()["leased"] == 1
     assert not one._waiting
     one.command(signed("alice", "acknowledge", T + 2, subscription="s", bookmarks=["orders:0:0"]))
-    assert not one._waiting, "what he holds needs no look at its payload"
+    assert not one._waiting, "what a user holds needs no look at its payload"
     assert answer(finish(one))["settlements"] == [{"bookmarks": "orders:0:0", "result": "settled"}]
     assert one.shard.depth()["depth"] == 1
 
@@ -275,7 +275,7 @@ settlements = st.tuples(
 @pytest.mark.feature("Q8")
 @given(st.text("AB", min_size=1, max_size=9), st.integers(0, 9), st.lists(settlements, max_size=5))
 def test_whatever_a_user_settles_others_messages_stay_as_they_are(letters, held, asked):
-    """Bob holds some of his; Alice settles by ranges and filters, with a subscription of the same name as his."""
+    """Bob holds some messages; Alice settles by ranges and filters, with a subscription of the same name as Bob's."""
     one = queue()
     desks(one, letters)
     for user in ("bob", "alice"):

@@ -123,7 +123,7 @@ class QueueMachine:
         self._oldest: tuple[tuple[str, int, int], int | None] | None = None
 
     def guarded(self, authorizer: CommandAuthorizer) -> None:
-        """Let users in by a authorizer only, and tell each what is his alone (X4)."""
+        """Let users in by an authorizer only, and tell each what is theirs alone (X4)."""
         self._authorizer, self._admit = authorizer, authorizer.read
         self.figures.denied = authorizer.denied
         self._output.users = authorizer.users

@@ -1,4 +1,4 @@
-"""The authorizer of a shard: who sends a command, and whether he may (X4).
+"""The authorizer of a shard: who sends a command, and whether they may (X4).
 
 Where users are configured, every name that a client chooses, of a subscription or of a command, stands behind its
 user's: `alice/worker-17`. So users never meet, and whatever is told to a name finds its way to its user.
@@ -19,7 +19,7 @@ from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.protocol.signature import Signed
 
 _OWN: Final = "/"
-"""Stands between a user and the name that he chose; a user's name has none."""
+"""Stands between a user and the name that they chose; a user's name has none."""
 
 Headers = list[tuple[str, bytes]]
 
@@ -48,7 +48,7 @@ def admit_all(record: Any) -> Admitted:
 
 
 class Denied(CommandError):
-    """A command whose sender may not do this, or is not who he says.
+    """A command whose sender may not do this, or is not who they say.
 
     Attributes:
         cause: which of the two, in a message.
@@ -70,7 +70,7 @@ def of_user(user: str, name: str) -> str:
 
 
 def parted(name: str) -> tuple[str, str]:
-    """The user to whom a name belongs, and the name as he chose it."""
+    """The user to whom a name belongs, and the name as they chose it."""
     user, _, own = name.partition(_OWN)
     return user, own
 
@@ -137,11 +137,11 @@ class CommandAuthorizer:
 
         Raises:
             CommandError: it cannot be read.
-            Denied: its sender is not who he says, or may not do this.
+            Denied: its sender is not who they say, or may not do this.
         """
         signed = signature.read(record.headers)
         denied = self._identify(signed, record)
-        # Only a known user has a topic of his own to be answered on.
+        # Only a known user has a topic of their own to be answered on.
         user = signed.user if signed.user in self._guard.entitlements else ""
         try:
             command, encoding = commands.decode(record.value)
@@ -215,7 +215,7 @@ class CommandAuthorizer:
         return None
 
     def _authorise(self, user: str, command: Command) -> Denied | None:
-        """See whether a user may do what he asks."""
+        """See whether a user may do what they ask."""
         entitlement = self._guard.entitlements.get(user, NOTHING)
         lacking = missing(command.command, entitlement, self._needed)
         if not lacking and entitlement.rights:

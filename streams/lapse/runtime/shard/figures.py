@@ -62,7 +62,7 @@ class ShardFigures:
         removals: messages by reason; one that left for two reasons counts under both.
         dead_letters: letters written.
         refused_commands: commands answered with an error.
-        denied: commands whose sender may not do that, or is not who he says, by cause (X4).
+        denied: commands whose sender may not do that, or is not who they say, by cause (X4).
         journal_bytes: bytes written to the journal, without compression.
         letters_waiting: letters on their way to the broker just now.
         lateness: from deadline to decision, of messages that nothing but time removed, seconds.

@@ -62,7 +62,7 @@ class Machine(Protocol):
     under_way: UnderWay
 
     def guarded(self, authorizer: CommandAuthorizer) -> None:
-        """Let users in by a authorizer only; before the first command (X4)."""
+        """Let users in by an authorizer only; before the first command (X4)."""
 
     @property
     def waits_for_ends(self) -> bool:

@@ -101,7 +101,7 @@ class SowMachine:
         self._admit: Callable[[Any], Admitted] = admit_all
 
     def guarded(self, authorizer: CommandAuthorizer) -> None:
-        """Let users in by a authorizer only, and tell each what is his alone (X4)."""
+        """Let users in by an authorizer only, and tell each what is theirs alone (X4)."""
         self._authorizer, self._admit = authorizer, authorizer.read
         self.figures.denied = authorizer.denied
         self._output.users = authorizer.users

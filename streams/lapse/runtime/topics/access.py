@@ -38,8 +38,8 @@ class Grant:
 
     Attributes:
         topic: which topic.
-        principal: whose it is, as Kafka calls him.
-        operation: what he may do, by Kafka's name for it.
+        principal: whose it is, as Kafka calls them.
+        operation: what they may do, by Kafka's name for it.
     """
 
     topic: str

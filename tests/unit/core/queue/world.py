@@ -378,7 +378,7 @@ class World:
     ) -> list[str]:
         """Settle on both; the results, bookmark by bookmark in the order of the claims."""
         step, now_ms = self._open(), self.now_ms
-        if row_filter:  # what he does not hold is judged beforehand, as the runtime does it
+        if row_filter:  # what the user does not hold is judged beforehand, as the runtime does it
             self.shard.matching.begin_selection(row_filter)
             for places in self.shard.unheld(subscription, claims):
                 self._judge(places)
