@@ -146,24 +146,23 @@ def run(
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)
 
     def write(batch: DataFrame, number: int) -> None:
-        kept = batch.drop("value", "headers").persist(StorageLevel.MEMORY_AND_DISK)
+        kept = quarantine.without_bytes(batch).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            _write(output, batch, kept, number, window, horizon, strict)
+            _write(output, kept, number, window, horizon, strict)
         finally:
             kept.unpersist()
 
     return follow(source, write, output, every=every, watch=watch)
 
 
-def _write(
-    output: Output, batch: DataFrame, kept: DataFrame, number: int, window: str, horizon: timedelta, strict: bool
-) -> None:
+def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: timedelta, strict: bool) -> None:
+    """Write a batch's tables. All of them come from `kept`: a look at the batch itself reads Kafka once more."""
     good = kept.where(F.col("fault").isNull())
     begin, faults = kept.agg(F.min("letter_at"), F.count("fault")).collect()[0]
     if begin is None:
         return
     if faults:
-        _, aside = quarantine.split(batch)
+        _, aside = quarantine.split(kept)
         if strict:
             quarantine.refuse(aside)
         output.write("quarantine", aside, F.col("timestamp"), number)

@@ -30,6 +30,12 @@ def split(read: DataFrame) -> tuple[DataFrame, DataFrame]:
     return read.where(F.col("fault").isNull()), schema.conform(aside, schema.QUARANTINE)
 
 
+def without_bytes(read: DataFrame) -> DataFrame:
+    """Leave out value and headers of readable records: small to keep, and enough for `split`."""
+    bad = F.col("fault").isNotNull()
+    return read.withColumns({name: F.when(bad, F.col(name)) for name in ("value", "headers")})
+
+
 def refuse(aside: DataFrame) -> None:
     """End a strict job at the first record in quarantine; batch only.
 

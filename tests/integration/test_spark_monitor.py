@@ -105,6 +105,28 @@ def test_counts_survive_a_restart_and_a_crash_without_counting_twice(spark, kafk
     assert (refused.exit_code, "no ledger as lapse spark ledger --json prints it" in refused.output) == (1, True)
 
 
+@pytest.mark.feature("D2", "D3", "X7")
+@pytest.mark.parametrize("job", ["monitor", "archive"])
+def test_each_record_is_read_from_kafka_once(spark, kafka, dead, tmp_path, job):
+    """Spark counts what its source has given: a batch that is looked at twice is read twice, and counted twice."""
+    path, connection = str(tmp_path / "out"), Connection(kafka)
+    letters = topic.dead_letters(dead.name)
+    run = {"monitor": monitor.run, "archive": archive.run}[job]
+    told = []
+    for first in (0, 100):
+        dead(first, first + 100, Reason.TIME_LIMIT)
+        dead.wire.records(letters, [b"foreign %d" % first])
+        standing = run(spark, connection, path, pattern=dead.pattern)
+        aside = Output(spark, path).read("quarantine").select("value").collect()
+        told.append((standing.records, standing.lag, sorted(bytes(row.value) for row in aside)))
+    assert told == [(101, 0, [b"foreign 0"]), (101, 0, [b"foreign 0", b"foreign 100"])]
+    options = [job, path, "--pattern", dead.pattern, "--bootstrap", kafka]
+    dead(200, 210, Reason.TIME_LIMIT)
+    answer = CliRunner().invoke(commands, options)
+    assert answer.exit_code == 0, answer.output
+    assert "10 records read, 0 behind" in " ".join(answer.output.split())
+
+
 @pytest.mark.feature("X7")
 def test_an_output_without_its_checkpoint_is_refused(spark, kafka, dead, tmp_path):
     path = str(tmp_path / "out")
