@@ -9,19 +9,15 @@ from collections import Counter
 from typing import Any, Final
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import header
 from lapse.protocol.redrive import REDRIVEN
+from lapse_client import compacted_topic
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
 from lapse_client.span import span
 
 TOPIC: Final = "lapse.redriven"
-_CONFIG: Final = {"cleanup.policy": "compact"}
-_PATIENCE_S: Final = 30.0
-_FROM_BROKER: Final = -1
 
 
 class Redriven:
@@ -60,13 +56,7 @@ class Redriven:
         Raises:
             KafkaException: the broker refuses.
         """
-        new = NewTopic(TOPIC, 1, _FROM_BROKER, config=_CONFIG)
-        admin = self._connection.admin()
-        try:
-            admin.create_topics([new], operation_timeout=_PATIENCE_S)[TOPIC].result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+        compacted_topic.make(self._connection, TOPIC)
 
     def __contains__(self, letter: object) -> bool:
         """Whether a letter was sent."""

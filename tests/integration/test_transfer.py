@@ -271,8 +271,9 @@ def test_a_transfer_is_taken_back(sides: Sides) -> None:
         assert result.result == "transferring"
     until(lambda: sides.there.depth("single")["unconfirmed"] == 1, "the record there")
     assert sides.transfer("single", "--cancel", "back") == {"transfer": "back", "returned": 1, "discarded": 1}
-    with sides.mover("single", "back") as mover:
-        assert mover.resume().transferred == 0
+    with sides.mover("single", "back") as mover, pytest.raises(TransferError, match="was cancelled"):
+        mover.resume()
+    assert sides.transfer("single", "--cancel", "back") == {"transfer": "back", "returned": 0, "discarded": 0}
     with sides.here.subscriber("single") as subscriber:
         delivery = next(iter(subscriber.messages(10)))
         assert delivery.value == b"back"
@@ -446,12 +447,52 @@ def test_top_shows_what_is_under_way_on_both_sides(sides: Sides) -> None:
         assert queue.purge()["removed"] == 3
 
 
+@pytest.mark.feature("Q17", "C57")
+def test_a_resumed_transfer_of_a_whole_queue_goes_to_its_end(sides: Sides) -> None:
+    """Killed in its first round, with more than a round holds still in the queue; what stays is told and goes later."""
+    count = 3_000
+    sides.here.write("single", *(b"%d" % number for number in range(count)))
+    until(lambda: sides.here.depth("single")["available"] == count, "all messages")
+    with sides.there.queue("single") as queue:
+        queue.pause()
+    sides.killed("put", "single", "--all", "--id", "whole")
+    assert sides.here.depth("single")["transferring"] == 2_000
+    sides.here.write("single", "published later")
+    with sides.here.subscriber("single") as subscriber:
+        delivery = next(iter(subscriber.messages(15)))  # the first message that was not held yet
+        outcome = sides.transfer("single", "--resume", "whole", code=3)
+        assert (outcome["transferred"], outcome["left"]) == (count - 1, {"leased": 1})
+        subscriber.settle("cancel", [delivery], wait=True)
+    outcome = sides.transfer("single", "--resume", "whole")
+    assert (outcome["transferred"], outcome["left"]) == (1, {})
+    assert sides.transfer("single", "--resume", "whole")["transferred"] == 0
+    with sides.here.queue("single") as queue:
+        assert queue.purge()["removed"] == 1
+    with sides.there.queue("single") as queue:
+        assert queue.purge()["removed"] == count
+        queue.resume()
+
+
+@pytest.mark.feature("C57")
+def test_an_id_that_never_was_is_an_error_and_nothing_is_to_be_resumed_where_nothing_had_begun(sides: Sides) -> None:
+    for what in ("--resume", "--cancel"):
+        error = sides.transfer("single", what, "t-typo", code=1)["error"]
+        assert "has begun no transfer t-typo" in error
+        assert "brought to its end" not in error
+    error = sides.transfer("nothing", "--all", code=1)["error"]
+    assert "nothing" in error
+    assert "brought to its end" not in error
+    error = sides.transfer("single", "--all", "--to-topic", "no-topic", code=1)["error"]
+    assert "has no topic no-topic" in error
+    assert "brought to its end" not in error
+
+
 @pytest.mark.feature("Q17")
 def test_what_is_leased_stays_and_mistakes_are_told(sides: Sides) -> None:
     written = sides.here.write("single", "held", "free")
     with sides.here.subscriber("single") as subscriber:
         delivery = next(iter(subscriber.messages(10)))
-        outcome = sides.transfer("single", "--all", code=1)
+        outcome = sides.transfer("single", "--all", code=3)
         assert (outcome["transferred"], outcome["left"]) == (1, {"leased": 1})
         delivery.acknowledge()
     with sides.mover("single", "late") as mover:

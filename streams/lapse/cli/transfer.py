@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
@@ -19,6 +19,9 @@ from lapse_client.queue import Queue
 if TYPE_CHECKING:
     from lapse.transfer.link import Link
     from lapse.transfer.mover import Mover, Outcome
+
+_SOMETHING_STAYED: Final = 3
+"""Exit code: 0 is for a transfer of everything, 1 for one that failed."""
 
 
 @click.command()
@@ -57,7 +60,7 @@ def transfer(
     """Hand messages over to a queue of another deployment, with their deadlines.
 
     Each message is delivered on one side only, whatever happens on the way. A transfer that was interrupted goes on
-    with --resume, or is taken back with --cancel.
+    with --resume, or is taken back with --cancel. Exit code: 0 all was handed over, 3 something stayed, 1 it failed.
     """
     from confluent_kafka import KafkaException
 
@@ -71,6 +74,7 @@ def transfer(
         raise click.UsageError(
             "name messages by --bookmark or --filter, or --all; or a transfer by --resume or --cancel"
         )
+    begun = False
     name = resume or cancel or ident or f"t-{uuid.uuid4().hex[:12]}"
     given = {"from": bootstrap_servers, "to": target, "to_queue": to_queue, "to_topic": to_topic}
     try:
@@ -88,11 +92,14 @@ def transfer(
             with Mover(
                 link.here(), queue, link.there(), to, link.to_topic, name, lambda count: bar.advance(task, count)
             ) as mover:
-                _work(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
+                try:
+                    _work(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
+                finally:
+                    begun = mover.begun
     except (ConfigError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     except (TransferError, LapseError, KafkaException) as error:
-        hint = "" if cancel or dry_run else f"\nWhat was begun can be brought to its end: --resume {name}"
+        hint = f"\nWhat was begun can be brought to its end: --resume {name}" if begun else ""
         raise click.ClickException(f"{error}{hint}") from error
 
 
@@ -116,7 +123,7 @@ def _work(mover: Mover, name: str, choice: Any, resume: str | None, cancel: str 
         for what, count in left.items():
             click.echo(f"{count:,} stayed: {what}.", err=True)
     if left:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(_SOMETHING_STAYED)
 
 
 def _print_outcome(name: str, outcome: Outcome, left: dict[str, int]) -> None:

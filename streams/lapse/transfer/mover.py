@@ -1,7 +1,7 @@
 """The process behind `lapse transfer`: hold here, put there, confirm here, accept there, round by round (Q17).
 
-It keeps nothing of its own. What is held and what has left is known by the shards here, so a transfer that was
-interrupted at any point is brought to its end by running it again with the same id.
+It keeps nothing of its own. What is held and what has left is known by the shards here, and what was asked for stands
+on a topic. So a transfer that was interrupted at any point is brought to its end by its id.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final
 
@@ -21,6 +21,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.hand_over import HandOver, joined
 from lapse.transfer.copier import Copier, TransferError
+from lapse.transfer.order import Order, Orders
 from lapse.transfer.side import Side
 from lapse_client.connection import Connection, log_bounds
 
@@ -73,6 +74,10 @@ class Mover:
         transfer: the transfer's id.
         told: called with the number of messages that have been handed over, after each round.
         timeout_s: how long to wait for answers, seconds.
+
+    Attributes:
+        begun: whether there is something that a resumption could bring to its end.
+        outcome: what became of it so far.
     """
 
     def __init__(
@@ -95,6 +100,8 @@ class Mover:
         self._copier: Copier | None = None
         self._stuck: set[str] = set()
         self._refused = False
+        self._orders = Orders(here, queue)
+        self.begun = False
         self.outcome = Outcome()
 
     def __enter__(self) -> Mover:
@@ -129,41 +136,36 @@ class Mover:
             KafkaException: one of the clusters does not answer.
         """
         self._load()
-        named = self._named(choice)
-        open_shards = {shard: texts for shard, texts in named.items() if texts}
-        unread_since: dict[int, float] = {}
-        while open_shards:
-            commands = {shard: self._hold(texts, choice.filter) for shard, texts in open_shards.items()}
-            answers = self._here.ask_each(commands)
-            moved = self._round(answers)
-            for shard, answer in answers.items():
-                if shard in moved:
-                    unread_since.pop(shard, None)
-                elif self._unread(answer) and not choice.filter:
-                    since = unread_since.setdefault(shard, time.monotonic())
-                    if time.monotonic() - since > _UNREAD_S:
-                        del open_shards[shard]
-                        self._note_left(answer, choice)
-                else:
-                    del open_shards[shard]
-                    self._note_left(answer, choice)
-            if not moved:
-                time.sleep(_PAUSE_S)
+        order = Order(self._named(choice), choice.filter, bool(choice.bookmarks))
+        self._orders.write(self._transfer, order)
+        self.begun = True
+        self._carry_out(order)
         return self._end(resumed=False)
 
     def resume(self) -> Outcome:
-        """Bring to its end what an earlier run has begun, and nothing more; may raise what `run` does."""
+        """Bring to its end all that an earlier run was asked for; may raise what `run` does.
+
+        Raises:
+            TransferError: no transfer of this id was begun, or it was cancelled.
+        """
+        order = self._begun()
+        if order is not None and order.cancelled:
+            raise TransferError(f"transfer {self._transfer} was cancelled; what it held is back in {self._here.queue}")
+        self.begun = True
         self._load()
         while self._round(self._here.ask(self._hold((), "", top_n=0))):
             pass
+        if order is not None:
+            self._carry_out(order)
         return self._end(resumed=True)
 
     def cancel(self) -> int:
         """Return what is held to the queue here, and throw away what was put there; how many came back.
 
         Raises:
-            TransferError: something has left already.
+            TransferError: something has left already, or no transfer of this id was begun.
         """
+        order = self._begun()
         left = [text for one in self._here.ask(self._hold((), "", top_n=0)).values() for text in one.handed_over]
         if left:
             raise TransferError(
@@ -172,9 +174,45 @@ class Mover:
             )
         answers = self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
         self._discard()
+        self._orders.write(self._transfer, replace(order or Order({}), cancelled=True))
         return sum(answer.counts.get("returned", 0) for answer in answers.values())
 
     # Parts
+
+    def _begun(self) -> Order | None:
+        """The order; None where only the shards know of the transfer.
+
+        Raises:
+            TransferError: nobody knows of it.
+        """
+        order = self._orders.read(self._transfer)
+        if order is None:
+            answers = self._here.ask(self._hold((), "", top_n=0)).values()
+            if not any(answer.messages or answer.handed_over for answer in answers):
+                raise TransferError(f"queue {self._here.queue} has begun no transfer {self._transfer}; check the id")
+        return order
+
+    def _carry_out(self, order: Order) -> None:
+        """Hold and hand over what is named, round by round, until nothing of it is left that can go."""
+        open_shards = {shard: texts for shard, texts in order.named.items() if texts}
+        unread_since: dict[int, float] = {}
+        while open_shards:
+            commands = {shard: self._hold(texts, order.filter) for shard, texts in open_shards.items()}
+            answers = self._here.ask_each(commands)
+            moved = self._round(answers)
+            for shard, answer in answers.items():
+                if shard in moved:
+                    unread_since.pop(shard, None)
+                elif self._unread(answer) and not order.filter:
+                    since = unread_since.setdefault(shard, time.monotonic())
+                    if time.monotonic() - since > _UNREAD_S:
+                        del open_shards[shard]
+                        self._note_left(answer, order)
+                else:
+                    del open_shards[shard]
+                    self._note_left(answer, order)
+            if not moved:
+                time.sleep(_PAUSE_S)
 
     def _hold(self, bookmarks: Sequence[str], text: str, top_n: int | None = None) -> Command:
         return Command(
@@ -308,10 +346,10 @@ class Mover:
     def _unread(self, answer: Answer) -> bool:
         return any(one.result == "unknown" for one in answer.settlements)
 
-    def _note_left(self, answer: Answer, choice: Choice) -> None:
+    def _note_left(self, answer: Answer, order: Order) -> None:
         """Count what stayed; of messages that are named one by one, also those that are not there."""
         for one in answer.settlements:
-            if one.result in ("leased", "transferring") or (choice.bookmarks and one.result == "unknown"):
+            if one.result in ("leased", "transferring") or (order.listed and one.result == "unknown"):
                 self.outcome.left[one.result] += len(BookmarkRange.parse(one.bookmarks))
 
     def _end(self, resumed: bool) -> Outcome:

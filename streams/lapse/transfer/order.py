@@ -1,0 +1,114 @@
+"""Orders: what a transfer was asked to hand over, so that `--resume` brings the whole of it to its end (C57).
+
+The shards know what is held and what has left, not what was still to be held. So the order stands on a compacted topic
+of the deployment that hands over, written before anything is held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import orjson
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+from lapse.protocol.bookmark import BookmarkRange
+from lapse_client import compacted_topic
+from lapse_client.connection import Connection
+from lapse_client.span import span
+
+TOPIC: Final = "lapse.transfers"
+_PATIENCE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a transfer is to hand over.
+
+    Attributes:
+        named: ranges of bookmarks, by shard.
+        filter: of these only the messages for which the expression is true; empty = all.
+        listed: whether the messages were named one by one, so that one that is not there is told.
+        cancelled: whether the transfer was taken back.
+        topics: id of each topic that is named; of another one of its name, other messages have these bookmarks (C42).
+    """
+
+    named: dict[int, tuple[str, ...]]
+    filter: str = ""
+    listed: bool = False
+    cancelled: bool = False
+    topics: dict[str, str] = field(default_factory=dict)
+
+
+class Orders:
+    """The orders of the transfers of one queue. A transfer that is begun again under its id replaces its order.
+
+    Args:
+        connection: the cluster that hands over.
+        queue: its queue.
+    """
+
+    def __init__(self, connection: Connection, queue: str) -> None:
+        self._connection = connection
+        self._queue = queue
+
+    def write(self, transfer: str, order: Order) -> None:
+        """Remember an order; it is safe when this returns.
+
+        Raises:
+            KafkaException: the broker refuses, or does not answer.
+        """
+        compacted_topic.make(self._connection, TOPIC)
+        order = replace(order, topics=self._topic_ids(order))
+        faults: list[KafkaError] = []
+        producer = self._connection.producer()
+        producer.produce(
+            TOPIC,
+            orjson.dumps(order, option=orjson.OPT_NON_STR_KEYS),
+            self._key(transfer),
+            on_delivery=lambda error, _: None if error is None else faults.append(error),
+        )
+        if producer.flush(_PATIENCE_S):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC}: no answer"))
+        if faults:
+            raise KafkaException(faults[0])
+
+    def read(self, transfer: str) -> Order | None:
+        """Return a transfer's order, without what it names of topics that exist no longer; None where there is none.
+
+        Raises:
+            LapseError: the topic cannot be read.
+            KafkaException: the brokers do not tell what topics there are.
+        """
+        topics, key, found = self._connection.partitions(), self._key(transfer), None
+        for message in span(self._connection, {TOPIC: topics[TOPIC]}) if TOPIC in topics else ():
+            if message.key() == key:
+                told = orjson.loads(message.value() or b"{}")
+                named = {int(shard): tuple(texts) for shard, texts in told.pop("named").items()}
+                found = Order(named, **told)
+        return None if found is None else self._still_there(found)
+
+    def _still_there(self, order: Order) -> Order:
+        now = self._topic_ids(order)
+        gone = {name for name, topic_id in order.topics.items() if now.get(name) != topic_id}
+        named = {
+            shard: tuple(text for text in texts if BookmarkRange.parse(text).topic not in gone)
+            for shard, texts in order.named.items()
+        }
+        return replace(order, named=named)
+
+    def _topic_ids(self, order: Order) -> dict[str, str]:
+        """The ids of the topics that an order names; those that do not exist are left out."""
+        names = {BookmarkRange.parse(text).topic for texts in order.named.values() for text in texts}
+        admin, ids = self._connection.admin(), {}
+        asked = admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_PATIENCE_S) if names else {}
+        for name, answer in asked.items():
+            try:
+                ids[name] = str(answer.result().topic_id)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+        return ids
+
+    def _key(self, transfer: str) -> bytes:
+        return f"{self._queue}/{transfer}".encode()
