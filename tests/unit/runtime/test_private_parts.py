@@ -1,0 +1,99 @@
+"""What lapse overrides or calls of aiokafka's and Faust's private parts is as it was when it was read.
+
+Both are pinned exactly. A new version of either fails here first, part by part: read what changed, see that
+`lapse.runtime` still does the right thing with it, and write the new fingerprint.
+
+python tests/unit/runtime/test_private_parts.py      prints the fingerprints of what is installed
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PINNED = {"aiokafka": "0.14.0", "faust-streaming": "0.15.3", "mode-streaming": "0.7.1"}
+
+PARTS = {
+    # part: (fingerprint, where it is used)
+    "aiokafka.consumer.fetcher:PartitionRecords": ("44398686f013", "kafka/transport.py, LeanRecords"),
+    "aiokafka.consumer.fetcher:Fetcher.fetched_records": ("c9d369de9e88", "kafka/transport.py, SwiftFetcher"),
+    "aiokafka.consumer.fetcher:Fetcher._get_actions_per_node": ("d1ddaa3c0e03", "kafka/transport.py, SwiftFetcher"),
+    "aiokafka.producer.sender:Sender._send_produce_req": ("f565254ecb38", "kafka/producer.py, _Sender"),
+    "aiokafka.producer.message_accumulator:MessageAccumulator": (
+        "705a6cdd6d08",
+        "kafka/producer.py, BatchProducer.give_up",
+    ),
+    "aiokafka.client:AIOKafkaClient.set_topics": ("769b2e2f78f4", "kafka/metadata.py, know"),
+    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer": (
+        "5fd89148e582",
+        "kafka/transport.py, ConsumerThread",
+    ),
+    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._commit": (
+        "f4f95a22defe",
+        "kafka/transport.py, ConsumerThread",
+    ),
+    "faust.transport.consumer:Consumer.getmany": ("1b41be7cf1f1", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.consumer:Consumer._wait_next_records": ("1f67795402ab", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.consumer:Consumer._get_active_partitions": ("dd5477b15d7d", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.consumer:Consumer._new_offset": ("041e8dc30f2e", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.consumer:Consumer.perform_seek": ("8c88bc25f247", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.conductor:Conductor._update_indices": ("9704afff9cfc", "topics/entity_cleanup.py"),
+    "faust.tables.manager:TableManager.on_rebalance": ("ca7681cc4ddc", "kafka/table.py, SelfRestoredTables"),
+    "faust.tables.manager:TableManager._update_channels": ("8f6ab69b65ed", "kafka/table.py, SelfRestoredTables"),
+    "faust.tables.recovery:Recovery.on_rebalance": ("23169b7f9f5b", "kafka/table.py, NoRecovery"),
+    "faust.tables.recovery:Recovery._restart_recovery": ("3aa9414b3185", "kafka/table.py, NoRecovery"),
+    "faust.tables.recovery:Recovery._build_highwaters": ("c9203d46cbd6", "kafka/table.py, NoRecovery"),
+    "faust.tables.recovery:Recovery._build_offsets": ("2597680d7fa5", "kafka/table.py, NoRecovery"),
+    "faust.tables.recovery:Recovery._seek_offsets": ("d0e537cddabd", "kafka/table.py, NoRecovery"),
+    "faust.app.base:App._on_partitions_assigned": ("6a8bb930f6ed", "application.py"),
+    "faust.app.base:App._on_partitions_revoked": ("0179134ab901", "application.py"),
+}
+
+
+def found(part: str) -> Any:
+    module, _, path = part.partition(":")
+    one: Any = importlib.import_module(module)
+    for name in path.split("."):
+        one = getattr(one, name)
+    return getattr(one, "fun", one)  # what mode's `Service.task` wraps
+
+
+def fingerprint(part: str) -> str:
+    """Of the source without its white space, so that it is the same with every Python."""
+    return hashlib.sha256(" ".join(inspect.getsource(inspect.unwrap(found(part))).split()).encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_what_is_patched_is_pinned_exactly(name: str) -> None:
+    worker = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["worker"]
+    assert name == "mode-streaming" or f"{name}=={PINNED[name]}" in worker, (
+        f"pin {name} exactly: its internals are used"
+    )
+    assert version(name) == PINNED[name], f"{name} {version(name)} is not the version whose private parts were read"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_private_part_is_what_it_was(part: str) -> None:
+    known, where = PARTS[part]
+    package = part.partition(".")[0]
+    try:
+        now = fingerprint(part)
+    except (AttributeError, ImportError) as gone:
+        pytest.fail(f"{part} is gone from this version of {package} ({gone}); runtime/{where} uses it", pytrace=False)
+    assert now == known, (
+        f"{part} changed in this version of {package}. Read it, check runtime/{where}, then write its new fingerprint "
+        f"({now}) into {Path(__file__).name}"
+    )
+
+
+if __name__ == "__main__":
+    for one in PARTS:
+        print(f"{one}  {fingerprint(one)}")
