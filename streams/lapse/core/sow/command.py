@@ -141,11 +141,14 @@ class Commands:
         self.end(subscription_id, now_ms, step, f"silent for {silence_ms} ms")
 
     def finished(self, query: Query, step: Step) -> None:
-        """Note that a query reached its end; a subscription's is not begun again."""
+        """Note that a query reached its end; a subscription's is not begun again.
+
+        As long as it withholds a record that has expired and is not yet removed, a crash begins it again: the next
+        epoch may not act on lifetimes, and the record stays (L9, S6).
+        """
         subscriber = self._state.subscribers.get(query.subscription)
-        if subscriber is not None and subscriber.query is query:
-            if not query.withholds_any:
-                subscriber.query = None
+        if subscriber is not None and subscriber.query is query and not query.withholds_any:
+            subscriber.query = None
             self._put(replace(subscriber.subscription, querying=False), step)
 
     # --- each command ----------------------------------------------------------------------------------------

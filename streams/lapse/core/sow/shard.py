@@ -252,8 +252,11 @@ class SowShard:
             limit -= 1
         if state.tombstones:
             self._forget_tombstones(now_ms, step)
-        for lost in [name for name, subscriber in state.subscribers.items() if subscriber.lost_at_ms <= now_ms]:
-            self._commands.lose(lost, now_ms, step)
+        for name, subscriber in list(state.subscribers.items()):
+            if subscriber.lost_at_ms <= now_ms:
+                self._commands.lose(name, now_ms, step)
+            elif subscriber.query is not None and subscriber.query.finished:
+                self._commands.finished(subscriber.query, step)
         return False
 
     def refuse(self, query: Query, now_ms: int, step: Step, why: str) -> None:

@@ -357,6 +357,29 @@ def test_a_query_that_a_crash_cut_short_begins_again_and_a_finished_one_does_not
     assert not desk.crash(13)
 
 
+@pytest.mark.feature("S6", "S9", "L9", "C45")
+def test_a_query_that_left_out_an_expired_record_begins_again_where_lifetimes_are_off_before_its_removal():
+    desk = Desk(shard_of())
+    desk.put("a", {}, 0, lapse_ttl_ms=5)
+    desk.put("b", {}, 1)
+    step = desk.ask("sow_and_subscribe", 1, id="q", subscription="s")
+    assert [message.key for message in desk.answer(step, 6) if message.kind is Kind.SOW] == [b"b"]
+    step = desk.crash(7, shard_of(enabled=False).settings)
+    shown = desk.answer(step, 8)
+    assert [message.key for message in shown if message.kind is Kind.SOW] == [b"a", b"b"], "it stays after all"
+    assert not desk.crash(9)
+
+
+@pytest.mark.feature("S6", "S7", "L9")
+def test_a_query_that_left_out_an_expired_record_is_done_once_that_is_removed():
+    desk = Desk(shard_of())
+    desk.put("a", {}, 0, lapse_ttl_ms=5)
+    step = desk.ask("sow_and_subscribe", 1, id="q", subscription="s")
+    desk.answer(step, 6)
+    assert desk.advance(7).messages == [], "it was never shown"
+    assert not desk.crash(8, shard_of(enabled=False).settings)
+
+
 @pytest.mark.feature("S6")
 def test_delta_subscribe_shows_changed_fields_of_what_it_has_seen():
     desk = Desk(shard_of())
