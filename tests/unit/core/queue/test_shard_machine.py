@@ -137,7 +137,7 @@ class ShardMachine(RuleBasedStateMachine):
         expires_in_ms=INSTANTS,
         enqueue_in_ms=INSTANTS,
         odd=st.sampled_from(
-            ["", "", "", "", "", "broken", "other queue", "this queue", "no timestamp", "ahead", *HANDED_OVER]
+            ["", "", "", "", "", "letter", "broken", "other queue", "this queue", "no timestamp", "ahead", *HANDED_OVER]
         ),
         ids=st.sampled_from(["", "", "a", "b", "ab"]),
         read=st.booleans(),
@@ -157,6 +157,8 @@ class ShardMachine(RuleBasedStateMachine):
             }
             if odd == "no timestamp":
                 said["timestamp"], said["message_id"] = -1, b""
+            elif odd == "letter":
+                said["letter"] = True
             elif odd == "ahead":
                 said["timestamp"] = now_ms + 60
             elif odd == "broken" and number % 2:
@@ -204,6 +206,20 @@ class ShardMachine(RuleBasedStateMachine):
         if deliver:
             self.world.deliver()
 
+    @rule(leases=st.integers(1, 3))
+    def hang(self, leases) -> None:
+        """Consumers stand still and settle nothing, while their clients' heartbeats go on (C49)."""
+        for _ in range(leases):
+            for name in list(self.world.oracle.subscribers):
+                self.world.heard(name)
+            self.world.advance(self.world.settings.lease_ms)
+            self.world.deliver()
+
+    @rule()
+    def idle(self) -> None:
+        """A temporary queue that nobody uses any more (Q18)."""
+        self.world.idle()
+
     @precondition(lambda self: self.world.oracle.next_due_ms() is not None)
     @rule(early_ms=st.sampled_from([0, 0, 1]))
     def wait_for_timer(self, early_ms) -> None:
@@ -229,16 +245,22 @@ class ShardMachine(RuleBasedStateMachine):
         self.world.settle(action, name, *claims, row_filter=row_filter)
 
     @rule(
-        action=ACTIONS, which=st.integers(0, 30), stale=st.booleans(), lease_ms=st.sampled_from([None, 1, 250, 10_000])
+        action=ACTIONS,
+        which=st.integers(0, 30),
+        stale=st.booleans(),
+        lease_ms=st.sampled_from([None, 1, 250, 10_000]),
+        row_filter=TEXTS,
     )
-    def settle_own(self, action, which, stale, lease_ms) -> None:
+    def settle_own(self, action, which, stale, lease_ms, row_filter="") -> None:
+        """Settle what one holds, perhaps under an entitlement that does not cover it (X4)."""
         held = self.world.oracle.in_state("leased", "sent")
         if held:
             message = held[which % len(held)]
             topic, partition, offset = message.bookmark
             epoch = None if which % 3 == 0 else self.world.epoch - which % 2
             claim = Claim(topic, partition, offset, offset, message.deliveries - stale, epoch)
-            self.world.settle(action, message.holder, claim, lease_ms=lease_ms if action == "renew" else None)
+            renewed_ms = lease_ms if action == "renew" else None
+            self.world.settle(action, message.holder, claim, lease_ms=renewed_ms, row_filter=row_filter)
 
     @rule(action=ACTIONS, which=st.integers(0, 30))
     def begin_to_settle(self, action, which) -> None:

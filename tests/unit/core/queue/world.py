@@ -8,7 +8,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -46,6 +46,8 @@ EVENTS = frozenset(
         "transferring transferred transfer_cancelled transfer_confirmed"
     ).split()
 )
+IDLE_MS = 1_000
+"""What `World.idle` takes for the idle time of a temporary queue."""
 
 
 @contextmanager
@@ -132,6 +134,7 @@ class World:
         self._know_sources()
         self.refusing = 0
         self._letters = 0
+        self.ended_idle = 0
         self.stalled: tuple[int, QueueShard, QueueJournal, Step | None] | None = None
         self.log.claim(1)
         self.log.append(1, self.journal.begin())
@@ -585,6 +588,44 @@ class World:
         assert shard.depth()["depth"] == shard.depth()["scheduled"] == shard.room() == 0
         assert not shard.deliver(self.now_ms, step)
 
+    def idle(self) -> None:
+        """What would become of the queue if it were a temporary one that nobody uses from now on (Q18, C50, C77).
+
+        A shard that is restored from the log is asked; the shard itself goes on.
+        """
+        self.commit()
+        settings = replace(self.settings, idle_ms=IDLE_MS, configured="temporary")
+        shard, oracle, step = (
+            QueueShard(settings, restore(self.log.latest().items()).state),
+            copy.deepcopy(self.oracle),
+            Step(),
+        )
+        shard.take_over(self.now_ms, step)
+        oracle.take_over(self.now_ms)
+        shard.advance(self.now_ms, step)
+        while min(shard.next_due_ms(), shard.activity.idle_at_ms()) <= self.now_ms:
+            shard.advance(self.now_ms, step)
+        oracle.advance(self.now_ms)
+        shard.use(self.now_ms, step)
+        waits = oracle.subscribers or oracle.scheduled() or oracle.in_state("delayed", "transferring")
+        idle_at_ms = NEVER if waits or any(oracle.transfers.values()) else self.now_ms + IDLE_MS
+        assert shard.activity.idle_at_ms() == idle_at_ms
+        due_ms = oracle.next_due_ms()
+        if idle_at_ms == NEVER or (due_ms is not None and due_ms <= idle_at_ms):
+            return  # what leaves meanwhile is use
+        shard.advance(idle_at_ms - 1, step)
+        assert shard.state.ending.retirement is None, "too early"
+        step = converse(shard, idle_at_ms, lambda step: shard.advance(idle_at_ms, step))
+        assert shard.agreement.retired
+        self.ended_idle += 1
+        while shard.next_due_ms() <= idle_at_ms:
+            shard.advance(idle_at_ms, step)
+        there = [message.bookmark for message in oracle.in_state("available")]
+        gone = [(bookmark, one.reasons) for one in step.removals for bookmark, *_ in rows(one.messages)]
+        assert Counter(bookmark for bookmark, _ in gone) == Counter(there)
+        assert all(Reason.AUTO_DELETED in reasons for _, reasons in gone)
+        assert not any(one.letter for one in step.removals), "only where the queue asks for it"
+
     def _repeat_barriers(self) -> None:
         """What the last durable step released may not have been sent: it is sent once more (C35)."""
         step = Step()
@@ -817,8 +858,8 @@ def _none(_: object) -> None:
     """What the oracle answers where there is nothing to say."""
 
 
-def published(offset: int, **said) -> Published:
-    """A record whose headers say what the keywords say."""
+def published(offset: int, letter: bool = False, **said) -> Published:
+    """A record whose headers say what the keywords say; of a letter they say what was (C54)."""
     record = Published(offset=offset, **said)
     record.value = json.dumps(record.body).encode()
     names = ((record.ttl_ms, "ttl"), (record.expires_at_ms, "expires-at"), (record.enqueue_at_ms, "enqueue-at"))
@@ -832,6 +873,11 @@ def published(offset: int, **said) -> Published:
         record.headers.append(("lapse-redrive-queue", record.redriven_for.encode()))
     if record.transferred:
         record.headers.append(("lapse-transfer", "/".join(record.transferred).encode()))
+    if letter:
+        record.headers += [("lapse-id", b"risk/orders:0:1/0"), ("__dlq.errors.topic", b"orders")]
+        if not record.redriven_for and not record.transferred:
+            record.ttl_ms = record.expires_at_ms = record.enqueue_at_ms = None
+            record.broken, record.message_id = False, b""
     return record
 
 

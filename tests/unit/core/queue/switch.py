@@ -1,0 +1,399 @@
+"""How each feature of the table of interactions is switched on in the world of a queue shard, and what uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.trait import TraitReader
+from unit.core.queue.oracle import FILTERS, Message, Published
+from unit.core.queue.test_shard_machine import BARRIER, GROUP, PRIORITY, ShardMachine
+from unit.core.queue.world import World
+
+Act = Callable[[ShardMachine, Random], object]
+
+NAMES = ("inky", "blinky", "clyde")
+TOPICS = ("orders", "direct")
+TEXTS = tuple(text for text in FILTERS if text)
+VERBS = ("acknowledge", "acknowledge", "cancel", "expire", "renew")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """What a feature needs in order to happen.
+
+    Attributes:
+        settings: of the queue.
+        traits: expressions that the queue asks for.
+        said: what records say, by argument of `ShardMachine.publish`: one of these is drawn.
+        bodies: fields of payloads, likewise.
+        acts: what uses the feature.
+        room: bytes of memory for segments.
+        shows: whether the feature is seen to be at work in a world; it has to be in each life.
+    """
+
+    settings: Mapping[str, object] = field(default_factory=dict)
+    traits: Mapping[str, object] = field(default_factory=dict)
+    said: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    bodies: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    acts: tuple[Act, ...] = ()
+    room: int | None = None
+    shows: Callable[[World], object] = lambda world: True
+
+
+def claim(machine: ShardMachine, random: Random) -> Claim:
+    """Some messages, by bookmark or range."""
+    first = random.randrange(12)
+    return Claim(random.choice(TOPICS), 0, first, first + random.choice((0, 1, 5)))
+
+
+def _own(action: str, **options: int) -> Act:
+    def act(machine: ShardMachine, random: Random) -> None:
+        held = machine.world.oracle.in_state("leased")
+        if held:
+            message = random.choice(held)
+            topic, partition, offset = message.bookmark
+            named = Claim(topic, partition, offset, offset, message.deliveries)
+            machine.world.settle(action, message.holder, named, **options)
+
+    return act
+
+
+def _deliver_and(action: str, **options: int) -> Act:
+    def act(machine: ShardMachine, random: Random) -> None:
+        machine.subscribe(random.choice(NAMES), 4, 100_000, "", False)
+        machine.world.deliver()
+        _own(action, **options)(machine, random)
+
+    return act
+
+
+def _forward(machine: ShardMachine, random: Random) -> None:
+    """What the forwarder does: it takes what can be delivered, and acknowledges it once it is written elsewhere."""
+    machine.world.subscribe("forwarder", 10)
+    machine.world.deliver()
+    for message in [m for m in machine.world.oracle.in_state("leased", "sent") if m.holder == "forwarder"]:
+        topic, partition, offset = message.bookmark
+        machine.world.settle(
+            "acknowledge", "forwarder", Claim(topic, partition, offset, offset, message.deliveries, machine.world.epoch)
+        )
+
+
+def _pause(machine: ShardMachine, random: Random) -> None:
+    machine.world.pause(on=True)
+    machine.world.deliver()
+    machine.world.advance(random.choice((0, 50, 100)))
+    if random.random() < 0.8:
+        machine.world.pause(on=False)
+        machine.world.deliver()
+
+
+def _hold_and_go_on(machine: ShardMachine, random: Random) -> None:
+    machine.world.hold("tom", claim(machine, random), most=random.choice((1, 3, 100)))
+    after = random.randrange(4)
+    if after == 1:
+        machine.world.hand_back("tom")
+    elif after == 2:
+        machine.confirm_own("tom", random.randrange(30), random.randint(1, 9))
+        machine.world.finish_transfer("tom")
+
+
+def _put(machine: ShardMachine, random: Random) -> None:
+    """Another deployment puts messages here, and confirms or takes back."""
+    for _ in range(2):
+        ttl_ms = random.choice((None, 100))
+        machine.world.publish("orders", transferred=("orders", "to"), ttl_ms=ttl_ms, body={"g": "x"})
+    machine.world.read("orders")
+    if random.random() < 0.6:
+        machine.world.accept("to", Claim("orders", 0, 0, len(machine.world.topics["orders", 0])))
+    else:
+        machine.world.discard("to")
+
+
+def _crash(machine: ShardMachine, random: Random) -> None:
+    if random.random() < 0.7:
+        machine.world.commit()
+    torn = [random.randrange(50)] if random.random() < 0.3 else []
+    machine.world.crash(None, torn, random.random() < 0.3, random.random() < 0.3)
+
+
+def _zombie(machine: ShardMachine, random: Random) -> None:
+    machine.world.zombie(random.choice((0, 100)), random.random() < 0.5)
+
+
+def _replace(machine: ShardMachine, random: Random) -> None:
+    machine.world.replace(random.choice(TOPICS), [random.random() < 0.5])
+
+
+def _cut(machine: ShardMachine, random: Random) -> None:
+    topic = random.choice(TOPICS)
+    records = machine.world.topics[topic, 0]
+    machine.world.log_begins(topic, random.choice(records).offset if records else 0)
+
+
+def _refuse(machine: ShardMachine, random: Random) -> None:
+    machine.world.refusing = random.choice((0, 2))
+    if machine.world.oracle.pending:
+        machine.world.letter_written(random.choice(list(machine.world.oracle.pending)))
+
+
+def _settle_hidden(machine: ShardMachine, random: Random) -> None:
+    named = claim(machine, random)
+    machine.world.settle(random.choice(VERBS), random.choice(NAMES), named, row_filter=random.choice(TEXTS))
+
+
+def _settle_own_hidden(machine: ShardMachine, random: Random) -> None:
+    machine.settle_own(random.choice(VERBS), random.randrange(30), False, None, random.choice(TEXTS))
+
+
+def _leave_alone(machine: ShardMachine, random: Random) -> None:
+    """Nobody uses the queue any more; what was under way comes to its end."""
+    for name in list(machine.world.oracle.subscribers):
+        machine.world.unsubscribe(name)
+    if random.random() < 0.5:
+        for transfer in ("tom", "to"):
+            machine.world.hand_back(transfer)
+            machine.world.discard(transfer)
+        machine.world.advance(400)
+    machine.world.idle()
+
+
+def _both_topics(machine: ShardMachine, random: Random) -> None:
+    for topic in TOPICS:
+        machine.world.publish(topic, body={"g": "x", "p": random.randrange(3)})
+    for topic in TOPICS:
+        machine.world.read(topic)
+
+
+def _any(*states: str) -> Callable[[World], object]:
+    return lambda world: world.oracle.in_state(*states)
+
+
+def _written(fact: Callable[[Published], object]) -> Callable[[World], object]:
+    return lambda world: any(fact(record) for records in world.topics.values() for record in records)
+
+
+def _message(fact: Callable[[Message], object]) -> Callable[[World], object]:
+    return lambda world: any(fact(message) for message in world.oracle.messages.values())
+
+
+SWITCHES: dict[str, Switch] = {
+    "lifetime": Switch(
+        settings={"expiration": Expiration(True, 150, ExpirationModel.OVERRIDE)},
+        said={"ttl_ms": (None, 0, 50, 100, 150), "expires_in_ms": (None, None, 50, 100)},
+        acts=(lambda machine, random: machine.world.advance(random.choice((49, 51, 100))),),
+        shows=_message(lambda message: message.deadline_ms is not None),
+    ),
+    "schedule": Switch(
+        said={"enqueue_in_ms": (None, 1, 50, 100, 300)},
+        acts=(
+            lambda machine, random: machine.world.advance(random.choice((50, 100, 300))),
+            lambda machine, random: machine.world.settle("expire", "stranger", claim(machine, random)),
+        ),
+        shows=lambda world: world.oracle.scheduled(),
+    ),
+    "delay": Switch(
+        settings={"max_cancels": 0},
+        acts=(
+            _deliver_and("cancel", delay_ms=50),
+            _own("cancel", delay_ms=120),
+            lambda machine, random: machine.world.advance(random.choice((50, 70, 120))),
+        ),
+        shows=_any("delayed"),
+    ),
+    "temporary": Switch(
+        acts=(
+            lambda machine, random: machine.world.idle(),
+            _leave_alone,
+        ),
+        shows=lambda world: world.ended_idle,
+    ),
+    "target_depth": Switch(
+        settings={"target_depth": 3},
+        acts=(lambda machine, random: machine.acknowledge_all(random.choice(TOPICS)),),
+        shows=lambda world: not world.oracle.room(),
+    ),
+    "barrier": Switch(
+        traits={"barrier": BARRIER},
+        bodies={"b": ("yes", "no", "no", "no")},
+        shows=_message(lambda message: message.barrier),
+    ),
+    "priority": Switch(
+        traits={"priority": PRIORITY},
+        bodies={"p": (None, 0, 1, 2, 2**64 - 1, "9")},
+        shows=_message(lambda message: message.rank is not None),
+    ),
+    "group": Switch(
+        traits={"group": GROUP},
+        bodies={"g": ("x", "x", "y", None)},
+        shows=_message(lambda message: message.group is not None),
+    ),
+    "total_order": Switch(
+        acts=(_both_topics,),
+        shows=lambda world: len({message.bookmark[0] for message in world.oracle.messages.values()}) == 2,
+    ),
+    "fairness": Switch(
+        settings={"fairness": Fairness.PROPORTIONAL},
+        acts=(
+            lambda machine, random: machine.subscribe(random.choice(NAMES), random.choice((1, 2, 4)), 100_000, "", 0),
+            lambda machine, random: machine.hang(1),
+        ),
+        shows=lambda world: len(world.oracle.subscribers) > 1,
+    ),
+    "filter": Switch(
+        bodies={"f": (0, 1, 2)},
+        acts=(
+            lambda machine, random: machine.subscribe(random.choice(NAMES), 2, 100_000, random.choice(TEXTS), False),
+            lambda machine, random: machine.settle_by_filter(
+                random.choice(VERBS), random.choice(NAMES), random.choice(TEXTS)
+            ),
+            lambda machine, random: machine.world.peek(random.choice(TEXTS)),
+        ),
+        shows=lambda world: any(one.filter for one in world.oracle.subscribers.values()),
+    ),
+    "at_most_once": Switch(
+        settings={"semantics": Semantics.AT_MOST_ONCE, "fairness": Fairness.ROUND_ROBIN},
+        shows=_any("sent", "gone"),
+    ),
+    "limits": Switch(
+        settings={"max_deliveries": 2, "max_cancels": 1},
+        acts=(_deliver_and("cancel"), lambda machine, random: machine.hang(1), _refuse),
+        shows=_message(lambda message: message.deliveries),
+    ),
+    "pause": Switch(acts=(_pause,), shows=lambda world: world.oracle.paused or world.now_ms > 1_000),
+    "purge": Switch(
+        bodies={"f": (0, 1)},
+        acts=(
+            lambda machine, random: machine.world.purge(random.random() < 0.3, random.choice(("", *TEXTS))),
+            _refuse,
+        ),
+    ),
+    "forward": Switch(acts=(_forward,), shows=lambda world: "forwarder" in world.oracle.subscribers),
+    "transfer": Switch(acts=(_hold_and_go_on, _put), shows=_written(lambda record: record.transferred)),
+    "redrive": Switch(
+        said={"odd": ("", "letter", "other queue", "this queue")},
+        shows=_written(lambda record: record.redriven_for),
+    ),
+    "deletion": Switch(acts=(lambda machine, random: machine.world.end(random.random() < 0.5),)),
+    "row_filter": Switch(
+        settings={"leasing": Leasing.STRICT},
+        bodies={"f": (0, 1, 2)},
+        acts=(_settle_hidden, _settle_own_hidden),
+    ),
+    "by_reference": Switch(
+        acts=(lambda machine, random: machine.subscribe(random.choice(NAMES), 4, 100_000, "", True),),
+        shows=lambda world: any(one.by_reference for one in world.oracle.subscribers.values()),
+    ),
+    "disk": Switch(
+        room=0,
+        acts=(lambda machine, random: machine.world.peek("", random.randrange(5), 5),),
+        shows=lambda world: world.room == 0,
+    ),
+    "take_over": Switch(acts=(_crash, _zombie), shows=lambda world: world.epoch > 1),
+    "recreated_topic": Switch(acts=(_replace, _cut), shows=lambda world: world.oracle.since or world.lost),
+    "wrong_clock": Switch(
+        said={"odd": ("", "ahead", "no timestamp")},
+        acts=(lambda machine, random: machine.set_clock_back(random.choice((1, 50, 150))),),
+    ),
+}
+"""By the feature's name in `tests/interactions.toml`; the features that have none are outside of the shard."""
+
+
+def queue(*switches: Switch) -> QueueSettings:
+    """Settings of a queue that has all of these features."""
+    chosen: dict[str, object] = {
+        "name": "orders",
+        "expiration": Expiration(True, None, ExpirationModel.OVERRIDE),
+        "fairness": Fairness.FAST,
+        "lease_ms": 100,
+        "max_lease_ms": 300,
+        "dead_letter_topic": "dlq.orders",
+    }
+    traits: dict[str, object] = {"priority": None, "barrier": None, "group": None}
+    for switch in switches:
+        chosen |= switch.settings
+        traits |= switch.traits
+    if chosen.get("semantics") is Semantics.AT_MOST_ONCE:
+        chosen["fairness"] = Fairness.ROUND_ROBIN
+    return QueueSettings(traits=TraitReader(**traits), **chosen)
+
+
+class Life:
+    """A queue shard beside its oracle, which lives with some features switched on.
+
+    Args:
+        switches: the features.
+        random: what draws; the same one makes the same life.
+    """
+
+    def __init__(self, switches: Sequence[Switch], random: Random) -> None:
+        self._switches, self._random = switches, random
+        self.machine = ShardMachine()
+        rooms = [switch.room for switch in switches if switch.room is not None]
+        self.machine.begin(
+            queue(*switches),
+            random.choice((3, 5)),
+            random.choice((2, 4)),
+            random.choice((1, 3)),
+            random.choice((1, 3)),
+            min(rooms, default=None),
+            False,
+        )
+        self.machine.subscribe("inky", 2, 100_000, "", False)
+        self.machine.subscribe("blinky", 4, 100_000, "", False)
+        self._shown = [False] * len(switches)
+
+    def end(self) -> None:
+        """Leave the constants of the core as they were."""
+        self.machine.teardown()
+
+    def step(self) -> None:
+        """Do something: one of the two features' doings, or what every queue sees."""
+        random, machine = self._random, self.machine
+        acts = [act for switch in self._switches for act in switch.acts]
+        if acts and random.random() < 0.45:
+            random.choice(acts)(machine, random)
+        else:
+            random.choice((self._publish, self._publish, self._deliver, self._settle, self._wait))()
+        machine.sometimes_durable()
+        self._shown = [
+            shown or bool(switch.shows(machine.world))
+            for shown, switch in zip(self._shown, self._switches, strict=True)
+        ]
+
+    @property
+    def unseen(self) -> list[int]:
+        """Which of the features were not seen at work."""
+        return [at for at, shown in enumerate(self._shown) if not shown]
+
+    def _publish(self) -> None:
+        random = self._random
+        said: dict[str, object] = {"ttl_ms": None, "expires_in_ms": None, "enqueue_in_ms": None, "odd": "", "ids": ""}
+        odds = [odd for switch in self._switches for odd in switch.said.get("odd", ())]
+        for switch in self._switches:
+            said |= {name: random.choice(values) for name, values in switch.said.items()}
+        said["odd"] = random.choice(odds) if odds else ""
+        bodies = [
+            {name: random.choice(values) for switch in self._switches for name, values in switch.bodies.items()}
+            for _ in range(3)
+        ]
+        self.machine.publish(random.choice(TOPICS), random.randint(1, 3), 0, read=True, bodies=bodies, **said)
+
+    def _deliver(self) -> None:
+        if self._random.random() < 0.3:
+            self.machine.subscribe(self._random.choice(NAMES), 3, 100_000, "", False)
+        self.machine.world.deliver()
+
+    def _settle(self) -> None:
+        if self._random.random() < 0.7:
+            self.machine.settle_own(self._random.choice(VERBS), self._random.randrange(30), False, None)
+        else:
+            named = claim(self.machine, self._random)
+            self.machine.world.settle(self._random.choice(VERBS), self._random.choice(NAMES), named)
+
+    def _wait(self) -> None:
+        self.machine.wait(self._random.choice((0, 1, 50, 100)), True, self._random.random() < 0.5)

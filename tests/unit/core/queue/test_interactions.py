@@ -1,0 +1,34 @@
+"""Every two features of the core live in one queue together, and the shard does what the contract's naive reading does.
+
+`LAPSE_SOAK=5000 pytest tests/unit/core/queue/test_interactions.py` lives through more lives of each pair.
+"""
+
+import os
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from unit.core.queue.switch import SWITCHES, Life
+
+STEPS = 60
+LIVES = max(1, int(os.environ.get("LAPSE_SOAK", "0")) // 250)
+CANNOT_MEET = [{"target_depth", "priority"}, {"target_depth", "barrier"}, {"delay", "at_most_once"}]
+PAIRS = [pair for pair in combinations(SWITCHES, 2) if set(pair) not in CANNOT_MEET]
+
+
+@pytest.mark.feature("C49", "C50", "C54", "C77", "C79", "C80")
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_two_features_live_together(pair: tuple[str, str]) -> None:
+    for number in range(LIVES):
+        life = Life([SWITCHES[name] for name in pair], Random(f"{pair} {number}"))
+        try:
+            for _ in range(STEPS):
+                life.step()
+            for _ in range(STEPS):  # the rest, if chance has left something out
+                if not life.unseen:
+                    break
+                life.step()
+            assert not life.unseen, [pair[at] for at in life.unseen]
+        finally:
+            life.end()
