@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from lapse_client import Connection as Client
 
 _CONTINUED = re.compile(r"\\\r?\n[ \t]*")
 _PROPERTY = re.compile(r"\s*(?P<name>[^\s=:#!][^\s=:]*)\s*[=:\s]\s*(?P<value>.*?)\s*\Z", re.ASCII)
@@ -18,6 +21,12 @@ _REFUSED = {
     "value.serializer": "",
     "bootstrap.servers": "",
 }
+
+_SAME = frozenset({"security.protocol", "sasl.mechanism", "client.id"})
+"""Options with the same name and meaning in Java's client and in librdkafka."""
+
+_SECURITY = re.compile(r"(?:security|sasl|ssl)\.")
+_LOGIN = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,20 @@ class Connection:
             **{f"kafka.{name.removeprefix('kafka.')}": value for name, value in self.client.items()},
         }
 
+    def of_lapse(self) -> Client:
+        """The same cluster for lapse's own client, whose library has other names for some options.
+
+        LAPSE_KAFKA_CONFIG, LAPSE_USER and LAPSE_SECRET count as they do for `lapse`; what is said here wins.
+
+        Raises:
+            ValueError: an option has no counterpart; set LAPSE_KAFKA_CONFIG then.
+            LapseError: a file that the environment names cannot be read.
+        """
+        given = Client.from_environment(self.bootstrap)
+        if os.environ.get("LAPSE_KAFKA_CONFIG"):
+            return given
+        return replace(given, options={**given.options, **_translated(self.client)})
+
     @classmethod
     def from_file(cls, bootstrap: str, properties: Path) -> Connection:
         """Take the client options from a Java properties file, such as Kafka's own tools read with `--command-config`.
@@ -91,3 +114,31 @@ class Connection:
             found[match["name"]] = match["value"]
         given = found.pop("bootstrap.servers", "")
         return cls(bootstrap or given, found)
+
+
+def _translated(java: Mapping[str, str]) -> dict[str, str]:
+    """Options of Java's client that say who we are and whom to trust, in librdkafka's words; others are left out.
+
+    Raises:
+        ValueError: one of them has no counterpart.
+    """
+    found: dict[str, str] = {}
+    for name, value in java.items():
+        name = name.removeprefix("kafka.")
+        if name in _SAME:
+            found[name] = value
+        elif name == "sasl.jaas.config" and len(login := _LOGIN.findall(value)) == 2:
+            found |= {f"sasl.{what}": re.sub(r"\\(.)", r"\1", quoted) or plain for what, quoted, plain in login}
+        elif name == "ssl.truststore.location" and _is_pem(java, "truststore"):
+            found["ssl.ca.location"] = value
+        elif name == "ssl.keystore.location" and _is_pem(java, "keystore"):
+            found |= {"ssl.certificate.location": value, "ssl.key.location": value}
+        elif name == "ssl.key.password":
+            found[name] = value
+        elif _SECURITY.match(name) and name not in ("ssl.truststore.type", "ssl.keystore.type"):
+            raise ValueError(f"option {name} has no counterpart in lapse's client; set LAPSE_KAFKA_CONFIG")
+    return found
+
+
+def _is_pem(java: Mapping[str, str], store: str) -> bool:
+    return java.get(f"ssl.{store}.type", "").upper() == "PEM"

@@ -39,6 +39,7 @@ def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--since", type=INSTANT, help="Only messages that arrived at this instant or later.")
 @click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
 @click.option("--expected-depth", type=int, help="Messages in all states as the queue says, to be compared.")
+@click.option("--ask/--no-ask", default=True, show_default=True, help="Ask the queue itself what it holds.")
 @click.option("--strict", is_flag=True, help="Records that cannot be read spoil the balance.")
 @click.option("--limit", default=ledger_job.SHOWN, show_default=True, help="How many differences are listed.")
 @click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
@@ -55,6 +56,7 @@ def ledger(
     since: int | None,
     until: int | None,
     expected_depth: int | None,
+    ask: bool,
     strict: bool,
     limit: int,
     output: str | None,
@@ -72,6 +74,7 @@ def ledger(
             since_ms=since,
             until_ms=until,
             expected_depth=expected_depth,
+            ask=ask,
             strict=strict,
             shown=limit,
             output=output,

@@ -1,7 +1,8 @@
 """The ledger of a queue: published = acknowledged + dead-lettered by each reason + … + still queued, exactly.
 
-It is reckoned from the topics alone, so it also holds the queue's own state to account. On a queue at work give
-`until_ms` some seconds in the past, since an event may be on its way while its letter is read.
+It is reckoned from the topics. A message that is gone without a trace looks there as if it were queued, so the queue is
+asked for its own list, where a worker answers. On a queue at work give `until_ms` some seconds in the past, since an
+event may be on its way while its letter is read.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -18,7 +20,8 @@ from pyspark.sql import functions as F
 from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse_spark import account, block, quarantine, read, verdict
+from lapse_client.error import LapseError
+from lapse_spark import account, block, inventory, quarantine, read, verdict
 from lapse_spark.connection import Connection
 from lapse_spark.entry import start
 from lapse_spark.read import Span
@@ -38,7 +41,10 @@ class Ledger:
         dead_lettered: of those dead-lettered, how many for which reasons; the sum is `fates["dead_lettered"]`.
         expired: of those that left without a letter, how many for which reasons.
         still_queued: published and without a fate: in one of the states of a peek, or not yet active.
-        expected_depth: how many the queue itself says it has; None where nobody asked.
+        expected_depth: how many the queue was expected to have; None where nobody said.
+        listed: how many the queue itself has listed; None where it was not asked, or did not answer.
+        not_listed: why it has not.
+        lost: published messages without a fate that the queue, asked, does not have; named in `differences`.
         contradictory: published messages about which the topics disagree; listed in `differences`.
         difference_counts: how many messages differ in which way.
         differences: the first of them, bookmark (or range), difference, fates, reasons.
@@ -56,6 +62,9 @@ class Ledger:
     expired: dict[str, int]
     still_queued: int
     expected_depth: int | None = None
+    listed: int | None = None
+    not_listed: str = ""
+    lost: int = 0
     contradictory: int = 0
     difference_counts: dict[str, int] = field(default_factory=dict)
     differences: list[dict[str, str]] = field(default_factory=list)
@@ -68,7 +77,7 @@ class Ledger:
     @property
     def balanced(self) -> bool:
         """Whether every published message has exactly one fate that all topics agree on, or is still queued."""
-        adds_up = self.published == sum(self.fates.values()) + self.still_queued + self.contradictory
+        adds_up = self.published == sum(self.fates.values()) + self.still_queued + self.contradictory + self.lost
         agreed = not self.difference_counts and not self.contradictory
         depth_agrees = self.expected_depth is None or self.expected_depth == self.still_queued
         return adds_up and agreed and depth_agrees and not (self.strict and self.quarantined)
@@ -99,11 +108,20 @@ def reckon(
     letters: DataFrame,
     *,
     shown: int = SHOWN,
+    asked: inventory.Asked | None = None,
 ) -> tuple[Ledger, DataFrame]:
     """Reckon the ledger from `account.gather`, `account.told` and `account.lettered`.
 
     The inputs are read more than once: persist them. Only counts, and as many differences as are shown, come to the
     driver.
+
+    Args:
+        queue: its name.
+        blocks: from `account.gather`.
+        fates: from `account.told`.
+        letters: from `account.lettered`.
+        shown: how many differences are listed.
+        asked: the queue, if it answers: what it does not hold is named.
 
     Returns:
         The ledger, and all differences: topic, partition, first, last, difference, fates, reasons.
@@ -140,13 +158,22 @@ def reckon(
         name = verdict.Difference.NOT_PUBLISHED.value
         differ[name] = differ.get(name, 0) + after
     all_differences = _differences(each, outside)
+    lost = 0
+    if asked is not None:
+        gone = asked.lost(each, logs)
+        lost = int((gone.agg(F.sum(F.bit_count("mask"))).head() or [0])[0] or 0)
+        if lost:
+            differ[verdict.Difference.LOST.value] = lost
+            all_differences = all_differences.unionByName(_absent(gone))
     ledger = Ledger(
         queue=queue,
         published=published,
         fates={kind.value: state.get(kind.value, 0) for kind in account.FATES},
         dead_lettered=dict(sorted(by_reasons[EventKind.DEAD_LETTERED].items())),
         expired=dict(sorted(by_reasons[EventKind.EXPIRED].items())),
-        still_queued=state.get(verdict.STILL_QUEUED, 0),
+        still_queued=state.get(verdict.STILL_QUEUED, 0) - lost,
+        listed=None if asked is None else asked.first.messages,
+        lost=lost,
         contradictory=state.get(verdict.CONTRADICTORY, 0),
         difference_counts=dict(sorted(differ.items())),
         differences=_listed(all_differences, shown) if differ else [],
@@ -172,6 +199,7 @@ def run(
     shown: int = SHOWN,
     output: str | None = None,
     written_with: Sequence[str] = (),
+    ask: bool = True,
 ) -> Ledger:
     """Read the topics and reckon the ledger.
 
@@ -189,15 +217,19 @@ def run(
         shown: how many differences are listed.
         output: directory for Parquet of all differences and of what is in quarantine.
         written_with: further schemas of events, as in `event.parse`.
+        ask: whether the queue is asked for its own list, so that what it lost is named.
     """
     starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
     span = Span(fail_on_data_loss=False)
+    # The queue first: what it had left by then has its event.
+    holds, not_listed = _listed_by(connection, queue) if ask else (None, "it was not to be asked")
     # Events first and messages last, each counted before the next is read: whatever an event names has been published.
     events = read.events(spark, connection, [queue], span=span, written_with=written_with)
     with read.existing([topics.events(queue)]):
         told = events.select(*_TOLD).persist()
     bad, named = _seen(told)
-    fates = account.since(account.told(told.where(F.col("fault").isNull()), queue, until_ms), starts, last="last")
+    readable = told.where(F.col("fault").isNull())
+    fates = account.since(account.told(readable, queue, until_ms), starts, last="last")
     pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
     letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
     lettered = letters.select(*_LETTERED).persist()
@@ -209,12 +241,17 @@ def run(
         messages = account.since(account.published(raw, queue), starts, last="offset")
         blocks = account.gather(messages, since_ms, until_ms).persist()
     try:
-        ledger, differences = reckon(queue, blocks, fates, copies, shown=shown)
+        asked = None
+        if holds is not None:
+            again = partial(inventory.ask, connection.of_lapse(), queue)
+            asked = inventory.Asked(spark=spark, again=again, first=holds, fates=account.told(readable, queue))
+        ledger, differences = reckon(queue, blocks, fates, copies, shown=shown, asked=asked)
         if output is not None:
             differences.write.mode("overwrite").parquet(f"{output}/differences")
             aside = quarantine.split(events)[1].unionByName(quarantine.split(letters)[1])
             aside.write.mode("overwrite").parquet(f"{output}/quarantine")
-        return replace(ledger, quarantined=bad, expected_depth=expected_depth, strict=strict)
+        ledger = replace(ledger, not_listed=not_listed, expected_depth=expected_depth)
+        return replace(ledger, quarantined=bad, strict=strict)
     finally:
         for cached in (blocks, lettered, told):
             cached.unpersist()
@@ -228,6 +265,22 @@ def _seen(events: DataFrame) -> tuple[int, list[str]]:
     """How many cannot be read, and which dead-letter topics the others name."""
     rows = events.groupBy("dead_letter_topic").agg(F.count("fault").alias("faults")).collect()
     return sum(row["faults"] for row in rows), [row[0] for row in rows if row[0]]
+
+
+def _listed_by(connection: Connection, queue: str) -> tuple[inventory.Inventory | None, str]:
+    """What the queue says it holds, or why it does not."""
+    try:
+        return inventory.ask(connection.of_lapse(), queue), ""
+    except (LapseError, inventory.NotListed, ValueError) as error:
+        return None, str(error)
+
+
+def _absent(gone: DataFrame) -> DataFrame:
+    """Lost messages as differences, one by one."""
+    offset = F.explode(block.offsets(F.col("block"), F.col("mask")))
+    each = gone.select("topic", "partition", offset.alias("first"))
+    words = {"difference": verdict.Difference.LOST.value, "fates": "", "reasons": ""}
+    return each.withColumns({"last": F.col("first"), **{name: F.lit(text) for name, text in words.items()}})
 
 
 def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:

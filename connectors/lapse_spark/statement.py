@@ -22,9 +22,13 @@ def show(ledger: Ledger, console: Console) -> None:
             table.add_row(f"    {reason}", f"({part:,})", style="dim")
     if ledger.contradictory:
         table.add_row("− contradictory", f"{ledger.contradictory:,}", style="red")
+    if ledger.lost:
+        table.add_row("− lost", f"{ledger.lost:,}", style="red")
     table.add_row("= still queued", f"{ledger.still_queued:,}", style="bold")
     if ledger.expected_depth is not None:
-        table.add_row("the queue says", f"{ledger.expected_depth:,}")
+        table.add_row("expected", f"{ledger.expected_depth:,}")
+    if ledger.listed is not None:
+        table.add_row("the queue lists", f"{ledger.listed:,}")
     console.print(table)
     for name, number in _notes(ledger).items():
         console.print(f"{name}: {number:,}", highlight=False)
@@ -35,18 +39,24 @@ def show(ledger: Ledger, console: Console) -> None:
         for row in ledger.differences:
             listed.add_row(*(row[column] for column in _COLUMNS))
         console.print(listed)
-    verdict = "balanced" if ledger.balanced else "NOT balanced"
-    console.print(verdict, style="green" if ledger.balanced else "bold red")
+    console.print(_verdict(ledger), style="green" if ledger.balanced else "bold red", highlight=False)
+    if ledger.not_listed:
+        console.print(f"{_UNASKED} ({ledger.not_listed})", highlight=False, markup=False)
 
 
 def add(page: Report, ledger: Ledger) -> None:
     """Add a ledger to a page, as a section of its own."""
-    page.section(f"Ledger of {ledger.queue}", "Every published message has exactly one fate, or is still queued.")
+    promise = "Every published message has exactly one fate, or is still queued."
+    page.section(f"Ledger of {ledger.queue}", f"{promise} {_UNASKED}." if ledger.not_listed else promise)
     page.figure("published", ledger.published)
     page.figure("still queued", ledger.still_queued)
-    verdict = "balanced" if ledger.balanced else "NOT balanced"
-    page.figure("ledger", verdict, state="good" if ledger.balanced else "bad")
-    terms = {**ledger.fates, "contradictory": ledger.contradictory, "still queued": ledger.still_queued}
+    page.figure("ledger", _verdict(ledger), state="good" if ledger.balanced else "bad")
+    terms = {
+        **ledger.fates,
+        "contradictory": ledger.contradictory,
+        "lost": ledger.lost,
+        "still queued": ledger.still_queued,
+    }
     there = {name: number for name, number in terms.items() if number}
     title = f"What became of the messages of {ledger.queue}"
     page.bars(list(there), {"messages": list(there.values())}, title=title, unit="messages")
@@ -62,6 +72,15 @@ def add(page: Report, ledger: Ledger) -> None:
     if ledger.differences:
         listed = [tuple(row[name] for name in _COLUMNS) for row in ledger.differences]
         page.table(_COLUMNS, listed, title=f"Differences of {ledger.queue}: {_counted(ledger)}")
+
+
+_UNASKED = "The queue itself was not asked: what is gone without an event counts as still queued"
+
+
+def _verdict(ledger: Ledger) -> str:
+    if not ledger.balanced:
+        return "NOT balanced"
+    return "balanced, by the topics alone" if ledger.not_listed else "balanced"
 
 
 _COLUMNS = ("bookmark", "difference", "fates", "reasons")

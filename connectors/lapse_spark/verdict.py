@@ -32,6 +32,7 @@ class Difference(StrEnum):
     SEVERAL_FATES = "several_fates"  # acknowledged and dead-lettered, for instance
     LETTER_MISSING = "letter_missing"  # the event says dead_lettered, no letter names it
     EVENT_MISSING = "event_missing"  # a letter names it, no event says dead_lettered
+    LOST = "lost"  # published and without a fate, and the queue itself does not have it
     REASONS_DIFFER = "reasons_differ"  # two letters, or event and letter, give different reasons
 
 

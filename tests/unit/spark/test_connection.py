@@ -52,3 +52,26 @@ def test_a_span_in_the_words_of_the_source():
     assert Span(start_ms=5, end_ms=9).source_options()["endingTimestamp"] == "9"
     with pytest.raises(ValueError, match="a stream has no end"):
         Span(streaming=True, end_ms=9).source_options()
+
+
+def test_the_client_of_lapse_reaches_the_same_cluster(monkeypatch):
+    monkeypatch.delenv("LAPSE_KAFKA_CONFIG", raising=False)
+    java = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": r'org.apache.ScramLoginModule required username="u" password="s3\"cret=x";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/etc/ca.pem",
+        "fetch.max.bytes": "1000",
+    }
+    client = Connection("broker:9093", java).of_lapse()
+    assert client.bootstrap_servers == "broker:9093"
+    assert dict(client.options) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "u",
+        "sasl.password": 's3"cret=x',
+        "ssl.ca.location": "/etc/ca.pem",
+    }
+    with pytest.raises(ValueError, match="ssl.truststore.location has no counterpart"):
+        Connection("b:1", {"ssl.truststore.location": "/etc/trust.jks"}).of_lapse()

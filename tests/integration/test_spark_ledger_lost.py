@@ -1,0 +1,73 @@
+"""The ledger and a queue at work: what is gone without a trace is named, for the queue does not have it."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from lapse.protocol import topic
+from lapse_spark.cli import spark as commands
+from support.deployment import Deployment
+from support.log import until
+
+QUEUES = {"work": {"expiration": "enabled"}}
+
+pytestmark = [pytest.mark.spark, pytest.mark.feature("D3", "D4")]
+
+
+def acknowledge(served: Deployment, count: int) -> list[str]:
+    """Have so many messages handled; returns their bookmarks once their events are there."""
+    before = len(told(served))
+    with served.subscriber("work", 5) as subscriber:
+        done = []
+        while len(done) < count:
+            delivery = subscriber.receive(10)
+            assert delivery is not None
+            subscriber.settle("acknowledge", [delivery], wait=True)
+            done.append(str(delivery.bookmark))
+    until(lambda: len(told(served)) - before == count, "the events of what was acknowledged")
+    return done
+
+
+def told(served: Deployment) -> list[str]:
+    """Bookmarks of the messages that events say are acknowledged."""
+    events = [event for event in served.events("work") if event.event == "acknowledged"]
+    return [str(mark) for event in events for messages in event.messages for mark in messages]
+
+
+def test_twelve_acknowledgments_whose_events_are_gone_are_named(spark, kafka, served):
+    name = served.name("work")
+    served.write("work", *(f"m{number}" for number in range(40)))
+    served.write("work", "later", headers=[("lapse-enqueue-at-ms", b"4102444800000")])
+    lost = acknowledge(served, 12)
+    events = topic.events(name)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for gone in admin.delete_records([TopicPartition(events, 0, -1)]).values():  # as if they had never been written
+        gone.result(30)
+    acknowledge(served, 8)
+
+    def ledger(*options):
+        words = ["ledger", "--queue", name, "--topics", name, "--bootstrap", kafka, "--limit", "50", *options]
+        answer = CliRunner().invoke(commands, words)
+        return answer.exit_code, answer
+
+    code, answer = ledger("--json")
+    found = json.loads(answer.stdout)
+    assert (found["published"], found["fates"]["acknowledged"], found["still_queued"]) == (41, 8, 21)
+    assert (found["listed"], found["lost"], found["difference_counts"]) == (21, 12, {"lost": 12})
+    assert [(row["bookmark"], row["difference"]) for row in found["differences"]] == [(mark, "lost") for mark in lost]
+    assert (code, found["balanced"]) == (1, False)
+
+    # By the topics alone they look as if they were queued, and the ledger says what that is worth.
+    code, answer = ledger("--no-ask")
+    assert code == 0
+    assert "balanced, by the topics alone" in answer.output
+    assert "The queue itself was not asked" in answer.output
+    for worker in served.workers:
+        worker.stop()
+    code, answer = ledger("--json")
+    found = json.loads(answer.stdout)
+    assert (code, found["listed"], found["lost"], found["still_queued"]) == (0, None, 0, 33)
+    assert "did not answer" in found["not_listed"] or "no answer" in found["not_listed"]
