@@ -1,7 +1,10 @@
 """Packed records, read back by the client library's own reader."""
 
+from collections.abc import Iterable
+
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, PackedBatch, Row
 
 
@@ -25,3 +28,14 @@ def rows_of(records: list[bytes]) -> list[Row]:
     batch = PackedBatch()
     assert batch.add_packed(records, 0, len(records), MAX_BATCH_BYTES) == len(records)
     return read(batch)
+
+
+def outputs_of(some: Iterable[Output | Packed]) -> list[Output]:
+    """What is written, one by one: packed records as others."""
+    outputs: list[Output] = []
+    for one in some:
+        if isinstance(one, Packed):
+            outputs += [Output(one.topic, one.partition, *row) for row in rows_of(one.records)]
+        else:
+            outputs.append(one)
+    return outputs

@@ -34,6 +34,7 @@ from lapse.runtime.shard.machine import Effects
 from lapse.runtime.sow.entity import JSON, avro
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
+from support.packed import outputs_of
 
 ARRIVAL_MS = 1_700_000_000_000
 """When all of it arrives."""
@@ -368,7 +369,7 @@ def finish(machine: QueueMachine | SowMachine) -> Effects:
     letters: list[Output] = []
 
     async def take(written: Sequence[Output]) -> dict[int, Refusal]:
-        letters.extend(written)
+        letters.extend(outputs_of(written))
         return {}
 
     effects = asyncio.run(machine.finish(take))

@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from lapse.core.lifetime import Expiration
 from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
-from lapse.protocol import event
+from lapse.protocol import answer, event
 from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.letter_writer import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import effort
+from support.packed import outputs_of
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Letters:
         self.taken: list[Output] = []
 
     async def __call__(self, letters) -> dict[int, Refusal]:
+        letters = outputs_of(letters)
         refused = {
             at: Refusal("too large") for at, one in enumerate(letters) if len(one.value or b"") > self.most_bytes
         }
@@ -142,7 +145,7 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     assert [shown.stands for shown in one.shard.peek(0, 10)] == ["dying", "dying"]
     assert list(restore(journal.items()).state.pending) == [(0, 1), (0, 3)]
 
-    letter = asyncio.run(one._pending_letter((0, 1)))
+    (letter,) = outputs_of([asyncio.run(one._pending_letter((0, 1)))])
     assert letter.value == values[1]
     headers = dict(letter.headers)
     assert (headers["lapse-reasons"], headers["lapse-expired-at-ms"]) == (b"forced_expire", b"1001")
@@ -184,3 +187,60 @@ def test_the_next_portion_is_chosen_by_how_long_the_last_one_took() -> None:
     assert portion.size == 10
     portion.took(10.0)
     assert portion.size == 1
+
+
+def crowded(count: int, **headers) -> QueueMachine:
+    settings = QueueSettings(
+        name="orders",
+        leasing=Leasing.STRICT,
+        lease_ms=100,
+        dead_letter_topic="dlq.orders",
+        expiration=Expiration(enabled=True),
+    )
+    one = QueueMachine(settings, restore([]), 1, Payloads(), QueueOutput("orders", 0, 1, "dlq.orders", 1), "orders")
+    one.take_over(1_000)
+    stated = [(name, b"%d" % value) for name, value in headers.items()]
+    one.arrive("orders", 0, [Record(offset, headers=stated) for offset in range(count)])
+    return one
+
+
+@pytest.mark.feature("C60", "D3")
+def test_a_crowd_leaves_in_parts_whatever_commands_come_and_each_message_once() -> None:
+    one, letters = crowded(20_000, **{"lapse-ttl-ms": 1_000}), Letters()
+    for record in range(20_000, 20_010):
+        one.arrive("orders", 0, [Record(record)])
+    steps = []
+    while one.shard.next_due_ms() <= 2_000:
+        before = len(letters.taken)
+        for _ in range(5):
+            command(one, 2_000, "subscribe", max_backlog=1)
+            command(one, 2_000, "heartbeat")
+        one.advance(2_000)
+        one.deliver(2_000)
+        effects = finish(one, letters)
+        if not steps:  # what is not due goes out in the first of them, whatever else is still to leave
+            (sent,) = [some for some in effects.after if isinstance(some, Packed)]
+            assert len(sent.records) == 1
+        one.took(10.0)
+        steps.append(len(letters.taken) - before)
+        assert steps[-1] <= 1_024
+    assert sum(steps) == 20_000
+    assert min(steps[1:-1]) == max(steps[1:-1]) == 512, "steps that take too long make the parts smaller"
+    offsets = [dict(letter.headers)["__dlq.errors.offset"] for letter in letters.taken]
+    assert len(set(offsets)) == 20_000
+    assert one.shard.depth()["depth"] == 10
+
+
+@pytest.mark.feature("C60", "C13", "C2")
+def test_a_lease_that_is_over_is_over_although_a_crowd_of_others_ends_first() -> None:
+    one = crowded(3_000)
+    command(one, 1_000, "subscribe", max_backlog=3_000)
+    one.deliver(1_000)
+    finish(one)
+    assert one.shard.depth()["leased"] == 3_000
+    bookmarks = [f"orders:0:{offset}" for offset in (2_999, 0)]
+    command(one, 1_101, "acknowledge", bookmarks=bookmarks, answer="all")
+    effects = finish(one)
+    (said,) = [answer.decode(some.value) for some in effects.after if isinstance(some, Output)]
+    assert {some.result for some in said.settlements} == {"not_leased"}
+    assert one.shard.depth()["leased"] == 3_000 - 1_024 - 1, "the others are still to come"

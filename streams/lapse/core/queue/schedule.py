@@ -54,10 +54,15 @@ class Schedule:
         )
         self._plan(min(at_ms, deadline_ms), source, offset)
 
-    def materialise(self, now_ms: int, step: Step) -> None:
-        """Give those that are due their places, by instant, then bookmark (C11); remove those that expired."""
+    def materialise(self, now_ms: int, step: Step, most: int = 1 << 62) -> int:
+        """Give those that are due their places, by instant, then bookmark (C11); remove those that expired.
+
+        At most so many; returns how many were looked at.
+        """
         settings = self._decisions.settings
-        while self._heap and self._heap[0][0] <= now_ms:
+        looked = 0
+        while looked < most and self._heap and self._heap[0][0] <= now_ms:
+            looked += 1
             due_ms, _, _, offset, source = heapq.heappop(self._heap)
             scheduled = self._state.scheduled.get(source, offset)
             if scheduled is None:
@@ -69,6 +74,7 @@ class Schedule:
                 self._plan(later_ms, source, offset)
             else:
                 self.enter(source, offset, step)
+        return looked
 
     def enter(self, source: int, offset: int, step: Step) -> None:
         """Give one its place."""

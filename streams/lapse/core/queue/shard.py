@@ -16,7 +16,7 @@ from lapse.core.queue import settlement
 from lapse.core.queue.activity import Activity
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, places_of
-from lapse.core.queue.dispatch import Dispatch
+from lapse.core.queue.dispatch import STEP_MESSAGES, Dispatch
 from lapse.core.queue.entrance import Entrance
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE, Inquiry
 from lapse.core.queue.matching import Matching
@@ -24,7 +24,7 @@ from lapse.core.queue.pending_letters import PendingLetters
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.retiring import RetirableQueueShard
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import LIVE, UNLEASED, State
+from lapse.core.queue.segment import LIVE, SIZE, UNLEASED, State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Outcome
 from lapse.core.queue.settling import Settling
@@ -449,24 +449,46 @@ class QueueShard:
 
     # What time brings
 
-    def advance(self, now_ms: int, step: Step) -> None:
-        """Do what is due at `now_ms`, in the order of C2; much of it at once is left for the next call."""
+    def advance(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
+        """Do what is due at `now_ms`, in the order of C2; much of it at once is left for the next call (C60).
+
+        Args:
+            now_ms: the instant.
+            step: gets what is decided.
+            most: about so many messages expire, return or materialise.
+
+        Returns:
+            How many did.
+        """
         self.state.segments.make_room()
         if self.agreement.retired:
             self.agreement.advance(now_ms, step)
-            return
+            return 0
         removed = len(step.removals)
-        self._timers.expire(now_ms, step)
+        done = self._timers.expire(now_ms, step, most)
         changed = len(step.changes)
-        self._timers.end_leases(now_ms, step)
+        done += self._timers.end_leases(now_ms, step, max(most - done, most // 2))
         came = len(step.changes) > changed
-        for lost in [one for one in self.state.subscriptions.values() if one.lost_at_ms <= now_ms]:
-            self.unsubscribe(lost.id, now_ms, step, f"not heard of for {now_ms - lost.last_seen_ms} ms")
+        self.end_lost(now_ms, step)
         changed = len(step.changes)
-        self._schedule.materialise(now_ms, step)
+        done += self._schedule.materialise(now_ms, step, max(most - done, most // 2))
         if came or len(step.changes) > changed or len(step.removals) > removed:
             self.use(now_ms, step)  # before anybody looks whether the queue is idle (C50)
         self.agreement.advance(now_ms, step)
+        return done
+
+    def end_lost(self, now_ms: int, step: Step) -> None:
+        """End subscriptions that were not heard of for too long (Q5)."""
+        for lost in [one for one in self.state.subscriptions.values() if one.lost_at_ms <= now_ms]:
+            self.unsubscribe(lost.id, now_ms, step, f"not heard of for {now_ms - lost.last_seen_ms} ms")
+
+    def end_leases_of(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
+        """Return what is named and whose lease or delay is over, before others whose are over, too (C2, C60)."""
+        if self._timers.next_due_ms() > now_ms:
+            return
+        for claim in claims:
+            for segment, first, stop, _, _ in self._settling.located(claim, []):
+                self._timers.end_leases_in(segment, first, stop, now_ms, step, SIZE)
 
     def next_due_ms(self) -> int:
         """The next instant at which `advance` has something to do; `NEVER` if there is none."""

@@ -8,13 +8,13 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.removal import Removals
-from lapse.core.queue.segment import State
+from lapse.core.queue.segment import Segment, State
 from lapse.core.queue.step import Step
 from lapse.core.reason import Reason
 
 
 class Timers:
-    """Does to messages with places what is due; about `STEP_MESSAGES` at once."""
+    """Does to messages with places what is due, so many at a time that nobody waits for the rest (C60)."""
 
     def __init__(self, decisions: Decisions, removals: Removals) -> None:
         self._decisions = decisions
@@ -28,40 +28,49 @@ class Timers:
             due_ms = min(due_ms, self._state.index.deadlines.next_ms())
         return due_ms
 
-    def expire(self, now_ms: int, step: Step) -> None:
-        """Remove messages that are not leased and whose deadline has passed."""
+    def expire(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
+        """Remove messages that are not leased and whose deadline has passed, at most so many; returns how many."""
         if not self._decisions.settings.expiration.enabled:
-            return
+            return 0
         state, deadlines = self._state, self._state.index.deadlines
         removed = 0
-        while removed < STEP_MESSAGES and (index := deadlines.pop_due(now_ms)) is not None:
+        while removed < most and (index := deadlines.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             if segment.deadline_ms is not None:
                 waiting = self._decisions.slots_in(segment, (State.AVAILABLE, State.DELAYED, State.TRANSFERRING))
-                slots = waiting[segment.deadline_ms[waiting] <= now_ms]
+                slots = waiting[segment.deadline_ms[waiting] <= now_ms][: most - removed]
                 if len(slots):
                     removed += len(slots)
                     self._removals.remove([(segment, slots)], (Reason.TIME_LIMIT,), now_ms, step)
             segment.find_min_deadline()
             deadlines.note(segment.min_deadline_ms, index)
             state.segments.make_room()
+        return removed
 
-    def end_leases(self, now_ms: int, step: Step) -> None:
-        """Return messages whose lease or delay is over."""
+    def end_leases(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
+        """Return messages whose lease or delay is over, at most so many; returns how many."""
         state, untils = self._state, self._state.index.untils
         returned = 0
-        while returned < STEP_MESSAGES and (index := untils.pop_due(now_ms)) is not None:
+        while returned < most and (index := untils.pop_due(now_ms)) is not None:
             segment = state.segments[index]
-            if segment.until_ms is not None:
-                column = segment.state[: segment.used]
-                over = segment.until_ms[: segment.used] <= now_ms
-                leased = np.flatnonzero((column == State.LEASED) & over)
-                delayed = np.flatnonzero((column == State.DELAYED) & over)
-                returned += len(leased) + len(delayed)
-                if len(leased):
-                    self._removals.give_back([(segment, leased)], now_ms, step)
-                if len(delayed):
-                    self._decisions.do(Change(ChangeKind.RETURNED, places_of([(segment, delayed)])), step)
+            returned += self.end_leases_in(segment, 0, segment.used, now_ms, step, most - returned)
             segment.find_min_until()
             untils.note(segment.min_until_ms, index)
             state.segments.make_room()
+        return returned
+
+    def end_leases_in(
+        self, segment: Segment, first: int, stop: int, now_ms: int, step: Step, most: int = STEP_MESSAGES
+    ) -> int:
+        """Do the same for places of a segment; its index is left as it is."""
+        if segment.until_ms is None:
+            return 0
+        column = segment.state[first:stop]
+        over = segment.until_ms[first:stop] <= now_ms
+        leased = np.flatnonzero((column == State.LEASED) & over)[:most] + first
+        delayed = np.flatnonzero((column == State.DELAYED) & over)[: most - len(leased)] + first
+        if len(leased):
+            self._removals.give_back([(segment, leased)], now_ms, step)
+        if len(delayed):
+            self._decisions.do(Change(ChangeKind.RETURNED, places_of([(segment, delayed)])), step)
+        return len(leased) + len(delayed)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Final, Generic, TypeVar
 
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.letter_writer import Refusal
 from lapse.runtime.watch import end_process
 
@@ -22,7 +22,7 @@ FIRST_S: Final = 1.0
 LONGEST_S: Final = 60.0
 
 Name = TypeVar("Name", bound=Hashable)
-Write = Callable[[Sequence[Output]], Awaitable[dict[int, Refusal]]]
+Write = Callable[[Sequence[Output | Packed]], Awaitable[dict[int, Refusal]]]
 """Writes letters; returns the refused ones by their index."""
 
 
@@ -36,7 +36,7 @@ class LetterRetry(Generic[Name]):
     """
 
     def __init__(
-        self, shard: str, letter: Callable[[Name], Awaitable[Output | None]], left: Iterable[Name] = ()
+        self, shard: str, letter: Callable[[Name], Awaitable[Output | Packed | None]], left: Iterable[Name] = ()
     ) -> None:
         self._shard = shard
         self._letter = letter

@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 from aiokafka import errors
 from aiokafka.structs import RecordMetadata
 
-from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, REFUSALS, BatchProducer, Output, filled
-from lapse.runtime.kafka.record_batch import RecordBatch, Row
+from lapse.runtime.kafka.packed_record import packed, packed_headers
+from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, REFUSALS, BatchProducer, Output, Packed
+from lapse.runtime.kafka.record_batch import PackedBatch
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ _LOOKED_S: Final = 2.0
 """After so long without an answer it is looked whether the topic is still there."""
 
 _GIVEN_UP_S: Final = 0.05
+_AT_ONCE: Final = 256
+"""So many letters are packed before others have their turn."""
 
 _OF_TOPIC: Final = (
     errors.TopicAuthorizationFailedError,
@@ -49,11 +52,11 @@ class Refusal(NamedTuple):
 
 
 class _Lot(NamedTuple):
-    """Letters of one partition."""
+    """Letters of one partition, packed."""
 
     topic: str
     partition: int
-    rows: list[Row]
+    rows: list[bytes]
 
 
 class LetterWriter:
@@ -67,26 +70,34 @@ class LetterWriter:
         self._producer = producer
         self._batch_bytes: dict[str, int] = {}
 
-    async def write(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+    async def write(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
         """Write letters, and wait until they are safe.
 
         Returns:
-            The refused ones, by their index.
+            The refused ones, by their index; letters that come packed count one by one.
 
         Raises:
             KafkaError: it is not known what became of one.
         """
-        by_partition: dict[tuple[str, int], list[int]] = {}
-        for at, letter in enumerate(letters):
-            by_partition.setdefault((letter.topic, letter.partition), []).append(at)
-        lots = [
-            _Lot(topic, partition, [(letters[at].key, letters[at].value, letters[at].headers) for at in which])
-            for (topic, partition), which in by_partition.items()
-        ]
+        by_partition: dict[tuple[str, int], tuple[list[int], list[bytes]]] = {}
+        count = single = 0
+        for letter in letters:
+            which, rows = by_partition.setdefault((letter.topic, letter.partition), ([], []))
+            if isinstance(letter, Packed):
+                some = letter.records
+            else:
+                some = [packed(letter.key, letter.value, len(letter.headers), packed_headers(letter.headers))]
+                single += 1
+                if single % _AT_ONCE == 0:
+                    await asyncio.sleep(0)  # others have their turn, too (C60)
+            which += range(count, count + len(some))
+            rows += some
+            count += len(some)
+        lots = [_Lot(topic, partition, rows) for (topic, partition), (_, rows) in by_partition.items()]
         refused: dict[int, Refusal] = {}
         found = await asyncio.gather(*(self._write_in_order(lot, 0, len(lot.rows)) for lot in lots))
-        for which, some in zip(by_partition.values(), found, strict=True):
-            refused.update((which[at], refusal) for at, refusal in some.items())
+        for (which, _), some_refused in zip(by_partition.values(), found, strict=True):
+            refused.update((which[at], refusal) for at, refusal in some_refused.items())
         return dict(sorted(refused.items()))
 
     async def _write_in_order(self, lot: _Lot, first: int, stop: int) -> dict[int, Refusal]:
@@ -98,7 +109,8 @@ class LetterWriter:
             batch, done = None, at
             if at < stop:
                 most_bytes = self._batch_bytes.get(lot.topic, MAX_FOREIGN_BATCH_BYTES)
-                batch, done = filled(lot.rows, at, stop, most_bytes, self._producer.stamp_ms())
+                batch = PackedBatch(self._producer.stamp_ms())
+                done = batch.add_packed(lot.rows, at, stop, most_bytes)
             if sending is not None:
                 found = await sending
                 sending = None
@@ -112,7 +124,7 @@ class LetterWriter:
                 at = done
         return refused
 
-    async def _send(self, lot: _Lot, first: int, stop: int, batch: RecordBatch) -> dict[int, Refusal]:
+    async def _send(self, lot: _Lot, first: int, stop: int, batch: PackedBatch) -> dict[int, Refusal]:
         """Send a batch; one that is refused is parted until the refused letters are alone."""
         size = batch.size()
         if size > MAX_LETTER_BYTES:
@@ -129,7 +141,7 @@ class LetterWriter:
         refused = await self._write_in_order(lot, first, middle)
         return refused | await self._write_in_order(lot, middle, stop)
 
-    async def _sent(self, topic: str, partition: int, batch: RecordBatch) -> errors.KafkaError | None:
+    async def _sent(self, topic: str, partition: int, batch: PackedBatch) -> errors.KafkaError | None:
         """Send one batch; None = it is safe, else why it is refused."""
         producer = self._producer.producer
         client = producer.client

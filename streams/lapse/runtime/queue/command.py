@@ -98,13 +98,13 @@ class QueueCommands:
 
     def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
         """Places of messages that a settlement names and that its subscription does not hold (X4)."""
-        yield from self._shard.unheld(command.subscription, self._named_by(command))
+        yield from self._shard.unheld(command.subscription, self.named_by(command))
 
     def unplaced(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
         """Topic, partition and offsets of what a settlement names and that has no place (X4)."""
-        yield from self._shard.unplaced(command.subscription, self._named_by(command))
+        yield from self._shard.unplaced(command.subscription, self.named_by(command))
 
-    def _named_by(self, command: Command) -> list[Claim]:
+    def named_by(self, command: Command) -> list[Claim]:
         """What a settlement names by bookmarks; nothing if it names a filter, or nothing that can be read."""
         if command.command not in _SETTLING or command.filter:
             return []

@@ -26,7 +26,7 @@ from lapse.protocol import topic as names
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime.journal.store import Items
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import LetterRetry, Write
 from lapse.runtime.queue.command import QueueCommands, with_row_filter
@@ -47,10 +47,24 @@ logger = logging.getLogger(__name__)
 
 _STEP_RECORDS: Final = 10_000
 
+_CROWD_S: Final = 0.02
+"""What a step should take while a crowd leaves: what comes in meanwhile waits for two steps at most (C60)."""
+
+_LEAST_OF_CROWD: Final = 512
+_FIRST_OF_CROWD: Final = 1_024
+_MOST_OF_CROWD: Final = 4_096
+"""So many messages of a crowd leave in one step. With fewer, most of the time would go into waiting for Kafka."""
+
+_LETTERS_AT_ONCE: Final = 128
+"""After so many letters others have their turn."""
+
 _LEAST_PATIENCE_S: Final = 5.0
 """Shorter than that, a broker's hiccup would end workers, even if the lease is over by then."""
 
 _MOST_PATIENCE_S: Final = 30.0
+
+_BESIDE_A_CROWD: Final = frozenset({"heartbeat", "subscribe", "unsubscribe", "pause", "resume", "depth", "sow"})
+"""Commands that nothing depends on of what is due at the same time."""
 
 _CHANGE_BYTES = 64
 """What a change takes in the journal, its places left out."""
@@ -120,6 +134,10 @@ class QueueMachine:
         self._expected_bytes = 0
         self._arrived = False
         self._portion = Portion(JUDGED_AT_ONCE)
+        self._crowd = Portion(_MOST_OF_CROWD, _FIRST_OF_CROWD, _LEAST_OF_CROWD, _CROWD_S)
+        self._left = self._crowd.size
+        """How many more messages expire, return or materialise in this step."""
+        self._was_full = False
         self._oldest: tuple[tuple[str, int, int], int | None] | None = None
 
     def guarded(self, authorizer: CommandAuthorizer) -> None:
@@ -174,6 +192,7 @@ class QueueMachine:
             self._advance_to(at_ms)
         name = self.shard.settings.name
         if record.key == SHARD_MESSAGE_KEY:
+            self._advance_wholly_to(at_ms)
             heard = shard_message.read(name, record, self._authorizer)
             if heard is not None:
                 self.shard.agreement.receive(heard, at_ms, self._step)
@@ -219,8 +238,25 @@ class QueueMachine:
         self._answer(refusal, error.subscription, error.encoding)
 
     def _advance_to(self, at_ms: int) -> None:
+        """Do what is due, as far as this step has room for it (C60)."""
+        while self._left > 0 and self.shard.next_due_ms() <= at_ms:
+            self._left -= self.shard.advance(at_ms, self._step, self._left)
+        if self._left <= 0:
+            self.shard.end_lost(at_ms, self._step)
+
+    def _advance_wholly_to(self, at_ms: int) -> None:
         while self.shard.next_due_ms() <= at_ms:
             self.shard.advance(at_ms, self._step)
+
+    def _catch_up(self, command: Command, at_ms: int) -> None:
+        """Do what is due before a command and matters to it; the rest of a crowd goes on leaving behind it (C60)."""
+        if self._left > 0 or self.shard.next_due_ms() > at_ms or command.command in _BESIDE_A_CROWD:
+            return
+        named = self._commands.named_by(command)
+        if named:
+            self.shard.end_leases_of(named, at_ms, self._step)
+        else:
+            self._advance_wholly_to(at_ms)
 
     @property
     def step_bytes(self) -> int:
@@ -235,6 +271,7 @@ class QueueMachine:
 
     def _carry_out(self, admitted: Admitted, at_ms: int) -> None:
         command, encoding, row_filter = admitted
+        self._catch_up(command, at_ms)
         retirement = self.shard.state.ending.retirement
         if retirement is not None and retirement.phase is Phase.RETIRED:
             self._refuse(command, encoding, at_ms, shard_message.deleted(self.shard.settings.name, retirement))
@@ -353,7 +390,14 @@ class QueueMachine:
             return
         self._now_ms = max(self._now_ms, now_ms)
         self._note_arrivals()
-        self.shard.advance(now_ms, self._step)
+        if self._left > 0:
+            self._left -= self.shard.advance(now_ms, self._step, self._left)
+
+    def took(self, seconds: float) -> None:
+        """Let a crowd leave in parts that take as long as they should (C60)."""
+        if self._was_full:
+            self._crowd.took(seconds)
+        self._left = self._crowd.size
 
     def deliver(self, now_ms: int) -> bool:
         """Hand messages to subscriptions, a bounded number of them; after the commands that wait (C2)."""
@@ -437,6 +481,7 @@ class QueueMachine:
         if self.shard.unjudged:
             await self._judge(self.shard.unjudged, Effort())
         step, self._step = self._step, Step()
+        self._was_full = self._left <= 0
         self._weighed = (0, 0)
         self._expected_bytes = 0
         effects = Effects()
@@ -504,19 +549,22 @@ class QueueMachine:
 
     async def _write_letters(self, step: Step, write_letters: Write) -> None:
         """Write the letters of a step; messages whose letters are refused stay, and wait for it (C27, D3)."""
-        letters: list[Output] = []
+        letters: list[Packed] = []
         of_letters: list[tuple[Removal, int]] = []
         for removal in step.removals:
             if removal.letter or self.rule is not None:
                 found = await self._left_behind(removal)
                 if removal.letter:
-                    letters += self._output.letters(removal, found)
+                    for first in range(0, len(found), _LETTERS_AT_ONCE):
+                        if first:
+                            await asyncio.sleep(0)
+                        letters.append(self._output.letters(removal, found, first, first + _LETTERS_AT_ONCE))
                     of_letters += [(removal, at) for at in range(len(removal.messages))]
                 if self.rule is not None:
                     self._ahead += self.rule.removed(removal, found)
         if not letters:
             return
-        self.figures.letters_waiting = len(letters)
+        self.figures.letters_waiting = len(of_letters)
         refused = await write_letters(letters)
         self.figures.letters_waiting = 0
         kept: dict[int, tuple[Removal, dict[int, str]]] = {}
@@ -529,7 +577,7 @@ class QueueMachine:
             name, why_first = self.shard.settings.name, next(iter(refused.values())).why
             logger.warning("%s: %d dead letters refused, to be tried again: %s", name, len(refused), why_first)
 
-    async def _pending_letter(self, name: tuple[int, int]) -> Output | None:
+    async def _pending_letter(self, name: tuple[int, int]) -> Packed | None:
         """The letter of a dying message, to be tried again."""
         dying = self.shard.state.pending.get(name)
         if dying is None or not self.shard.settings.dead_letter_topic:
@@ -539,8 +587,7 @@ class QueueMachine:
         there = self.shard.state.sources.find(source.topic, source.partition) == name[0]
         there &= Reason.LOG_TRUNCATED not in dying.reasons
         record = await self._payloads.one(source.topic, source.partition, name[1]) if there else None
-        (letter,) = self._output.letters(dying.removal(source.topic, source.partition, name[1]), [record])
-        return letter
+        return self._output.letters(dying.removal(source.topic, source.partition, name[1]), [record])
 
     async def _left_behind(self, removal: Removal) -> list[Any | None]:
         """The records of messages that left; none where that is why they did (C40)."""

@@ -18,6 +18,7 @@ from lapse.protocol.command import Encoding
 from lapse.protocol.event import Event, EventKind
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
 from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.letters.packed_letter import PackedLetters
 from lapse.runtime.shard.command_authorizer import parted
 
 _OWN_PREFIX = "lapse-"
@@ -104,34 +105,43 @@ class QueueOutput:
                 outputs.append(Output(self._events, self._partition, None, event.encode(part), []))
         return outputs
 
-    def letters(self, removal: Removal, records: Sequence[Any | None]) -> list[Output]:
-        """The dead letters of a removal; `records` has None where Kafka lost one (D2, C40)."""
+    def letters(
+        self, removal: Removal, records: Sequence[Any | None], first: int = 0, stop: int | None = None
+    ) -> Packed:
+        """The dead letters of a removal, or of some of its messages (D2).
+
+        Args:
+            removal: whose.
+            records: of all its messages, None where Kafka lost one (C40).
+            first: index of the first message.
+            stop: index behind the last; None = all.
+        """
         messages = removal.messages
-        outputs: list[Output] = []
-        for at, record in enumerate(records):
-            bookmark = Bookmark(messages.topic, messages.partition, int(messages.offsets[at]))
-            death = dead_letter.Death(
-                entity=self._queue,
-                bookmark=bookmark,
-                reasons=removal.reasons,
-                expired_at_ms=removal.at_ms,
-                expires_at_ms=_deadline(messages, at),
-                delivery_count=int(messages.deliveries[at]),
-                cancel_count=0 if messages.cancels is None else int(messages.cancels[at]),
-                detail=removal.detail,
-                epoch=self._epoch,
+        partition = messages.partition % self._letter_partitions
+        offsets, deliveries = messages.offsets[first:stop].tolist(), messages.deliveries[first:stop].tolist()
+        cancels = [0] * len(offsets) if messages.cancels is None else messages.cancels[first:stop].tolist()
+        deadlines_ms = messages.deadlines_ms
+        deadlines = [NEVER] * len(offsets) if deadlines_ms is None else deadlines_ms[first:stop].tolist()
+        if not offsets:
+            return Packed(self._letters, partition, [])
+        death = dead_letter.Death(
+            entity=self._queue,
+            bookmark=Bookmark(messages.topic, messages.partition, offsets[0]),
+            reasons=removal.reasons,
+            expired_at_ms=removal.at_ms,
+            expires_at_ms=None,
+            delivery_count=deliveries[0],
+            detail=removal.detail,
+            epoch=self._epoch,
+        )
+        pack = PackedLetters(death).pack
+        letters = [
+            pack(offset, record, times, cancelled, None if until_ms == NEVER else until_ms)
+            for offset, record, times, cancelled, until_ms in zip(
+                offsets, records[first:stop], deliveries, cancels, deadlines, strict=True
             )
-            headers = dead_letter.headers(death, () if record is None else record.headers)
-            outputs.append(
-                Output(
-                    self._letters,
-                    messages.partition % self._letter_partitions,
-                    None if record is None else record.key,
-                    None if record is None else record.value,
-                    headers,
-                )
-            )
-        return outputs
+        ]
+        return Packed(self._letters, partition, letters)
 
     def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
         """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""

@@ -25,17 +25,21 @@ class Portion:
     Args:
         most: so many at most.
         first: so many at first.
+        least: so many at least.
+        turn_s: what it should take.
     """
 
-    def __init__(self, most: int, first: int = 64) -> None:
+    def __init__(self, most: int, first: int = 64, least: int = 1, turn_s: float = TURN_S) -> None:
         self._most = most
+        self._least = least
+        self._turn_s = turn_s
         self.size = min(most, first)
 
     def took(self, seconds: float) -> None:
         """Choose the next size, after a portion that took so long."""
-        if seconds > TURN_S:
-            self.size = max(1, int(self.size * TURN_S / seconds))
-        elif seconds < TURN_S / 2:
+        if seconds > self._turn_s:
+            self.size = max(self._least, int(self.size * self._turn_s / seconds))
+        elif seconds < self._turn_s / 2:
             self.size = min(self._most, self.size * 2)
 
 

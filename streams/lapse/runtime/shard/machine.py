@@ -109,6 +109,9 @@ class Machine(Protocol):
     def advance(self, now_ms: int) -> None:
         """Do what is due; may stop early, `next_due_ms` is then still due."""
 
+    def took(self, seconds: float) -> None:
+        """Learn how long the last step took, until all was written: a crowd leaves in smaller parts then (C60)."""
+
     def deliver(self, now_ms: int) -> bool:
         """Hand out what can be handed out; True if there is more."""
 

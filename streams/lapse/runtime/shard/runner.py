@@ -19,7 +19,7 @@ from faust.types import TP
 
 from lapse.runtime.journal.changelog import progress_key
 from lapse.runtime.journal.store import Items, JournalStore
-from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer, Output
+from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer, Output, Packed
 from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
 from lapse.runtime.shard.gate import Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
@@ -261,7 +261,9 @@ class Runner:
             or machine.unfinished is not None
             or self._ticker.has_reached_what_is_due
         )
-        figures.step_duration.add(time.monotonic() - began)
+        took_s = time.monotonic() - began
+        figures.step_duration.add(took_s)
+        machine.took(took_s)
         self._ticker.arm()
 
     async def _write(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
@@ -336,12 +338,12 @@ class Runner:
         if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
             await self._store.confirm(self.partition)
 
-    async def _write_letters(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+    async def _write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
         await self._written()  # its journal has shown that the shard is still this process's
         await self._confirm()
         return await self._letters.write(letters)
 
-    async def _write_again(self, letters: Sequence[Output]) -> dict[int, Refusal]:
+    async def _write_again(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
         # Beside the steps. A letter too many does no harm: it has the same id (D3).
         self._watch.check()
         return await self._letters.write(letters)

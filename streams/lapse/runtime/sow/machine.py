@@ -205,6 +205,9 @@ class SowMachine:
             return
         self.shard.advance(now_ms, self._step, _MOST_AT_ONCE)
 
+    def took(self, seconds: float) -> None:
+        """Nothing: what is done at once is little."""
+
     def deliver(self, now_ms: int) -> bool:
         """Send the next batch of the query whose turn it is, once what expired meanwhile is gone (S9, C45)."""
         if self.next_due_ms() <= self._took_over_ms:

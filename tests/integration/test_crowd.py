@@ -1,0 +1,77 @@
+"""A crowd of messages that fall due together, and those who would have to wait for it (C60)."""
+
+import threading
+
+import pytest
+from confluent_kafka import Producer
+
+from lapse.protocol import topic
+from support.deployment import Deploy, Deployment, broker_now_ms
+from support.log import until
+
+CROWD = 100_000
+
+
+class Trickle:
+    """Publishes to a queue a hundred times a second, and consumes from it."""
+
+    def __init__(self, one: Deployment, stem: str) -> None:
+        self._one, self._stem = one, stem
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=part, daemon=True) for part in (self._publish, self._consume)]
+        self.delivered_ms: list[int] = []
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _publish(self) -> None:
+        producer = Producer({"bootstrap.servers": self._one.servers, "linger.ms": 0})
+        while not self._over.wait(0.01):
+            producer.produce(self._one.name(self._stem), b"small talk")
+            producer.poll(0)
+        producer.flush(20)
+
+    def _consume(self) -> None:
+        with self._one.subscriber(self._stem, 50, timeout_s=60) as subscriber:
+            while not self._over.is_set():
+                delivery = subscriber.receive(1)
+                if delivery is not None:
+                    self.delivered_ms.append(broker_now_ms())
+                    delivery.acknowledge()
+
+
+@pytest.mark.feature("C60", "L11", "D3")
+@pytest.mark.timeout(180)
+def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -> None:
+    one = deploy({"same": {"expiration": "enabled"}, "other": {}}).apply()
+    one.worker().wait_for_shards(2)
+    with one.queue("same") as queue:
+        queue.pause()
+        due_ms = broker_now_ms() + 30_000
+        headers = [("lapse-expires-at-ms", b"%d" % due_ms)]
+        one.write("same", *[b"x" * 100] * CROWD, headers=headers, **{"linger.ms": 20, "batch.size": 500_000})
+        until(lambda: queue.depth()["depth"] == CROWD, "the crowd is there", 60)
+        assert broker_now_ms() < due_ms, "the machine is too slow for this test"
+        tail = one.tail(topic.dead_letters(one.name("same")), from_end=True)
+        trickles = [Trickle(one, "same"), Trickle(one, "other")]
+        for trickle in trickles:
+            trickle.start()
+        until(lambda: queue.depth()["subscriptions"] == 1, "it has a consumer", 60)
+        until(lambda: trickles[1].delivered_ms, "the other consumes", 60)
+        until(lambda: broker_now_ms() >= due_ms, "it is due", 60)
+        queue.resume()  # not before, so that nobody takes any of the crowd
+    letters = tail.wait(CROWD, 120)
+    for trickle in trickles:
+        trickle.stop()
+    offsets = {dict(letter.headers() or ())["__dlq.errors.offset"] for letter in letters}
+    assert len(letters) == len(offsets) == CROWD, "each has one letter"
+    first_ms, last_ms = letters[0].timestamp()[1], letters[-1].timestamp()[1]
+    for trickle in trickles:
+        turns = {at_ms // 20 for at_ms in trickle.delivered_ms if first_ms < at_ms < last_ms}
+        assert len(turns) >= 4, f"{len(turns)} in {last_ms - first_ms} ms: the crowd went first"

@@ -1,0 +1,67 @@
+"""Packed letters have the headers that the protocol says, in its order (D2)."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.core.reason import UNCONFIRMED, Reason
+from lapse.protocol import dead_letter, header
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.dead_letter import Death
+from lapse.runtime.letters.packed_letter import PackedLetters
+from support.packed import rows_of
+
+NAMES = ["trace", "lapse-ttl-ms", EXPIRES_AT_MS, header.LAPSE_ID, header.DLQ_OFFSET, header.TRANSFER, "x"]
+HEADERS = st.lists(
+    st.tuples(st.sampled_from([*NAMES, header.REDRIVEN_COUNT, *header.ORIGINAL_NAMES.values()]), st.just(b"7")),
+    max_size=4,
+).map(tuple)
+MESSAGES = st.lists(
+    st.tuples(
+        st.integers(0, 1 << 40),
+        st.none() | st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=300), HEADERS),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.none() | st.integers(0, 1 << 44),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.feature("D2", "D3", "C54")
+@given(MESSAGES, st.sampled_from(["", "why", UNCONFIRMED]))
+def test_letters_of_one_removal_are_what_each_would_be_alone(messages, detail) -> None:
+    letters = PackedLetters(
+        Death(
+            entity="orders",
+            bookmark=Bookmark("t:0", 3, 0),
+            reasons=(Reason.TIME_LIMIT, Reason.PURGED),
+            expired_at_ms=5,
+            expires_at_ms=None,
+            delivery_count=0,
+            detail=detail,
+            epoch=4,
+        )
+    )
+    packed, alone = [], []
+    for offset, stored, deliveries, cancels, until_ms in messages:
+        key, value, headers = (None, None, ()) if stored is None else stored
+        record = None if stored is None else SimpleNamespace(key=key, value=value, headers=headers)
+        packed.append(letters.pack(offset, record, deliveries, cancels, until_ms))
+        death = Death(
+            entity="orders",
+            bookmark=Bookmark("t:0", 3, offset),
+            reasons=(Reason.TIME_LIMIT, Reason.PURGED),
+            expired_at_ms=5,
+            expires_at_ms=until_ms,
+            delivery_count=deliveries,
+            cancel_count=cancels,
+            detail=detail,
+            epoch=4,
+        )
+        alone.append((key, value, dead_letter.headers(death, headers)))
+    assert rows_of(packed) == alone
