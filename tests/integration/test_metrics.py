@@ -83,7 +83,7 @@ def test_a_worker_with_a_wrong_clock_expires_on_time_and_says_so(deploy: Deploy,
     deployment = deploy({"ahead": {"expiration": "enabled"}}, metrics_port=here).apply()
     wrong = (
         "import sys, time; now = time.time; time.time = lambda: now() + 5; "
-        "from lapse.runtime import clock; "
+        "from lapse.runtime.timers import clock; "
         "clock.BrokerClock.__init__.__defaults__ = (1000, time.monotonic, time.time); "
         "from lapse.cli import main; main(sys.argv[1:])"
     )

@@ -20,7 +20,7 @@ def poisoned(one: Deployment, number: int = 0) -> WorkerProcess:
     return one.run([str(Path(support.poisoned_worker.__file__)), str(one.config), str(data)])
 
 
-def deaths(worker: WorkerProcess) -> int:
+def deaths(worker: WorkerProcess, most: int = 3) -> int:
     """Start the worker again whenever the fault ends it, until it stays; how often that was."""
     ended = 0
     while True:
@@ -29,7 +29,7 @@ def deaths(worker: WorkerProcess) -> int:
             return ended
         assert worker.code == -signal.SIGSEGV, worker.text[-3000:]
         ended += 1
-        assert ended <= 3, worker.text[-3000:]
+        assert ended <= most, worker.text[-3000:]
         worker.start()
 
 
@@ -61,13 +61,13 @@ def test_a_record_that_ends_the_process_is_a_letter_after_three_deaths(deploy: D
 @pytest.mark.feature("X7", "S1", "D1", "C46")
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_record_of_a_sow_topic_that_ends_the_process_is_a_letter(deploy: Deploy, shards: int) -> None:
-    """With several shards each of them reads every record."""
+    """With several shards each of them reads every record, and may begin with another part of the batch."""
     here = deploy({})
     here.configure({}, {"prices": {"key": "/id", "partitions": shards}})
     here.apply()
     here.write("prices", *GOOD, POISON)
     worker = poisoned(here)
-    assert deaths(worker) == 3
+    assert 3 <= deaths(worker, most=2 + shards) <= 2 + shards
     (letter,) = here.letters("prices", 1)
     assert letter.value() == POISON
     assert b"stopped the worker three times" in dict(letter.headers() or ())["__dlq.errors.message"]
