@@ -1,4 +1,7 @@
-"""The life of one message, from the underlying topic, the events, the deliveries and the dead letters (D6)."""
+"""The life of one message, from the underlying topic, the events, the deliveries and the dead letters (D6).
+
+A message that is forwarded, redriven or handed over goes on as another record: its life is told to the end (C59).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from typing import Any, Final
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
 
 from lapse.core import lifetime
+from lapse.core.letter import FORWARDER
 from lapse.protocol import event as events
 from lapse.protocol import header, reference, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.codec import CodecError
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_client import dead_letter
-from lapse_client.connection import Connection, entities, log_bounds
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection, entities, log_bounds
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.headers import headers_of
+from lapse_client.lineage import Lineage, Step, place
 from lapse_client.span import span
 
 _AFTERWARDS_MS: Final = 60_000
@@ -25,6 +30,11 @@ _AFTERWARDS_MS: Final = 60_000
 
 _PRODUCERS_CLOCK_MS: Final = 300_000
 """So far a producer's clock may be ahead of the broker's without anything being overlooked."""
+
+_LONGEST_CHAIN: Final = 50
+"""Messages whose lives are told together."""
+
+DEAD_LETTER: Final = "dead letter"
 
 _END: Final = TERMINAL | {EventKind.DELETED}
 Watcher = Callable[[str, int, int], None]
@@ -41,6 +51,7 @@ class Moment:
         what: `arrived`, `delivered`, `dead letter`, or the event's kind.
         facts: what is known of it, by name.
         told: bookmark of the record that tells it.
+        message: whose life it belongs to: the message itself, or one that it was before or has become (C59).
     """
 
     at_ms: int
@@ -48,6 +59,7 @@ class Moment:
     what: str
     facts: dict[str, Any]
     told: Bookmark
+    message: Bookmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +108,91 @@ def history(
     if name.partition >= topics.get(name.topic, 0):
         raise UnknownEntity("partition", f"{name.topic}:{name.partition}", topics)
     record = _record(cluster, name)
-    moments: list[Moment] = []
-    since_ms = None
-    if record is not None:
-        kind, at_ms = record.timestamp()
-        since_ms = at_ms - _PRODUCERS_CLOCK_MS if kind == TIMESTAMP_CREATE_TIME else at_ms
-        moments.append(Moment(at_ms=at_ms, entity="", what="arrived", facts=_said(record), told=name))
-    search = _Search(cluster, name, [entity] if entity is not None else known, topics, since_ms, watcher)
-    moments += [*search.events(), *search.deliveries(), *search.letters()]
+    moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
+    if entity is not None:
+        moments = [moment for moment in moments if moment.message == name]
     moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
     value = None if record is None else record.value()
     return History(bookmark=name, found=record is not None, size=None if value is None else len(value), moments=moments)
 
 
-_RANK: Final = {"arrived": 0, "dead letter": 2}
+class _Chain:
+    """Tells the lives of a message, of those that it was before and of those that it has become (C59)."""
+
+    def __init__(self, connection: Connection, topics: Mapping[str, int], of: Sequence[str], watcher: Watcher) -> None:
+        self._connection = connection
+        self._topics = topics
+        self._entities = of
+        self._watcher = watcher
+        cluster = str(connection.admin().list_topics(timeout=METADATA_TIMEOUT_S).cluster_id)
+        self._lineage = Lineage(connection, cluster, topics, lambda done, total: watcher("steps", done, total))
+
+    def moments(self, name: Bookmark, record: Message | None) -> list[Moment]:
+        """All that is told of a message and of its chain."""
+        told: list[Moment] = []
+        steps: dict[tuple[Bookmark, Bookmark], Step] = {}
+        ways: list[tuple[Bookmark, Message | None]] = [(name, record)]
+        seen = {name}
+        while ways and len(seen) <= _LONGEST_CHAIN:
+            bookmark, found = ways.pop(0)
+            life = self._life(bookmark, found)
+            told += life
+            for step in self._steps(bookmark, found, life):
+                steps[step.before, step.after] = step
+                for other in (step.before, step.after):
+                    # Versions replace each other without end: of each message the neighbours are named.
+                    if other not in seen and not step.cluster and step.what != "replaced":
+                        seen.add(other)
+                        ways.append((other, self._found(other)))
+        for step in steps.values():
+            facts = {"from": str(step.before), "to": str(step.after), "cluster": step.cluster, "detail": step.detail}
+            told.append(
+                Moment(
+                    at_ms=step.at_ms,
+                    entity=step.entity,
+                    what=step.what,
+                    facts={title: fact for title, fact in facts.items() if fact},
+                    told=step.after,
+                    message=step.before if step.before in seen else step.after,
+                )
+            )
+        return told
+
+    def _life(self, bookmark: Bookmark, record: Message | None) -> list[Moment]:
+        """What is told of one message."""
+        moments: list[Moment] = []
+        since_ms = None
+        if record is not None:
+            kind, at_ms = record.timestamp()
+            since_ms = at_ms - _PRODUCERS_CLOCK_MS if kind == TIMESTAMP_CREATE_TIME else at_ms
+            facts = _said(record)
+            moments.append(Moment(at_ms=at_ms, entity="", what="arrived", facts=facts, told=bookmark, message=bookmark))
+        search = _Search(self._connection, bookmark, self._entities, self._topics, since_ms, self._watcher)
+        return [*moments, *search.events(), *search.deliveries(), *search.letters()]
+
+    def _steps(self, bookmark: Bookmark, record: Message | None, life: Sequence[Moment]) -> Iterator[Step]:
+        lineage = self._lineage
+        if record is not None:
+            yield from lineage.origin(bookmark, record)
+        for moment in life:
+            facts = moment.facts
+            if moment.what == EventKind.ACKNOWLEDGED and facts.get("subscription") == FORWARDER:
+                yield from lineage.forwarded(bookmark, moment.entity, moment.at_ms)
+            elif moment.what == EventKind.TRANSFERRED:
+                yield from lineage.transferred(bookmark, moment.entity, facts.get("detail", ""), moment.at_ms)
+            elif moment.what == DEAD_LETTER and facts["lapse_id"]:
+                yield from lineage.redriven(bookmark, moment.entity, facts["lapse_id"])
+        yield from lineage.versions(bookmark, record, self._entities)
+
+    def _found(self, name: Bookmark) -> Message | None:
+        """The record of a message of the chain; None if there is none any more."""
+        try:
+            return _record(self._connection, name) if name.partition < self._topics.get(name.topic, 0) else None
+        except LapseError:
+            return None
+
+
+_RANK: Final = {"arrived": 0, DEAD_LETTER: 2}
 """What is told of the same millisecond: the record first, its letter last."""
 
 
@@ -152,7 +235,14 @@ class _Search:
                 self._letters[told.dead_letter_topic] = min(
                     written_ms, self._letters.get(told.dead_letter_topic, written_ms)
                 )
-            yield Moment(at_ms=told.at_ms, entity=entity, what=told.event, facts=_facts(told), told=_place(message))
+            yield Moment(
+                at_ms=told.at_ms,
+                entity=entity,
+                what=told.event,
+                facts=_facts(told),
+                told=place(message),
+                message=self._bookmark,
+            )
 
     def deliveries(self) -> Iterator[Moment]:
         """Where the message was handed out."""
@@ -165,7 +255,14 @@ class _Search:
             facts = self._delivered(message)
             if facts is not None:
                 entity, at_ms = of[message.topic() or ""], message.timestamp()[1]
-                yield Moment(at_ms=at_ms, entity=entity, what="delivered", facts=facts, told=_place(message))
+                yield Moment(
+                    at_ms=at_ms,
+                    entity=entity,
+                    what="delivered",
+                    facts=facts,
+                    told=place(message),
+                    message=self._bookmark,
+                )
 
     def letters(self) -> Iterator[Moment]:
         """The dead letters that the events speak of; each is written just before its event."""
@@ -178,9 +275,10 @@ class _Search:
                 yield Moment(
                     at_ms=letter.timestamp_ms,
                     entity=letter.entity,
-                    what="dead letter",
+                    what=DEAD_LETTER,
                     facts={"lapse_id": letter.lapse_id, "message": letter.message},
                     told=letter.bookmark,
+                    message=self._bookmark,
                 )
 
     def _span(self, what: str, names: Iterable[str], since_ms: int | None, of: Mapping[str, str]) -> Iterator[Message]:
@@ -272,10 +370,6 @@ def _facts(told: events.Event) -> dict[str, Any]:
         "detail": told.detail,
     }
     return {name: value for name, value in facts.items() if value not in (None, "", [], 0)}
-
-
-def _place(message: Message) -> Bookmark:
-    return Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
 def _number(value: bytes | None) -> int | None:

@@ -7,15 +7,20 @@ import sys
 
 import pytest
 
+from lapse.transfer.mover import Choice, Mover
+from lapse_client import SowClient
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.history import history
-from support.deployment import Deployment
+from support.deployment import Deploy, Deployment
 from support.log import until
 
 QUEUES = {
     "life": {"max_cancels": 1, "expiration": "enabled"},
     "other": {"topics": ["life{}"], "dead_letter": False},
     "quiet": {},
+    "begin": {"forward_to": "target{}"},
+    "target": {"max_cancels": 1, "expiration": "enabled"},
+    "last": {},
 }
 
 pytestmark = pytest.mark.feature("D6")
@@ -93,3 +98,67 @@ def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
     done = explain(served, "not a bookmark")
     assert done.returncode == 1
     assert "expected topic:partition:offset" in done.stderr
+
+
+def chain(deployment: Deployment, bookmark: str) -> set[tuple[str, str, str]]:
+    """The steps that are told: what, from where, to where."""
+    moments = history(bookmark, connection=deployment.connection).moments
+    return {(one.what, one.facts["from"], one.facts["to"]) for one in moments if "from" in one.facts}
+
+
+@pytest.mark.feature("C59")
+def test_a_message_is_followed_through_forward_death_redrive_and_transfer_from_each_end(served: Deployment) -> None:
+    """Four records are one life, whichever of them is asked for."""
+    queue, last = served.name("target"), served.name("last")
+    origin = served.bookmark("begin", served.write("begin", "x", key=b"k")[0])
+    served.write("begin", "another", key=b"k")
+    with served.subscriber("target") as subscriber:
+        first = next(iter(subscriber.messages(20)))
+        forwarded = str(first.bookmark)
+        subscriber.settle("cancel", [first], wait=True)
+        again = next(iter(subscriber.messages(20)))
+        assert str(again.bookmark) == forwarded
+        subscriber.settle("cancel", [again], wait=True)
+    served.letters("target", 1)
+    with served.queue("target") as client:
+        client.pause()
+        sent = served.lapse("dlq", "redrive", queue, "--yes")
+        assert "1 letters sent" in sent.stdout, sent.stdout + sent.stderr
+        until(lambda: client.depth()["available"] == 2, "the other one, and the redriven message")
+        _, redriven = (one.bookmark for one in client.peek())
+    with Mover(served.connection, queue, served.connection, last, None, "explained") as mover:
+        assert mover.run(Choice()).transferred == 2
+    with served.queue("last") as client:
+        moved = client.peek()[-1].bookmark
+    steps = {
+        ("forwarded", origin, forwarded),
+        ("redriven", forwarded, redriven),
+        ("transferred", redriven, moved),
+    }
+    for bookmark in (origin, redriven):
+        assert chain(served, bookmark) == steps, bookmark
+    shown = explain(served, moved)
+    assert shown.returncode == 0, shown.stderr
+    told = [json.loads(line) for line in explain(served, moved, "--json").stdout.splitlines()]
+    assert {one["message"] for one in told} == {origin, forwarded, redriven, moved}
+    for words in ("forwarded", "redriven", "transferred", "max_cancels"):
+        assert words in shown.stdout
+    assert {one.what for one in history(origin, entity=last, connection=served.connection).moments} == {"arrived"}
+
+
+@pytest.mark.feature("C59")
+def test_a_record_of_a_sow_topic_names_the_version_before_and_the_one_behind(deploy: Deploy) -> None:
+    deployment = deploy({})
+    deployment.configure({}, {"prices": {"expiration": "enabled"}})
+    deployment.apply().worker().wait_for_shards(1)
+    bookmarks = []
+    with SowClient(deployment.name("prices"), connection=deployment.connection) as client:
+        for number in range(3):
+            (written,) = deployment.write("prices", f'{{"n": {number}}}', key=b"k")
+            bookmarks.append(deployment.bookmark("prices", written))
+            until(lambda: any(str(one.bookmark) == bookmarks[-1] for one in client.query()), "the version")
+    first = ("replaced", bookmarks[0], bookmarks[1])
+    second = ("replaced", bookmarks[1], bookmarks[2])
+    assert chain(deployment, bookmarks[0]) == {first}
+    assert chain(deployment, bookmarks[1]) == {first, second}
+    assert chain(deployment, bookmarks[2]) == {second}

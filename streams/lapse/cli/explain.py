@@ -26,7 +26,10 @@ from lapse_client.history import History, history
 @cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
-    """Tell what happened to one message, from arrival to end."""
+    """Tell what happened to one message, from arrival to end.
+
+    Where it was forwarded, redriven or handed over, before or later, the lives of those records are told as well.
+    """
     try:
         connection = cluster.connection(bootstrap_servers)
         found = _look(bookmark, entity, connection, quiet=as_json or not sys.stderr.isatty())
@@ -42,6 +45,7 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
                         "what": moment.what,
                         **moment.facts,
                         "told": str(moment.told),
+                        "message": str(moment.message),
                     }
                 )
             )
@@ -71,7 +75,9 @@ def _show(found: History) -> None:
     if not found.moments:
         click.echo(f"{title}: nothing is told of it.")
         return
-    table = Table("when (UTC)", "after", "entity", "what", Column("facts", overflow="fold"), title=title)
+    chain = len({moment.message for moment in found.moments}) > 1
+    titles = ["when (UTC)", "after", "entity", "what", *(["message"] if chain else [])]
+    table = Table(*titles, Column("facts", overflow="fold"), title=title)
     began_ms = found.moments[0].at_ms
     for moment in found.moments:
         table.add_row(
@@ -79,6 +85,7 @@ def _show(found: History) -> None:
             f"{(moment.at_ms - began_ms) / 1000:,.3f} s",
             moment.entity,
             moment.what.replace("_", " "),
+            *([str(moment.message)] if chain else []),
             # Text, not markup: facts are a publisher's words.
             Text("\n".join(f"{name.replace('_', ' ')}: {_fact(name, value)}" for name, value in moment.facts.items())),
         )

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 MESSAGE_ID: Final = "lapse-message-id"
+FORWARDER: Final = "lapse-forward"
+"""Name of the subscription by which a queue forwards (Q21)."""
+
 FORWARDED: Final = b"forward/"
 """What the id of a forwarded record begins with (C78)."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiokafka.partitioner import murmur2
 
-from lapse.core.letter import FORWARDED
+from lapse.core.letter import FORWARDED, FORWARDER
 from lapse.core.lifetime import NAMES, NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.settlement import Claim
@@ -22,9 +22,6 @@ from lapse.core.queue.step import Delivery, Step
 from lapse.protocol import header
 from lapse.protocol.redrive import REDRIVEN
 from lapse.runtime.kafka.producer import Output
-
-FORWARDER: Final = "lapse-forward"
-"""Name of the subscription."""
 
 _BACKLOG: Final = 4_096
 

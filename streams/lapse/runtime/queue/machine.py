@@ -13,6 +13,7 @@ import orjson
 from faust.types import TP
 
 from lapse.core.expression import ExpressionError
+from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.journal import QueueJournal, Restored
@@ -30,7 +31,7 @@ from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import LetterRetry, Write
 from lapse.runtime.queue.command import QueueCommands, with_row_filter
-from lapse.runtime.queue.forwarding import FORWARDER, Forwarding
+from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import shard_message
 from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, admit_all, whose
