@@ -352,7 +352,7 @@ def test_a_delivery_that_kafka_does_not_take_ends_the_process(
         runner = runner_of(machine, Broker())
         loop = asyncio.get_running_loop()
         delivery: asyncio.Future[Any] = loop.create_future()
-        runner._sent.append(delivery)
+        runner._sent.add(1, [delivery])
         runner._watch_sent(None)
         if stood_still:
             time.sleep(1.2)  # noqa: ASYNC251  # that is what it is about

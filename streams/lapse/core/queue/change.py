@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ class ChangeKind(IntEnum):
     HONOURED = 17
     IDENTIFIED = 18
     FORGOTTEN = 19
+    UNDELIVERED = 20
     LETTER_PENDING = 30
     LETTER_WRITTEN = 31
     REPLACED = 40
@@ -48,6 +49,10 @@ class ChangeKind(IntEnum):
     USED = 51
     HELD = 60
     TRANSFER = 61
+
+
+HANDS_OUT: Final = frozenset({ChangeKind.LEASED, ChangeKind.SENT})
+"""Changes that give messages to a subscription."""
 
 
 @dataclass(slots=True)

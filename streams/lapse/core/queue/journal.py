@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue import places
-from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.change import HANDS_OUT, Change, ChangeKind
 from lapse.core.queue.ending import entry
 from lapse.core.queue.pending_letter import pending_letter_of
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
@@ -91,12 +91,14 @@ class Restored:
         whole_at: under which key each whole segment stands.
         obsolete: keys that can go once the new epoch has begun.
         released: barriers of the last step, which may not have been sent (C35).
+        handed_out: what the last steps handed out, each change with the sequence of its step (C55).
     """
 
     state: QueueState
     whole_at: dict[int, bytes] = field(default_factory=dict)
     obsolete: list[bytes] = field(default_factory=list)
     released: list[Change] = field(default_factory=list)
+    handed_out: list[tuple[int, Change]] = field(default_factory=list)
 
 
 class QueueJournal:
@@ -271,6 +273,8 @@ def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = No
             state.apply(change)
             if change.kind is ChangeKind.RELEASED and sequence == sequences[-1]:
                 restored.released.append(change)
+            elif change.kind in HANDS_OUT:
+                restored.handed_out.append((sequence, change))
         state.segments.make_room()
     _restore_head(state, last)
     state.sequence = sequences[-1] + 1

@@ -18,6 +18,7 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.dispatch import STEP_MESSAGES, Dispatch
 from lapse.core.queue.entrance import Entrance
+from lapse.core.queue.handed_out import HandedOut
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE, Inquiry
 from lapse.core.queue.matching import Matching
 from lapse.core.queue.pending_letters import PendingLetters
@@ -58,6 +59,7 @@ class QueueShard:
         self._truncation = Truncation(self._decisions, self._removals, self._schedule)
         self._timers = Timers(self._decisions, self._removals)
         self._dispatch = Dispatch(self._decisions)
+        self.handed_out = HandedOut(self._decisions)
         self._inquiry = Inquiry(self._decisions)
         self._pending_letters = PendingLetters(self._decisions)
         self.activity = Activity(self._decisions)

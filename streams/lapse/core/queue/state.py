@@ -211,7 +211,7 @@ class QueueState:
                 self._arrive(change)
             case ChangeKind.LEASED | ChangeKind.SENT:
                 self._lease(change, LEASED if change.kind is ChangeKind.LEASED else SENT)
-            case ChangeKind.RETURNED | ChangeKind.CANCELLED:
+            case ChangeKind.RETURNED | ChangeKind.CANCELLED | ChangeKind.UNDELIVERED:
                 self._return(change)
             case ChangeKind.RENEWED:
                 self._renew(change)
@@ -346,6 +346,8 @@ class QueueState:
                 self.index.came_back.add(segment.index)
             if change.kind is ChangeKind.CANCELLED:
                 segment.cancel_counts()[where] += 1
+            elif change.kind is ChangeKind.UNDELIVERED:
+                segment.deliveries[where] -= 1
             if delayed:
                 segment.state[where] = DELAYED
                 until_ms[where] = change.until_ms

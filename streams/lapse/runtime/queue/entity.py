@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 from faust.types import TP
 
@@ -17,8 +18,11 @@ from lapse.runtime.journal.spill_file import SpillFile
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.queue.unwritten import noted_of, read_written
 from lapse.runtime.shard.entity import Entity, Services
+from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.runner import Unwritten
 from lapse.runtime.topics.topology import Role
 
 
@@ -80,6 +84,15 @@ class QueueEntity(Entity):
             return Segments()
         spill_store = self._spill_files[partition] = SpillFile(self._directory)
         return Segments(spill_store, self.config.state_memory << 20)
+
+    def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
+        """What finds deliveries that the owner before journaled and did not write (C55)."""
+        since = noted_of(noted)
+        if since is None:
+            return None
+        assert isinstance(machine, QueueMachine)
+        partition, reader, topics = machine.shard.settings.partition, self.services.aside_reader, self.deliveries
+        return lambda now_ms: machine.unwritten(since, lambda: read_written(reader, since, topics, partition), now_ms)
 
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
         """Build a shard from its changelog."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,7 @@ from lapse.runtime.letters.letter_retry import LetterRetry, Write
 from lapse.runtime.queue.command import QueueCommands, with_row_filter
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.queue.unwritten import Noted, Read
 from lapse.runtime.shard import shard_message
 from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, admit_all, whose
 from lapse.runtime.shard.effort import Effort, Portion
@@ -130,6 +132,7 @@ class QueueMachine:
         self._authorizer: CommandAuthorizer | None = None
         self._admit: Callable[[Any], Admitted] = admit_all
         self._released = restored.released
+        self._handed_out = restored.handed_out
         self._now_ms = 0
         self._weighed = (0, 0)
         self._expected_bytes = 0
@@ -458,6 +461,55 @@ class QueueMachine:
             self.shard.repeat(change, self._step)
         return items
 
+    async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[Output | Packed]:
+        """Deliveries that the owner before journaled and did not write, with the same counts and leases (C55).
+
+        To be called before `take_over`, and to be written before the epoch's beginning is durable. What nobody saw and
+        whose lease is over does not count as delivered. What a user may not read any more is left out.
+
+        Args:
+            noted: what the journal says of deliveries.
+            read: reads what was written since.
+            now_ms: the instant, ms since the epoch.
+        """
+        handed_out, self._handed_out = self._handed_out, []
+        held = [
+            (delivery, places)
+            for delivery, places in self.shard.handed_out.deliveries(
+                change for sequence, change in handed_out if sequence >= noted.step
+            )
+            if not self._is_ended(delivery.subscription)
+        ]
+        if not held:
+            return []
+        written = await read()
+        outputs: list[Output | Packed] = []
+        count = 0
+        for delivery, places in held:
+            at = written.missing(*self._output.address(delivery.subscription), delivery.messages)
+            if not at:
+                continue
+            if 0 < delivery.until_ms <= now_ms:
+                self.shard.handed_out.take_back(places[one] for one in at)
+                continue
+            missing = replace(delivery, messages=delivery.messages.some(np.array(at, np.intp)))
+            count += len(at)
+            if missing.by_reference:
+                outputs.append(self._output.reference(missing))
+            else:
+                outputs.append(self._output.deliveries(missing, await self._records(missing.messages)))
+        if count:
+            name, partition = self.shard.settings.name, self.shard.settings.partition
+            logger.info("%s, partition %d: %d deliveries were journaled and not written", name, partition, count)
+        return outputs
+
+    def _is_ended(self, subscription: str) -> bool:
+        """Whether nothing may be written to a subscription any more."""
+        known = self.shard.state.subscriptions.get(subscription)
+        if known is None or subscription == FORWARDER:
+            return True
+        return self._authorizer is not None and bool(self._authorizer.ended(subscription, known.row_filter))
+
     def _end_of_others(self, authorizer: CommandAuthorizer, now_ms: int) -> None:
         """End subscriptions whose users may not read any more, or not the same (X4)."""
         for one in list(self.shard.state.subscriptions.values()):
@@ -505,6 +557,7 @@ class QueueMachine:
         for source, offset in self.retry.safe():
             self.shard.letter_written(source, offset, step)
         effects.before += self._output.events(step.events, step.removals)
+        effects.step = self.shard.state.sequence
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
         self._judged(step)

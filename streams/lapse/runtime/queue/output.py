@@ -146,7 +146,7 @@ class QueueOutput:
     def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
         """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""
         messages = delivery.messages
-        to, subscription = self._address(delivery.subscription)
+        to, subscription = self.address(delivery.subscription)
         shared = [
             (header.KIND, b"barrier" if delivery.barrier else b"delivery"),
             (header.SUBSCRIPTION, subscription.encode()),
@@ -186,7 +186,7 @@ class QueueOutput:
     def reference(self, delivery: Delivery) -> Output:
         """One record that hands many messages to a subscription, by their bookmarks only."""
         messages = delivery.messages
-        to, subscription = self._address(delivery.subscription)
+        to, subscription = self.address(delivery.subscription)
         offsets, counts = messages.offsets, messages.deliveries
         breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(counts.astype(np.int32)) != 0))
         firsts = [0, *(breaks + 1).tolist()]
@@ -214,10 +214,10 @@ class QueueOutput:
 
     def answer(self, answer: Answer, subscription: str, encoding: Encoding) -> Output:
         """An answer to a command, encoded as the command was (X2)."""
-        to, command_id = self._address(answer.id)
+        to, command_id = self.address(answer.id)
         if self.users is not None:
             answer = answer.model_copy(update={"id": command_id})
-            subscription = self._address(subscription)[1]
+            subscription = self.address(subscription)[1]
         headers = [
             (header.KIND, b"answer"),
             (header.SUBSCRIPTION, subscription.encode()),
@@ -226,7 +226,7 @@ class QueueOutput:
         ]
         return Output(to, self._partition, None, answers.encode(answer, encoding), headers)
 
-    def _address(self, name: str) -> tuple[str, str]:
+    def address(self, name: str) -> tuple[str, str]:
         """The topic on which a name is spoken to, and what it is called there."""
         if self.users is None:
             return self._deliveries, name

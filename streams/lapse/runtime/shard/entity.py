@@ -31,7 +31,8 @@ from lapse.runtime.queue.recovery_point import begin_offsets
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import LogReader
-from lapse.runtime.shard.runner import Runner
+from lapse.runtime.shard.runner import Runner, Unwritten
+from lapse.runtime.shard.sent_log import PROGRESS_KEY
 from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import KnownTopics, Shape, TopicIds
@@ -130,6 +131,8 @@ class Entity(ABC):
         self._renewed = False
         self._lacking: set[str] = set()
         self._missed: set[str] = set()
+        self._floors: dict[int, dict[str, int]] = {}
+        """Where each shard's epoch begins in its deliveries topics."""
         self._letter_partitions = 0
         """Over so many its shards spread their letters."""
         self._feeders: dict[int, Feeder] = {}
@@ -242,8 +245,8 @@ class Entity(ABC):
         """Tell readers of deliveries that a new epoch begins, before it can write anything else."""
         headers = [(header.KIND, b"epoch"), (header.EPOCH, str(epoch).encode())]
         outputs = [Output(deliveries, partition, None, b"", headers) for deliveries in self.deliveries]
-        for future in await self.services.output_producer.send([*outputs]):
-            await future
+        begun = [await future for future in await self.services.output_producer.send([*outputs])]
+        self._floors[partition] = {metadata.topic: metadata.offset for metadata in begun}
 
     async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
         """Build the shard from its changelog and start to run it."""
@@ -253,6 +256,7 @@ class Entity(ABC):
         feeder = await self._feeder(partition)
         progress = changelog.progress()
         known: dict[str, Any] = {} if progress is None else orjson.loads(progress)
+        noted = known.pop(PROGRESS_KEY, None)
         sources = self._sources(partition) if feeder is None else await feeder.connect()
         topics = await self._known_topics([*sources, commands], known)
         positions = self._positions([*sources, commands], known, topics)
@@ -283,6 +287,8 @@ class Entity(ABC):
             catch_up=ends[commands],
             merge_until={tp: ends[tp] for tp in sources},
             on_stopped=self._stopped,
+            floors=self._floors.pop(partition, {}) if isinstance(self.config, QueueConfig) else {},
+            unwritten=self.unwritten(machine, noted),
         )
         if feeder is not None:
             fed = [*sources, commands] if self._renewed else sources
@@ -414,6 +420,15 @@ class Entity(ABC):
     @abstractmethod
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> Machine:
         """Build the state machine of a shard from its changelog."""
+
+    def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
+        """What finds deliveries that were journaled and not written; nothing where readers miss none (C55).
+
+        Args:
+            machine: the shard's.
+            noted: what the journal says of deliveries; None = nothing.
+        """
+        return None
 
     # Inside
 

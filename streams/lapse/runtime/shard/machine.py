@@ -26,12 +26,14 @@ class Effects:
         journal: the step's changes; empty = nothing has to be durable.
         after: deliveries and answers; sent once the journal is safe.
         must_arrive: whether they have to be safe before the next step (C35).
+        step: by which number the journal knows the step (C55).
     """
 
     before: list[Output | Packed] = field(default_factory=list)
     journal: Items = field(default_factory=list)
     after: list[Output | Packed] = field(default_factory=list)
     must_arrive: bool = False
+    step: int = 0
 
 
 class Machine(Protocol):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -25,6 +25,7 @@ from lapse.runtime.shard.gate import Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
 from lapse.runtime.shard.machine import Effects, Machine
 from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.sent_log import SentLog
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
@@ -32,6 +33,8 @@ from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.watch import Watch, end_process
 
 logger = logging.getLogger(__name__)
+
+Unwritten = Callable[[int], Awaitable[Sequence[Output | Packed]]]
 
 _BREATH_S: Final = 0.001
 """Between two parts of a query, and between steps that write nothing, such as those of one that sorts: they wait for no
@@ -65,6 +68,8 @@ class Runner:
         topics: which topics the positions are about.
         merge_until: where the underlying partitions of a shard in one order ended at take-over.
         on_stopped: told when the shard has written its last, because its entity is deleted.
+        floors: of each deliveries topic an offset below which nothing of this epoch stands.
+        unwritten: what the owner before has journaled for clients and not written, as of an instant (C55).
     """
 
     def __init__(
@@ -87,6 +92,8 @@ class Runner:
         topics: KnownTopics,
         merge_until: dict[TP, int] | None = None,
         on_stopped: Callable[[int], None] = lambda _: None,
+        floors: Mapping[str, int] = MappingProxyType({}),
+        unwritten: Unwritten | None = None,
     ) -> None:
         self.entity = entity
         self.partition = partition
@@ -110,7 +117,8 @@ class Runner:
         self._early_stamps = EarlyStamps(entity, clock)
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
         self._ticker = Ticker(f"{entity}, partition {partition}", commands, machine, producer, clock)
-        self._sent: deque[asyncio.Future[Any]] = deque()
+        self._sent = SentLog(floors)
+        self._unwritten = unwritten
         self._patience: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -128,8 +136,10 @@ class Runner:
         """Make the epoch's beginning durable, and run."""
         since = {tp: self.topics.since(tp.topic) for tp in self.sources}
         self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
+        await self._write_the_unwritten()
         began = self.machine.take_over(self._clock.now_ms())
-        await self._store.commit(self.partition, self.epoch, began, [self._progress(self._inbox.processed)])
+        progress = self._progress(self._inbox.processed, 0)
+        await self._store.commit(self.partition, self.epoch, began, [progress])
         self._journaled_at = time.monotonic()
         self._inbox.open()
         self._may_run.set()
@@ -138,6 +148,15 @@ class Runner:
             self.machine.rule.start(self._news.set)
         self.machine.retry.start(self._write_again, self._news.set)
         self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
+
+    async def _write_the_unwritten(self) -> None:
+        """Write what the owner before journaled only, before the journal forgets it; a crash in between repeats it."""
+        if self._unwritten is None:
+            return
+        outputs = await self._unwritten(self._clock.now_ms())
+        self._sent.add(0, await self._producer.send(outputs) if outputs else [])
+        while self._sent:
+            await self._sent_one()
 
     async def pause(self) -> None:
         """Finish the step that is under way and begin no other."""
@@ -224,7 +243,7 @@ class Runner:
         self._ticker.stop()
         await self._written()
         while self._sent:
-            await self._sent.popleft()
+            await self._sent.first()
         self._idle.set()
         self._inbox.close()
         self._on_stopped(self.partition)
@@ -316,7 +335,8 @@ class Runner:
         if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
             self._watch.check()
             sent = time.monotonic()
-            journal = [*effects.journal, self._progress(processed)]
+            await self._collect_sent()
+            journal = [*effects.journal, self._progress(processed, effects.step)]
             written = await self._store.commit(self.partition, self.epoch, ahead, journal)
             self._journaled_at = time.monotonic()
             self.machine.figures.journal_bytes += written
@@ -325,7 +345,7 @@ class Runner:
                 self._clock.measured(sent, self._journaled_at, timestamp_ms)
         if effects.after:
             await self._collect_sent()
-            self._sent.extend(await self._producer.send(effects.after))
+            self._sent.add(effects.step, await self._producer.send(effects.after))
             if self._patience is None:
                 self._watch_sent(None)
             while effects.must_arrive and self._sent:
@@ -464,7 +484,7 @@ class Runner:
 
     async def _collect_sent(self) -> None:
         """Wait for deliveries that were sent before; a failed one ends the process as any write does."""
-        while self._sent and (self._sent[0].done() or len(self._sent) > 64):
+        while self._sent and (next(iter(self._sent)).done() or len(self._sent) > 64):
             await self._sent_one()
 
     def _watch_sent(self, before: asyncio.Future[Any] | None) -> None:
@@ -490,7 +510,7 @@ class Runner:
 
     async def _sent_one(self) -> None:
         try:
-            await self._sent.popleft()
+            await self._sent.first()
         except TOO_LARGE as error:
             # It was alone in its batch. If it is a delivery, its lease ends, and it is tried again.
             logger.error(
@@ -500,6 +520,7 @@ class Runner:
                 error,
             )
 
-    def _progress(self, processed: Mapping[TP, int]) -> tuple[bytes, bytes]:
+    def _progress(self, processed: Mapping[TP, int], step: int) -> tuple[bytes, bytes]:
         offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
-        return progress_key(self.epoch), orjson.dumps({**self.topics.absent, **offsets, **self.topics.facts})
+        known = {**self.topics.absent, **offsets, **self.topics.facts, **self._sent.progress(step)}
+        return progress_key(self.epoch), orjson.dumps(known)

@@ -39,7 +39,9 @@ ABOUT_OTHERS = {
     ChangeKind.TRANSFER,
 }
 NOT_IN_THE_QUEUE = {ChangeKind.REMEMBERED, ChangeKind.HONOURED, ChangeKind.LETTER_PENDING, ChangeKind.LETTER_WRITTEN}
-ABOUT_MESSAGES = set(ChangeKind) - ABOUT_OTHERS - NOT_IN_THE_QUEUE
+AT_A_TAKE_OVER = {ChangeKind.UNDELIVERED}
+"""What no command and no timer brings: see `test_handed_out`."""
+ABOUT_MESSAGES = set(ChangeKind) - ABOUT_OTHERS - NOT_IN_THE_QUEUE - AT_A_TAKE_OVER
 OUTSIDE = "[*]"
 
 Edge = tuple[str, str, str]

@@ -1,0 +1,71 @@
+"""What was handed out: deliveries that were journaled, and that a new owner of the shard may have to write (C55)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from lapse.core.queue.change import Change, ChangeKind, joined
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.segment import LEASED, SENT
+from lapse.core.queue.step import Delivery
+
+
+class HandedOut:
+    """Finds the deliveries that the last steps of an epoch made, and takes back what reached nobody."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+
+    def deliveries(self, changes: Iterable[Change]) -> list[tuple[Delivery, list[int]]]:
+        """What changes of kind LEASED and SENT handed out, as far as it still holds.
+
+        Args:
+            changes: in the order of their steps.
+
+        Returns:
+            Deliveries in their order, each of one source's messages, and the places of these.
+        """
+        found: list[tuple[Delivery, list[int]]] = []
+        seen: set[int] = set()
+        for change in reversed(list(changes)):  # of two leases of a message that end at one instant, the later holds
+            holder = self._state.subscription_table.find(change.holder)
+            if holder is None:
+                continue
+            places = [place for place in self._held(change) if place not in seen]
+            seen.update(places)
+            rest = iter(places)
+            of_change = [
+                (
+                    Delivery(holder.id, messages, change.until_ms, holder.by_reference),
+                    [next(rest) for _ in range(len(messages))],
+                )
+                for messages in self._decisions.messages_at(places)
+            ]
+            found = of_change + found
+            self._state.segments.make_room()
+        return found
+
+    def take_back(self, places: Iterable[int]) -> None:
+        """Undo deliveries that nobody could see and whose leases are over: they do not count (Q9).
+
+        Nothing is journaled for it here: the segments are written whole when the epoch begins. Doing it again after a
+        crash in between changes nothing.
+        """
+        self._state.apply(Change(ChangeKind.UNDELIVERED, joined(places)))
+
+    def _held(self, change: Change) -> list[int]:
+        """Places of a change whose messages are still held as it left them."""
+        state = LEASED if change.kind is ChangeKind.LEASED else SENT
+        places: list[int] = []
+        for segment, slot, stop in self._state.spans(change.places):
+            holder, until_ms = segment.leases()
+            held = (
+                (segment.state[slot:stop] == state)
+                & (holder[slot:stop] == change.holder)
+                & (until_ms[slot:stop] == change.until_ms)
+            )
+            places += (np.flatnonzero(held) + (segment.base + slot)).tolist()
+        return places

@@ -1,0 +1,125 @@
+"""Deliveries that an owner journaled and did not write: its successor finds them by what is missing (C55)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from faust.types import TP
+
+from lapse.core.queue.step import Messages
+from lapse.protocol import codec, header, reference
+from lapse.protocol.bookmark import Bookmark
+from lapse.runtime.shard.payload import LogReader
+
+_AT_ONCE: Final = 10_000
+"""About so many offsets are read at a time."""
+
+Row = tuple[bytes, str, int, int, int]
+"""One delivered message: subscription as clients know it, topic, partition, offset, delivery count."""
+
+
+class Noted(NamedTuple):
+    """What the journal says of deliveries.
+
+    Attributes:
+        step: sequence of the first step whose deliveries are not known to be safe.
+        floors: of each deliveries topic an offset at or below its first record of that step.
+    """
+
+    step: int
+    floors: Mapping[str, int]
+
+
+def noted_of(facts: Mapping[str, Any] | None) -> Noted | None:
+    """Read what the journal holds; None if it says nothing."""
+    return None if facts is None else Noted(int(facts["step"]), facts["from"])
+
+
+Read = Callable[[], Awaitable["Written"]]
+"""Reads what was written."""
+
+
+class Written:
+    """What stands in the deliveries topics of a shard for clients.
+
+    Attributes:
+        rows: the deliveries, by topic; of a topic that is not in it, nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, set[Row]] = {}
+
+    def missing(self, topic: str, subscription: str, messages: Messages) -> list[int]:
+        """Which of some messages a deliveries topic provably does not hold, by their indexes."""
+        rows = self.rows.get(topic)
+        if rows is None:
+            return []
+        name, source = subscription.encode(), (messages.topic, messages.partition)
+        offsets, counts = messages.offsets.tolist(), messages.deliveries.tolist()
+        return [
+            at
+            for at, (offset, count) in enumerate(zip(offsets, counts, strict=True))
+            if (name, *source, offset, count) not in rows
+        ]
+
+
+async def read_written(reader: LogReader, noted: Noted, topics: Iterable[str], partition: int) -> Written:
+    """Read what was written since a step; where Kafka has removed some of it, nothing is known of that topic."""
+    written = Written()
+    places = [TP(topic, partition) for topic in topics if topic in noted.floors]
+    begins, ends = await reader.begins(places), await reader.ends(places)
+    for place in places:
+        if begins[place] <= noted.floors[place.topic] < ends[place]:
+            rows = await _read(reader, place, noted.floors[place.topic], ends[place])
+            if rows is not None:
+                written.rows[place.topic] = rows
+            await reader.release(*place)
+    return written
+
+
+async def _read(reader: LogReader, place: TP, first: int, end: int) -> set[Row] | None:
+    """What stands in a part of a deliveries topic; None if it cannot be read any more."""
+    rows: set[Row] = set()
+    epoch = 0
+    while first < end:
+        records = await reader.read(*place, first, min(first + _AT_ONCE, end) - 1)
+        if not records:
+            return None
+        for record in records:
+            epoch = take(record, epoch, rows)
+        first = records[-1].offset + 1
+    return rows
+
+
+def take(record: Any, epoch: int, rows: set[Row]) -> int:
+    """Note what a record of a deliveries topic hands out; returns the highest epoch so far.
+
+    What a lower epoch wrote behind a higher one is void to clients, and does not count.
+    """
+    fields: dict[str, bytes] = dict(reversed(record.headers))
+    stated = fields.get(header.EPOCH, b"")
+    written = int(stated) if stated.isdigit() else 0
+    if written < epoch:
+        return epoch
+    kind, name = fields.get(header.KIND), fields.get(header.SUBSCRIPTION, b"")
+    if kind == b"delivery":
+        with contextlib.suppress(ValueError):  # somebody else's record is no delivery
+            bookmark = Bookmark.parse(fields.get(header.BOOKMARK, b"").decode())
+            rows.add((name, *bookmark, int(fields.get(header.DELIVERY_COUNT, b""))))
+    elif kind == reference.KIND:
+        rows.update(_referred(name, record.value or b""))
+    return written
+
+
+def _referred(name: bytes, value: bytes) -> Iterable[Row]:
+    try:
+        found = reference.decode(value)
+    except codec.CodecError:
+        return []  # nobody can read it; so nobody has what it hands out
+    return [
+        (name, found.topic, found.partition, offset, some.delivery_count or 0)
+        for some in found.ranges
+        for offset in range(some.first, some.last + 1)
+    ]

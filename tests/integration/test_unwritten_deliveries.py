@@ -1,0 +1,89 @@
+"""A worker dies between journal and delivery: the new owner writes what is missing, and nothing else (C55, Q6)."""
+
+import time
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import support.dying_worker
+from support.deployment import Deploy, Deployment, WorkerProcess
+from support.log import until
+
+
+def worker(one: Deployment) -> WorkerProcess:
+    """The worker that dies once, at a payload that says so."""
+    data = one.directory / f"data-{len(one.workers)}"
+    return one.run([str(Path(support.dying_worker.__file__)), str(one.config), str(data)])
+
+
+def dies(process: WorkerProcess) -> WorkerProcess:
+    assert process.wait(40) == 9
+    return process
+
+
+@pytest.mark.feature("C55", "Q9", "C36")
+@pytest.mark.parametrize("payload", ["inline", "reference"])
+def test_a_delivery_that_was_only_journaled_arrives_with_its_count_and_lease(
+    deploy: Deploy, payload: Literal["inline", "reference"]
+) -> None:
+    """With one delivery allowed, the message would die of one that nobody could see."""
+    here = deploy({"once": {"max_deliveries": 1, "lease_period": "60s"}}, session_timeout="2s").apply()
+    process = worker(here).wait_for_shards(1)
+    with here.subscriber("once", 4, payload=payload) as subscriber:
+        if payload == "inline":
+            here.write("once", "seen")
+            first = subscriber.receive(20)
+            assert first is not None
+            first.acknowledge()
+        here.write("once", "before")
+        dies(process)
+        leases_end_ms = time.time() * 1000 + 60_000
+        time.sleep(1)
+        process.start().wait_for_shards(1)
+        second = subscriber.receive(20)
+        assert second is not None
+        assert second.delivery_count == 1
+        assert second.lease_until_ms is not None
+        assert second.lease_until_ms < leases_end_ms, "the lease that was journaled, no new one"
+        second.acknowledge()
+        assert subscriber.receive(2) is None
+    until(lambda: here.depth("once")["depth"] == 0, "everything is settled")
+    assert not {"dead_lettered", "expired"} & {event.event for event in here.events("once")}
+
+
+@pytest.mark.feature("C55", "Q9")
+def test_a_delivery_that_nobody_saw_and_whose_lease_is_over_does_not_count(deploy: Deploy) -> None:
+    here = deploy({"short": {"max_deliveries": 1, "lease_period": "3s"}}, session_timeout="2s").apply()
+    process = worker(here).wait_for_shards(1)
+    with here.subscriber("short", 4) as subscriber:
+        here.write("short", "before")
+        dies(process)
+        time.sleep(4)
+        process.start().wait_for_shards(1)
+        got = subscriber.receive(20)
+        assert got is not None
+        assert got.delivery_count == 1
+        got.acknowledge()
+    until(lambda: here.depth("short")["depth"] == 0, "it is settled")
+    assert not {"dead_lettered", "expired"} & {event.event for event in here.events("short")}
+
+
+@pytest.mark.feature("C55", "Q6", "C79")
+@pytest.mark.parametrize("instant", ["before", "half", "after"])
+def test_at_most_once_what_was_only_journaled_arrives_and_what_was_written_never_again(
+    deploy: Deploy, instant: str
+) -> None:
+    """A crash delivers nothing twice, and nothing is lost but for what a subscriber loses."""
+    here = deploy({"gone": {"semantics": "at-most-once"}}, session_timeout="2s").apply()
+    process = worker(here).wait_for_shards(1)
+    with here.subscriber("gone", 10) as subscriber:
+        here.write("gone", "a", instant, "b")
+        dies(process)
+        process.start().wait_for_shards(1)
+        got = [one.value or b"" for one in (subscriber.receive(20) for _ in range(3)) if one]
+        assert sorted(got) == sorted([b"a", instant.encode(), b"b"])
+        process.kill()
+        process.start().wait_for_shards(1)  # what the new owner has written is written
+        assert subscriber.receive(3) is None
+        assert here.depth("gone")["depth"] == 0

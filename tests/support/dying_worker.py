@@ -1,0 +1,68 @@
+"""A worker that dies once around a delivery: after its journal, and before or after it is written.
+
+A payload that says `before` ends it between the journal and the delivery, one that says `after` once Kafka has the
+delivery, and one that says `half` once it has all deliveries of the step but this one. A second start with the same
+data directory is the worker as it is.
+
+    python dying_worker.py lapse.toml <data directory>
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lapse.cli.worker import serve
+from lapse.config import load
+from lapse.protocol import reference
+from lapse.runtime.kafka.producer import BatchProducer, Output, Packed
+
+
+def holds(output: Output | Packed, word: bytes) -> bool:
+    """Whether an output is for clients and hands out a payload with a word in it; one by reference counts as any."""
+    if not output.topic.endswith(".deliveries"):
+        return False
+    if isinstance(output, Packed):
+        return any(word in record for record in output.records)
+    return dict(output.headers).get("lapse-kind") == reference.KIND
+
+
+def without(output: Output | Packed, word: bytes) -> Output | Packed:
+    if isinstance(output, Packed):
+        return output._replace(records=[record for record in output.records if word not in record])
+    return output
+
+
+def main() -> None:
+    path, data_dir = sys.argv[1:]
+    died = Path(data_dir) / "died"
+    send = BatchProducer.send
+
+    def end() -> None:
+        died.parent.mkdir(parents=True, exist_ok=True)
+        died.touch()
+        os._exit(9)
+
+    async def send_or_end(self: BatchProducer, outputs: Iterable[Output | Packed]) -> list[asyncio.Future[Any]]:
+        outputs = list(outputs)
+        if died.exists():
+            return await send(self, outputs)
+        if any(holds(output, b"before") for output in outputs):
+            end()
+        for word in (b"half", b"after"):
+            if any(holds(output, word) for output in outputs):
+                kept = [without(output, word) for output in outputs] if word == b"half" else outputs
+                await asyncio.gather(*await send(self, kept))
+                end()
+        return await send(self, outputs)
+
+    BatchProducer.send = send_or_end  # type: ignore[method-assign]
+    config = load(Path(path))
+    own = config.lapse.model_copy(update={"data_dir": data_dir})
+    serve(config.model_copy(update={"lapse": own}), "info")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Deliveries that were journaled: which of them still hold, and how one is undone that nobody saw (C55)."""
+
+import pytest
+
+from lapse.core.queue.journal import QueueJournal, Restored, restore
+from lapse.core.queue.settings import QueueSettings, Semantics
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from unit.core.queue.world import World
+
+LEASE_MS = 100
+
+
+def world(semantics: Semantics = Semantics.AT_LEAST_ONCE) -> World:
+    one = World(QueueSettings(name="orders", lease_ms=LEASE_MS, max_deliveries=1, semantics=semantics))
+    for _ in range(6):
+        one.publish("orders")
+    one.read("orders")
+    one.subscribe("inky", 4)
+    one.commit()
+    return one
+
+
+def taken_over(one: World) -> tuple[QueueShard, Restored]:
+    restored = restore(one.log.latest().items())
+    return QueueShard(one.shard.settings, restored.state), restored
+
+
+def held(shard: QueueShard, restored: Restored, since: int = 0) -> list[tuple[str, list[int], list[int], int]]:
+    changes = [change for sequence, change in restored.handed_out if sequence >= since]
+    return [
+        (one.subscription, one.messages.offsets.tolist(), one.messages.deliveries.tolist(), one.until_ms)
+        for one, _ in shard.handed_out.deliveries(changes)
+    ]
+
+
+@pytest.mark.feature("C55")
+def test_what_was_settled_returned_or_renewed_was_seen_and_does_not_hold_any_more() -> None:
+    one = world()
+    one.deliver()
+    one.commit()
+    until_ms = one.now_ms + LEASE_MS
+    assert held(*taken_over(one)) == [("inky", [0, 1, 2, 3], [1, 1, 1, 1], until_ms)]
+    one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0))
+    one.advance(10)
+    one.deliver()
+    one.commit()
+    step = Step()
+    one.shard.renew("inky", [Claim("orders", 0, 1, 1)], one.now_ms, step)
+    one.log.append(one.epoch, one.journal.encode(step))
+    assert held(*taken_over(one)) == [("inky", [2, 3], [1, 1], until_ms), ("inky", [4], [1], until_ms + 10)]
+    assert held(*taken_over(one), since=one.shard.state.sequence - 2) == [("inky", [4], [1], until_ms + 10)]
+
+
+@pytest.mark.feature("C55", "Q6", "C79")
+def test_what_was_sent_at_most_once_holds_until_it_is_acknowledged() -> None:
+    one = world(Semantics.AT_MOST_ONCE)
+    one.deliver()
+    one.settle("acknowledge", "inky", Claim("orders", 0, 1, 1))
+    one.commit()
+    assert held(*taken_over(one)) == [("inky", [0, 2, 3], [1, 1, 1], 0)]
+
+
+@pytest.mark.feature("C55", "Q9")
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_delivery_that_is_taken_back_does_not_count_whatever_crash_comes_in_between(torn: bool) -> None:
+    one = world()
+    one.deliver()
+    one.commit()
+    log = dict(one.log.latest())
+    for epoch in (50, 51) if torn else (50,):
+        restored = restore(log.items())
+        shard = QueueShard(one.shard.settings, restored.state)
+        changes = [change for _, change in restored.handed_out]
+        for _, places in shard.handed_out.deliveries(changes):
+            shard.handed_out.take_back([place for place in places if place in (1, 2)])
+        assert (shard.depth()["available"], shard.depth()["leased"]) == (4, 2)
+        begun = QueueJournal(restored.state, epoch, restored).begin()
+        for key, value in begun[:1] if torn and epoch == 50 else begun:  # the segment only
+            if value is None:
+                log.pop(key, None)
+            else:
+                log[key] = value
+    again = restore(log.items())
+    assert not again.handed_out
+    assert [shown.deliveries for shown in QueueShard(one.shard.settings, again.state).peek(0, 6)] == [1, 0, 0, 1, 0, 0]
