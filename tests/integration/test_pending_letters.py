@@ -71,6 +71,29 @@ def test_a_letter_that_is_too_large_waits_over_a_crash_while_others_pass_and_lea
     assert worker.running
 
 
+@pytest.mark.feature("C48", "C27", "Q12", "Q15")
+def test_a_barrier_waits_until_the_letter_of_what_was_before_it_is_safe(deploy: Deploy) -> None:
+    """What comes behind the barrier waits with it; a crash changes nothing."""
+    deployment = deploy({"days": {"ordering": "total", "barrier": "/type = 'EOD'", "expiration": "enabled"}}).apply()
+    letters = f"dlq.{deployment.name('days')}"
+    limit(deployment, letters, 50_000)
+    worker = deployment.worker().wait_for_shards(1)
+    deployment.write("days", LARGE, headers=[("lapse-ttl-ms", b"1500")])
+    deployment.write("days", b'{"type": "EOD"}', b'{"n": 1}')
+    until(lambda: deployment.depth("days")["dying"] == 1, "a dying message")
+    with deployment.subscriber("days", 5) as subscriber:
+        assert subscriber.receive(3) is None
+        worker.kill()
+        worker.start().wait_for_shards(1)
+        assert subscriber.receive(3) is None
+        figures = deployment.depth("days")
+        assert (figures["dying_before_barrier"], figures["available"]) == (1, 2)
+        limit(deployment, letters, 200_000)
+        got = [subscriber.receive(60), subscriber.receive(20)]
+        assert [one is not None and one.is_barrier for one in got] == [True, False]
+    assert "dying_before_barrier" not in deployment.depth("days")
+
+
 @pytest.mark.feature("C27", "X7")
 def test_without_its_letter_topic_a_queue_goes_on_and_letters_follow_when_there_is_one(deploy: Deploy) -> None:
     deployment = deploy({"lone": {"max_deliveries": 1}}).apply()

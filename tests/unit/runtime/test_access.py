@@ -105,3 +105,29 @@ def test_a_worker_needs_the_topics_of_its_users() -> None:
     (why,) = found.barred()["orders"]
     assert why.startswith("lapse.orders.deliveries.bob: missing; deliveries of orders")
     assert "orders" not in found.servable().entities()
+
+
+@pytest.mark.feature("C87")
+def test_groups_and_filters_of_users_are_warned_of() -> None:
+    """Only where a user reads a grouped queue through a filter."""
+    config = loads(
+        """
+[queue.orders]
+group_by = "/account"
+[queue.plain]
+[users.alice]
+key_env = "A"
+principal = "User:alice"
+[users.alice.entitlements."orders|plain"]
+read = true
+filter = "/region = 'north'"
+[users.bob]
+key_env = "B"
+principal = "User:bob"
+[users.bob.entitlements.orders]
+read = true
+"""
+    )
+    existing = {wanted.name: wanted.partitions for wanted in Topology(config, {}).wanted()}
+    (told,) = [one for one in warnings(Topology(config, existing)) if "(C87)" in one]
+    assert told.startswith("queue orders: group_by, and alice sees only")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.fairness import Turns
-from lapse.core.queue.matching import UNKNOWN, YES, Matching
+from lapse.core.queue.matching import NO, UNKNOWN, YES, Matching
 from lapse.core.queue.segment import AVAILABLE, NOBODY, Segment
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
@@ -100,6 +100,19 @@ class Chooser:
             if self.unknown:
                 break
         return [(one, shares[one.number]) for one in ring if shares[one.number]]
+
+    def groups_held_back(self, subscriptions: Sequence[Subscription]) -> int:
+        """How many groups wait behind a first message that none of some subscriptions matches, whatever their space."""
+        if not (self.by_group and subscriptions) or not all(one.filter for one in subscriptions):
+            return 0
+        count = 0
+        for segment, slots in self._in_order():
+            if segment.groups is not None:
+                unmatched = segment.groups[slots] != OWN_GROUP
+                for text in {one.filter for one in subscriptions}:
+                    unmatched &= self._matching.codes(text, segment.index, slots) == NO
+                count += int(np.count_nonzero(unmatched))
+        return count
 
     def first(self, limit: int) -> list[int]:
         """The first places in the order of delivery, at most `limit`, where neither filters nor groups count."""

@@ -77,11 +77,13 @@ class Decisions:
         at_ms: int,
         step: Step,
         detail: str = "",
+        followers: int = 0,
     ) -> None:
-        """Tell of a message that leaves without ever having had a place."""
+        """Tell of a message that leaves without ever having had a place; `followers` came behind it and have one."""
         messages = self.one(number, offset, deadline_ms)
         letter = self.settings.writes_letter(reasons)
-        step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail))
+        places = np.array([self.state.next_place - followers], np.int64)
+        step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, places=places))
 
     def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "") -> None:
         """Tell what happened to messages."""

@@ -36,10 +36,15 @@ class Dispatch:
         self._settings = decisions.settings
         self._matching = decisions.matching
         self._turns = Turns(decisions.settings.fairness)
+        self._waits_for_letters = False
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
+        return self._deliver(now_ms, step) or self._waits_for_letters
+
+    def _deliver(self, now_ms: int, step: Step) -> bool:
         self.unjudged = []
+        self._waits_for_letters = False
         if self._state.paused:
             return False
         subscriptions = list(self._state.subscriptions.values())
@@ -62,6 +67,11 @@ class Dispatch:
             else:
                 self._hand_out(subscription, [places[position] for position in share], now_ms, step)
         return len(places) == limit < space
+
+    def groups_held_back(self) -> int:
+        """How many groups wait behind a first message that no subscription matches that is there (C87)."""
+        chooser = Chooser(self._state, self._matching, self._settings, self._turns, -1)
+        return chooser.groups_held_back(list(self._state.subscriptions.values()))
 
     def repeat(self, released: Change, step: Step) -> None:
         """Send a barrier again that a crash may have kept from its receivers (C35)."""
@@ -104,6 +114,17 @@ class Dispatch:
             if once:
                 step.events.append(ShardEvent("delivered_at_most_once", now_ms, messages, subscription=subscription.id))
 
+    def _lacks_letters(self, place: int, step: Step) -> bool:
+        """Whether a letter of a message before a barrier is not safe yet (C48)."""
+        if self._state.first_pending() <= place:
+            return True
+        # Letters of this very step are written at its end; the next one knows what became of them.
+        self._waits_for_letters = any(
+            removal.letter and min(map(removal.place, range(len(removal.messages)))) <= place
+            for removal in step.removals
+        )
+        return self._waits_for_letters
+
     def _release_barriers(self, subscriptions: Sequence[Subscription], now_ms: int, step: Step) -> bool:
         """Send barriers before which nothing is left to all subscriptions that they match (Q12, C34).
 
@@ -117,6 +138,8 @@ class Dispatch:
             segment, at = state.segments.look(index), np.array([slot])
             over = self._settings.expiration.enabled and segment.deadline_of(slot) <= now_ms
             if over or state.first_held() != place or segment.state[slot] != State.AVAILABLE:
+                return True
+            if self._lacks_letters(place, step):
                 return True
             codes = {one.id: int(self._matching.codes(one.filter, index, at)[0]) for one in subscriptions}
             if UNKNOWN in codes.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -178,12 +179,14 @@ class Entrance:
         if not arrivals.invalid and not arrivals.expired:
             return
         decided_ms = {record.offset: max(record.timestamp, now_ms) for record in records}
+        entered = arrivals.offsets
         for offset, fault in arrivals.invalid:
-            at_ms = decided_ms[offset]
-            self._decisions.refuse(number, offset, NEVER, (Reason.INVALID_LIFETIME,), at_ms, step, fault)
+            at_ms, behind = decided_ms[offset], len(entered) - bisect_right(entered, offset)
+            self._decisions.refuse(number, offset, NEVER, (Reason.INVALID_LIFETIME,), at_ms, step, fault, behind)
         for offset, deadline_ms in arrivals.expired:
             detail = UNCONFIRMED if offset in arrivals.unconfirmed else ""
-            self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), decided_ms[offset], step, detail)
+            at_ms, behind = decided_ms[offset], len(entered) - bisect_right(entered, offset)
+            self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), at_ms, step, detail, behind)
 
 
 def _from(records: Sequence[Record], due_ms: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.matching import UNKNOWN
@@ -44,6 +46,19 @@ class Inquiry:
             "dying": len(self._state.pending),
             "depth": sum(counts.values()),
         }
+
+    def before_barrier(self) -> dict[str, int]:
+        """What the first barrier waits for, where it does: messages, and letters that are refused (C48)."""
+        if not self._state.index.barriers or self._decisions.settings.traits.barrier is None:
+            return {}
+        barrier = self._state.index.barriers[0]
+        index, slot = divmod(barrier, SIZE)
+        held = sum(self._state.outline(one).held for one in self._state.segments if one < index)
+        segment = self._state.segments.look(index)
+        held += int(np.isin(segment.state[:slot], (*LIVE, State.SENT)).sum())
+        letters = sum(one.place <= barrier for one in self._state.pending.values())
+        waits_for = {"before_barrier": held, "dying_before_barrier": letters}
+        return {name: count for name, count in waits_for.items() if count}
 
     def matching_depth(self, text: str) -> dict[str, int]:
         """The same of the messages that match a filter under selection; of those without a place nothing is known."""

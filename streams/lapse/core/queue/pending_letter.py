@@ -27,6 +27,7 @@ class PendingLetter(NamedTuple):
         cancels: cancels until then.
         detail: the text of the fault; empty = a standard sentence.
         subscription: whose doing it was, if anyone's.
+        place: where it stood; a barrier behind it waits for its letter (C48).
     """
 
     reasons: tuple[Reason, ...]
@@ -36,6 +37,7 @@ class PendingLetter(NamedTuple):
     cancels: int
     detail: str = ""
     subscription: str = ""
+    place: int = 0
 
     def facts(self) -> dict[str, Any]:
         """As the journal holds it."""
@@ -51,7 +53,8 @@ class PendingLetter(NamedTuple):
             np.array([self.deliveries], np.uint32),
             np.array([self.cancels], np.uint32),
         )
-        return Removal(messages, self.reasons, self.at_ms, True, self.detail, self.subscription)
+        place = np.array([self.place], np.int64)
+        return Removal(messages, self.reasons, self.at_ms, True, self.detail, self.subscription, place)
 
 
 def pending_letter_of(facts: Mapping[str, Any]) -> PendingLetter:

@@ -46,6 +46,7 @@ class PendingLetters:
                 0 if messages.cancels is None else int(messages.cancels[at]),
                 removal.detail,
                 removal.subscription,
+                removal.place(at),
             )
             offset = int(messages.offsets[at])
             names.append((number, offset))
@@ -60,6 +61,7 @@ class PendingLetters:
         safe = np.array([place for place in range(len(messages)) if place not in refused], np.intp)
         if len(safe):
             removal.messages = messages.some(safe)
+            removal.places = None if removal.places is None else removal.places[safe]
         else:
             del step.removals[at]
         return names

@@ -99,8 +99,12 @@ class Removals:
         """Remove messages for these reasons."""
         letter = self._settings.writes_letter(reasons)
         at_ms = self._decisions.decided_ms(now_ms)
-        for messages in self._decisions.messages(slots):
-            step.removals.append(Removal(messages, reasons, at_ms, letter, detail, subscription=subscription))
+        for segment, some in slots:
+            at = 0
+            for messages in self._state.sources.messages(segment, some):
+                places = some[at : at + len(messages)].astype(np.int64) + segment.base
+                step.removals.append(Removal(messages, reasons, at_ms, letter, detail, subscription, places))
+                at += len(messages)
         expired = Reason.TIME_LIMIT in reasons
         self._decisions.do(Change(ChangeKind.EXPIRED if expired else ChangeKind.SETTLED, places_of(slots)), step)
 

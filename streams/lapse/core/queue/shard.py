@@ -438,6 +438,15 @@ class QueueShard:
         """
         return self._inquiry.matching_depth(text) if text else self._inquiry.depth()
 
+    def held_up(self) -> dict[str, int]:
+        """What is held up by what stands before it, by figure; those that are 0 are left out (C48, C87).
+
+        Of the first barrier: messages before it, and refused letters of such; and groups whose first message no
+        subscription matches that is there.
+        """
+        groups = self._dispatch.groups_held_back()
+        return self._inquiry.before_barrier() | ({"groups_held_back": groups} if groups else {})
+
     def peek(self, skip: int, limit: int, text: str = "") -> Iterator[Queued]:
         """Messages in order, scheduled and dying ones behind; takes no lease (Q15).
 

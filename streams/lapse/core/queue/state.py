@@ -90,6 +90,7 @@ class QueueState:
         self.expired: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED_EXPIRED)
         self._head = 0
         self._first = 0
+        self._first_pending: int | None = None
         self._nothing = Segment(-1)
         self.index = Index(self.outline, self._best)
 
@@ -165,6 +166,14 @@ class QueueState:
                     return self._first
             self._first = min((index + 1) * SIZE, self.next_place)
         return None
+
+    def first_pending(self) -> int:
+        """The first place of a message whose letter is refused; the next one of all if there is none (C48)."""
+        if not self.pending:
+            return self.next_place
+        if self._first_pending is None:
+            self._first_pending = min(one.place for one in self.pending.values())
+        return self._first_pending
 
     def available(self, limit: int, now_ms: int) -> list[int]:
         """The first places that can be delivered, in order, at most `limit`; `now_ms` < 0 = deadlines do not count."""
@@ -251,9 +260,13 @@ class QueueState:
             case ChangeKind.HONOURED:
                 self.remembered.discard(name)
             case ChangeKind.LETTER_PENDING:
-                self.pending[name] = pending_letter_of(change.facts)
+                self.pending[name] = letter = pending_letter_of(change.facts)
+                if self._first_pending is not None:
+                    self._first_pending = min(self._first_pending, letter.place)
             case ChangeKind.LETTER_WRITTEN:
-                self.pending.pop(name, None)
+                written = self.pending.pop(name, None)
+                if written is not None and written.place == self._first_pending:
+                    self._first_pending = None
 
     def _contains(self, index: int) -> bool:
         """In recovery: whether a segment was read whole and already contains the step that is applied."""

@@ -167,6 +167,7 @@ class Removal:
         letter: whether they get dead letters.
         detail: the text of the fault; empty = a standard sentence.
         subscription: whose doing it was, if anyone's.
+        places: place of each message; of one that never had any, the place of the next that comes. None = not known.
     """
 
     messages: Messages
@@ -175,6 +176,11 @@ class Removal:
     letter: bool
     detail: str = ""
     subscription: str = ""
+    places: NDArray[np.int64] | None = None
+
+    def place(self, at: int) -> int:
+        """Where a message stood, by its index; the first place of all where that is not known."""
+        return 0 if self.places is None else int(self.places[at])
 
 
 @dataclass(slots=True)

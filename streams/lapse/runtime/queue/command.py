@@ -258,6 +258,7 @@ class QueueCommands:
         if command.filter:
             return {"counts": self._shard.depth(command.filter), "publish_target": self._publish_target}
         counts = self._shard.depth()
+        counts |= self._shard.held_up()
         counts["subscriptions"] = len(self._shard.state.subscriptions)
         counts["oldest_age_ms"] = 0 if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
         return {"counts": counts, "publish_target": self._publish_target}
@@ -268,7 +269,8 @@ class QueueCommands:
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
         messages = [_shown(one) for one in self._shard.peek(skip, limit, command.filter or "")]
         counted = (command.filter or "") if self._row_filter is not None else ""
-        return {"messages": tuple(messages), "counts": self._shard.depth(counted)}
+        counts = self._shard.depth(counted) if counted else self._shard.depth() | self._shard.held_up()
+        return {"messages": tuple(messages), "counts": counts}
 
 
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})

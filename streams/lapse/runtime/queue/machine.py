@@ -409,7 +409,13 @@ class QueueMachine:
             return True
         self._now_ms = max(self._now_ms, now_ms)
         self._note_arrivals()
+        self._let_dying_go(self._step)
         return self.shard.deliver(self._now_ms, self._step)
+
+    def _let_dying_go(self, step: Step) -> None:
+        """Let messages go whose letters are safe at last; a barrier may wait for that (C48)."""
+        for source, offset in self.retry.safe():
+            self.shard.letter_written(source, offset, step)
 
     def _note_arrivals(self) -> None:
         """What arrived counts as use now: a record's own timestamp may be its producer's, and any."""
@@ -554,8 +560,7 @@ class QueueMachine:
             if lost:
                 self.shard.truncated(messages.topic, messages.partition, sorted(lost), self._now_ms, step, True)
         await self._write_letters(step, write_letters)
-        for source, offset in self.retry.safe():
-            self.shard.letter_written(source, offset, step)
+        self._let_dying_go(step)
         effects.before += self._output.events(step.events, step.removals)
         effects.step = self.shard.state.sequence
         if step.changes or step.removals:

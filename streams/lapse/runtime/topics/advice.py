@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lapse.core.entitlement import Right, entitlement_to
 from lapse.core.queue.settings import Semantics
 from lapse.protocol import prefetch
 from lapse.protocol import topic as names
@@ -37,11 +38,28 @@ def warnings(topology: Topology) -> list[str]:
                 f"queue {name}: group_by keeps a group in order within each of {topology.partitions(name)} partitions "
                 'only. Publish with the group as the Kafka key, or take ordering = "total" (C32)'
             )
+        filtered = _filtered(topology, name)
+        if queue.group_by is not None and filtered:
+            found.append(
+                f"queue {name}: group_by, and {', '.join(filtered)} sees only what matches a filter: the first message "
+                "of a group holds the group back, even if no subscription that is there matches it. See to it that "
+                "somebody subscribes to every message, or choose filters that all messages of a group match (C87)"
+            )
         for topic in dict.fromkeys(topology.sources(name)):
             retention = topology.retentions.get(topic)
             told = retention.warning(topic, name, queue) if retention is not None else ""
             found += [told] if told else []
     return [*found, *_of_users(topology)]
+
+
+def _filtered(topology: Topology, name: str) -> list[str]:
+    """Users who may read some messages of a queue only."""
+    found: list[str] = []
+    for user, settings in topology.config.users.items():
+        entitlement = entitlement_to(name, settings.granted())
+        if Right.READ in entitlement.rights and entitlement.row_filter:
+            found.append(user)
+    return found
 
 
 def _in_vain(topology: Topology) -> list[str]:

@@ -150,6 +150,9 @@ class Oracle:
         self.seen: dict[tuple[str, int, bytes], int] = {}
         self.released: list[tuple[Bookmark, list[str]]] = []
         self.pending: dict[Bookmark, Gone] = {}
+        self.places: dict[Bookmark, int] = {}
+        self.next_place = 0
+        self.left_at: dict[Bookmark, int] = {}
         self.since: dict[str, int] = {}
         self.log_begin: dict[str, int] = {}
         self.transfers: dict[str, list[tuple[Bookmark, Bookmark]]] = {}
@@ -239,7 +242,7 @@ class Oracle:
                 self.events.append(Told("scheduled", bookmark))
             else:
                 self.messages[bookmark] = message
-                self.order.append(bookmark)
+                self.take_place(bookmark)
 
     def repeats(self, topic: str, partition: int, record: Published) -> bool:
         """Whether the record's id entered within the window before it (X6, C43)."""
@@ -335,7 +338,7 @@ class Oracle:
         message.rank = message.rank if self.settings.traits.priority else None
         message.barrier = message.barrier and bool(self.settings.traits.barrier)
         message.group = message.group if self.settings.traits.group else None
-        self.order.append(message.bookmark)
+        self.take_place(message.bookmark)
 
     def next_due_ms(self) -> int | None:
         on = self.settings.expiration.enabled
@@ -418,6 +421,8 @@ class Oracle:
         barrier = there[0]
         if barrier.state != "available" or self.late(barrier, now_ms):
             return False
+        if any(self.left_at[bookmark] <= self.places[barrier.bookmark] for bookmark in self.pending):
+            return False  # a letter of one before it is not safe yet (C48)
         receivers = [one for one in self.subscribers.values() if FILTERS[one.filter](barrier.body)]
         for subscriber in receivers:
             self.send(subscriber, barrier, 0, barrier=True)
@@ -653,6 +658,11 @@ class Oracle:
 
     # Letters that the broker refuses (C27)
 
+    def take_place(self, bookmark: Bookmark) -> None:
+        self.order.append(bookmark)
+        self.places[bookmark] = self.next_place
+        self.next_place += 1
+
     def keep_pending(self, gone: Gone) -> None:
         self.pending[gone.bookmark] = gone
 
@@ -798,6 +808,7 @@ class Oracle:
         ordered = tuple(reason for reason in REASONS if reason in reasons)
         wanted = {str(reason) for reason in self.settings.dead_letter_reasons}
         letter = bool(self.settings.dead_letter_topic) and bool(wanted.intersection(ordered))
+        self.left_at[message.bookmark] = self.places.get(message.bookmark, self.next_place)
         self.removals.append(
             Gone(
                 message.bookmark,

@@ -542,6 +542,73 @@ def test_at_most_once_a_barrier_waits_for_what_was_sent(how: str) -> None:
     assert sent(one.deliver(), "blinky") == [(1, True)]
 
 
+@pytest.mark.feature("C48", "C27", "Q12")
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("before", ["settled", "refused on arrival"])
+def test_a_barrier_waits_for_the_letters_of_what_was_before_it(before: str, crash: bool) -> None:
+    """Not for those of what came behind it; not before the broker has said what became of a letter, either."""
+    one = world(traits=BARRIER, expiration=ON)
+    one.refusing = 1
+    one.publish("orders", body={}, expires_at_ms=None if before == "settled" else 1)
+    publish(one, STOP, {}, STOP)
+    one.settle("expire", "inky", at(2))
+    one.subscribe("inky", 5)
+    if before == "settled":
+        one.commit()
+        step = one._open()
+        one.shard.settle(SettleAction.EXPIRE, "inky", [at(0)], one.now_ms, step)
+        assert one.shard.deliver(one.now_ms, step), "its letter is about to be written"
+        assert not step.deliveries
+        one.crash()
+        one.settle("expire", "inky", at(0))
+    assert one.deliver() == {}
+    assert one.shard.held_up()["dying_before_barrier"] == 1
+    if crash:
+        one.commit()
+        one.crash()
+        assert one.deliver() == {}
+    one.letter_written(("orders", 0, 0))
+    assert sent(one.deliver(), "inky") == [(1, True)]
+    assert one.shard.held_up()["dying_before_barrier"] == 1
+    one.letter_written(("orders", 0, 2))
+    assert sent(one.deliver(), "inky") == [(3, True)]
+    assert "dying_before_barrier" not in one.shard.held_up()
+
+
+@pytest.mark.feature("C48", "Q20")
+def test_a_group_does_not_wait_for_letters() -> None:
+    one = world({"g": 1}, {"g": 1}, traits=GROUP)
+    one.refusing = 1
+    one.settle("expire", "inky", at(0))
+    one.subscribe("inky", 5)
+    assert sent(one.deliver(), "inky") == [(1, False)]
+
+
+@pytest.mark.feature("C48", "Q15")
+def test_depth_tells_for_how_much_the_first_barrier_waits() -> None:
+    one = world({}, {}, STOP, {}, STOP, traits=BARRIER)
+    one.subscribe("inky", 1)
+    one.deliver()
+    assert one.shard.held_up()["before_barrier"] == 2
+    one.settle("acknowledge", "inky", at(0))
+    assert one.shard.held_up()["before_barrier"] == 1
+    one.settle("acknowledge", "inky", at(1))
+    assert "before_barrier" not in one.shard.held_up()
+
+
+@pytest.mark.feature("C87", "Q15")
+def test_depth_tells_of_groups_behind_a_first_message_that_nobody_there_matches() -> None:
+    """Whether their subscriptions have space or not; not of groups that wait for a settlement."""
+    one = world({"g": 1}, {"g": 1, "f": 1}, {"g": 2, "f": 1}, {"f": 0}, {"g": 3}, traits=GROUP)
+    assert one.shard.held_up() == {}
+    one.subscribe("inky", 5, text="/f = 1")
+    one.subscribe("clyde", 1, text="/f > 0")
+    assert [bookmark[2] for bookmark in (sent.bookmark for sent in one.deliver()["inky"])] == [2]
+    assert one.shard.held_up() == {"groups_held_back": 2}
+    one.subscribe("blinky", 1)
+    assert one.shard.held_up() == {}
+
+
 @pytest.mark.feature("C86")
 @pytest.mark.parametrize("action", ["acknowledge", "expire"])
 def test_only_its_own_bookmark_takes_a_barrier_that_waits(action: str) -> None:
