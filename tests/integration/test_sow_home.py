@@ -7,10 +7,13 @@ from pathlib import Path
 import orjson
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from lapse.core.sow.home import Home
+from lapse.protocol import event, topic
 from lapse_client import Connection, SowClient
-from support.log import until
+from support.log import Tail, until
 from support.worker import Worker
 
 PARTITIONS = 3
@@ -94,3 +97,46 @@ def test_updates_on_any_partition_meet_at_the_keys_home_and_survive_a_kill(worke
             b"[%d]" % number: row for number, row in expected.items()
         }
         assert all(Home(partition, PARTITIONS).holds(key) for key, (partition, _) in table.items())
+
+
+@pytest.mark.feature("C88", "C46", "D4")
+def test_one_stamp_ahead_of_the_clock_hides_nothing_that_follows(
+    kafka: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = unique("stamped")
+    admin = AdminClient({"bootstrap.servers": kafka})
+    config = {"message.timestamp.type": "CreateTime"}
+    admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config)])[name].result(20)
+    entity = f'[sow."{name}"]\nkey = "/id"\npartitions = {PARTITIONS}\n'
+    producer = Producer({"bootstrap.servers": kafka})
+
+    def put(partition: int, text: str, at_ms: int) -> None:
+        value = orjson.dumps({"id": 1, "n": text})
+        producer.produce(name, value, partition=partition, timestamp=at_ms)
+        assert producer.flush(20) == 0
+
+    with Worker(tmp_path, kafka, unique("app"), entity), SowClient(name, connection=Connection(kafka)) as client:
+
+        def shown() -> list[object]:
+            return [orjson.loads(record.value)["n"] for record in client.query()]
+
+        def now_ms() -> int:
+            return time.time_ns() // 1_000_000
+
+        put(0, "an hour ahead", now_ms() + 3_600_000)
+        until(lambda: shown() == ["an hour ahead"], "it is there")
+        time.sleep(0.05)  # more than the broker's clock is known to
+        put(1, "another partition", now_ms())
+        until(lambda: shown() == ["another partition"], "what follows counts")
+        put(1, "the same partition", now_ms() - 3_600_000)
+        until(lambda: shown() == ["the same partition"], "the offset decides")
+        put(0, "older", now_ms() - 60_000)
+        home = next(number for number in range(PARTITIONS) if Home(number, PARTITIONS).holds(b"[1]"))
+        tail = Tail(kafka, topic.events(name))
+        try:
+            records = tail.wait_for(lambda found: any(b"ignored" in (one.value() or b"") for one in found), "ignored")
+        finally:
+            tail.close()
+        (told,) = [one for one in map(event.decode, (one.value() or b"" for one in records)) if one.event == "ignored"]
+        assert (told.partition, str(told.messages[0])) == (home, f"{name}:0:1")
+        assert shown() == ["the same partition"]

@@ -28,6 +28,7 @@ class EventKind(StrEnum):
     LEASE_RETURNED = "lease_returned"
     RENEWED = "renewed"
     SCHEDULED = "scheduled"
+    IGNORED = "ignored"  # an update of a SOW topic that is older than what is there (C88)
     DELETED = "deleted"
     SUBSCRIBED = "subscribed"
     UNSUBSCRIBED = "unsubscribed"

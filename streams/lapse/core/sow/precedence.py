@@ -1,8 +1,8 @@
 """Precedence: whether an update is later than what is known of its key (C46, C42, S10).
 
-Within one underlying partition the log's order decides. Between several, and for a scheduled version against updates,
-the stamps do, then the partition, the topic and the offset. Between deployments the instants at which updates counted
-where they were published do.
+Within one underlying partition the log's order decides (C88). Between several, and for a scheduled version against
+updates, the stamps do, then the partition, the topic and the offset. Between deployments the instants at which updates
+counted where they were published do.
 """
 
 from __future__ import annotations
@@ -44,26 +44,38 @@ class Precedence:
             path = path_of(headers_of(entry)) if facts.headers_bytes else b""
             if path or update.origin is not None:
                 return _is_beaten(entry, facts, path, update)
-            if not self._settings.key and self._is_one_partition(facts.source, update.source):
-                return False
+            if self._is_one_partition(facts.source, update.source):
+                return False  # whatever the stamps say: it comes behind in the log (C88)
             return self._order(facts.timestamp_ms, facts.source, facts.offset) >= self._order(
                 update.timestamp_ms, update.source, update.offset
             )
         tombstone = state.tombstones.get(name) if state.tombstones else None
         if tombstone is None or (self._settings.remembers_removed and self._is_local(tombstone, update)):
             return False
+        local = bool(self._settings.key) and update.origin is None and not scheduled and tombstone.source != NO_SOURCE
+        if local and self._is_one_partition(tombstone.source, update.source):
+            return False
         return self._order(tombstone.timestamp_ms, tombstone.source, tombstone.offset) >= self._order(
             update.timestamp_ms, update.source, update.offset
         )
 
     def stamp(self, name: bytes, entry: bytes | None, update: Update) -> int:
-        """As of when an update counts: later than what was replicated and it replaces, whose clock may be ahead."""
+        """As of when an update counts: later than what was replicated and it replaces, whose clock may be ahead.
+
+        With keys from payloads it counts no earlier than what it replaces from its own partition, so that in whichever
+        order partitions are read the same update is the latest (C88).
+        """
         if update.origin is not None:
             return update.timestamp_ms
         if entry is None:
             tombstone = self._state.tombstones.get(name) if self._settings.remembers_removed else None
+            if tombstone is None and self._settings.key and (dug := self._state.tombstones.get(name)) is not None:
+                behind = dug.source != NO_SOURCE and self._is_one_partition(dug.source, update.source)
+                return max(update.timestamp_ms, dug.timestamp_ms) if behind else update.timestamp_ms
             return update.timestamp_ms if tombstone is None else max(update.timestamp_ms, tombstone.timestamp_ms + 1)
         facts = facts_of(entry)
+        if self._settings.key and self._is_one_partition(facts.source, update.source):
+            return max(facts.timestamp_ms, update.timestamp_ms)
         if facts.timestamp_ms < update.timestamp_ms or not (facts.headers_bytes and path_of(headers_of(entry))):
             return update.timestamp_ms
         return facts.timestamp_ms + 1

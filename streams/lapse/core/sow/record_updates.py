@@ -5,6 +5,8 @@ Every method emits changes through `SowState.change`, which applies them, and pu
 
 from __future__ import annotations
 
+from typing import Final
+
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.sow import delta, journal
@@ -17,6 +19,8 @@ from lapse.core.sow.state import SowState
 from lapse.core.sow.step import ShardEvent, ShardEventKind, Step
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
+
+_OLDER: Final = "older than what is known of its key"
 
 
 class Life:
@@ -126,8 +130,14 @@ class Life:
         state = self._state
         entry = state.entries.get(name)
         if self._precedence.is_late(name, entry, update, scheduled):
+            if update.origin is None:  # what comes back by replication is no news
+                place = self._state.place(update.source, update.offset)
+                told = ShardEvent(ShardEventKind.IGNORED, update.at_ms, place, update.key, update.deadline_ms)
+                step.events.append(told._replace(detail=_OLDER))
             return
         if update.payload is None:
+            if self._settings.key:
+                update = update._replace(timestamp_ms=self._precedence.stamp(name, entry, update))
             self._removals.delete_by_update(name, entry, update, step)
             return
         payload = update.payload

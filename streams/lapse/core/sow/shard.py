@@ -78,8 +78,16 @@ class SowShard:
 
     # --- in --------------------------------------------------------------------------------------------------
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step) -> int:
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, clock_ms: int = NEVER) -> int:
         """Take records of one underlying partition, in their order, each as of its own timestamp (C1).
+
+        Args:
+            topic: the topic.
+            partition: its partition.
+            records: what comes next in its log.
+            step: gets changes and outputs.
+            clock_ms: the broker's clock, ms since the epoch: with keys from payloads, a stamp ahead of it counts as it
+                between partitions (C88). `NEVER` = no stamp is ahead.
 
         Returns:
             how many were taken. Fewer than given where the step's changes exceed `max_step_bytes`: write that step, and
@@ -154,7 +162,7 @@ class SowShard:
                     if step.bytes >= max_bytes:
                         break
                     continue
-            self._take(topic, partition, source, record, step)
+            self._take(topic, partition, source, record, step, clock_ms)
             if step.bytes >= max_bytes:
                 break
         if self._ids.fresh or state.repeats.chunks:
@@ -169,7 +177,7 @@ class SowShard:
             at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
             self._removals.refuse(record, topic, partition, Refused(Reason.UNDECODABLE, why), at_ms, step)
 
-    def _take(self, topic: str, partition: int, source: int, record: Record, step: Step) -> None:
+    def _take(self, topic: str, partition: int, source: int, record: Record, step: Step, clock_ms: int = NEVER) -> None:
         if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self.settings.name):
             return
         at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
@@ -188,6 +196,8 @@ class SowShard:
                 self._removals.refuse(record, topic, partition, refused, at_ms, step)
             return
         if home.holds(update.key):
+            if self.settings.key and update.timestamp_ms > clock_ms and update.origin is None:
+                update = update._replace(timestamp_ms=clock_ms)
             try:
                 self._life.take(update, step)
             except Refused as refused:

@@ -34,6 +34,7 @@ class ShardEventKind(StrEnum):
     REPEATED = "repeated"
     DELETED = "deleted"
     SCHEDULED = "scheduled"
+    IGNORED = "ignored"
     SUBSCRIBED = "subscribed"
     UNSUBSCRIBED = "unsubscribed"
 

@@ -53,7 +53,8 @@ class SowEntity(Entity):
         shard = SowShard(self._settings(partition))
         shard.restore(changelog.latest.items())
         output = SowOutput(self.name, partition, epoch, letters, self.letter_partitions())
-        return SowMachine(shard, output, self.services.aside_reader.one, self.rule(epoch, changelog))
+        services = self.services
+        return SowMachine(shard, output, services.aside_reader.one, self.rule(epoch, changelog), services.clock.now_ms)
 
     def _settings(self, partition: int) -> SowSettings:
         config = self.config

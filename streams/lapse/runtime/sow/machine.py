@@ -32,6 +32,7 @@ from lapse.runtime.shard.refusal_log import RefusalLog
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse.runtime.shard.under_way import NOTHING_NOTED
 from lapse.runtime.sow.output import SowOutput
+from lapse.runtime.timers.clock import BY_THE_BROKER
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +65,22 @@ class SowMachine:
         output: writes state, messages, events and letters.
         read: reads one record of an underlying topic back, beside the shard.
         rule: called with each record that leaves (L15).
+        clock_ms: the broker's clock, ms since the epoch.
     """
 
     takes_ahead = True
     """What a step holds is its own: `finish` hands it over, and begins another."""
 
-    def __init__(self, shard: SowShard, output: SowOutput, read: Read, rule: ExpiryRule | None = None) -> None:
+    def __init__(
+        self,
+        shard: SowShard,
+        output: SowOutput,
+        read: Read,
+        rule: ExpiryRule | None = None,
+        clock_ms: Callable[[], int] = lambda: NEVER,
+    ) -> None:
         self.shard = shard
+        self._clock_ms = clock_ms
         self.rule = rule
         self.under_way = NOTHING_NOTED
         self.figures = ShardFigures()
@@ -130,9 +140,12 @@ class SowMachine:
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         """Take in records of an underlying topic."""
         taken = 0
+        # Stamps of the broker's own are never ahead of it, whatever was heard of its clock so far.
+        by_the_broker = bool(records) and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER
+        clock_ms = NEVER if by_the_broker else self._clock_ms()
         while taken < len(records):
             # A step that is cut goes on as the same one: `finish` splits its changes.
-            taken += self.shard.arrive(topic, partition, records[taken:] if taken else records, self._step)
+            taken += self.shard.arrive(topic, partition, records[taken:] if taken else records, self._step, clock_ms)
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Make a dead letter of a record that cannot even be looked at (X7)."""

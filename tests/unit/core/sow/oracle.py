@@ -98,9 +98,9 @@ class Oracle:
             self.left.append(("expired", plan.key, "time_limit"))
             return
         row = self.rows.get(plan.key)
-        if row is not None and row.stamp > plan.at:
-            return
-        if row is None and self.is_retained(plan.key, plan.at, plan.source, plan.offset):
+        late = self.is_retained(plan.key, plan.at, plan.source, plan.offset) if row is None else row.stamp > plan.at
+        if late:
+            self.left.append(("ignored", plan.key, ""))
             return
         self.put(plan.key, plan.doc, plan.delta, plan.deadline, plan.at, plan.source, plan.offset)
 
@@ -126,8 +126,10 @@ class Oracle:
                 for s, src, o in ((stamp, source, offset), (row.stamp, row.source, row.offset))
             )
             if theirs >= mine:
+                self.left.append(("ignored", key, ""))
                 return
         if row is None and self.is_retained(key, stamp, source, offset):
+            self.left.append(("ignored", key, ""))
             return
         self.put(key, doc, delta, deadline, stamp, source, offset)
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.home import Home, murmur2
-from unit.core.sow.make import Desk, shard_of
+from lapse.core.sow.record import payload_of
+from lapse.core.sow.step import Step
+from unit.core.sow.make import Arrived, Desk, T, shard_of
 
 
 @given(st.binary(max_size=64))
@@ -82,3 +84,54 @@ def test_a_delete_by_key_is_done_and_counted_at_home_only() -> None:
         desk.put(json.dumps(["a"]), None, 30, partition=2)
         desk.put(None, {"id": "a", "late": True}, 29, partition=0)
         assert desk.select(40) == []
+
+
+@pytest.mark.feature("C88", "C46")
+def test_within_one_partition_the_offset_decides_whatever_the_stamps_say() -> None:
+    (desk,) = shards(1)
+    everywhere([desk], {"id": 1, "n": "ahead"}, 3_000, partition=0)
+    everywhere([desk], {"id": 1, "n": "behind"}, 50, partition=0)
+    assert desk.select(60) == [{"id": 1, "n": "behind"}]
+    desk.put("[1]", None, 40, partition=0)
+    assert desk.select(60) == []
+    everywhere([desk], {"id": 1, "n": "again"}, 30, partition=0)
+    assert desk.select(60) == [{"id": 1, "n": "again"}]
+
+
+@pytest.mark.feature("C88", "D4")
+def test_an_update_that_is_ignored_as_older_is_an_event_with_its_place() -> None:
+    (desk,) = shards(1)
+    everywhere([desk], {"id": 1, "n": "later"}, 50, partition=1)
+    step = desk.put(None, {"id": 1, "n": "older"}, 40, partition=0)
+    (told,) = step.events
+    assert (told.kind, told.key, told.place.partition) == ("ignored", b"[1]", 0)
+    assert desk.select(60) == [{"id": 1, "n": "later"}]
+
+
+@pytest.mark.feature("C88", "C46")
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.booleans()), max_size=8),
+    st.randoms(use_true_random=False),
+)
+def test_the_latest_is_the_same_however_partitions_take_turns(updates, random) -> None:
+    found = []
+    for _ in range(2):
+        (desk,) = shards(1)
+        left = {partition: [one for one in enumerate(updates) if one[1][0] == partition] for partition in range(3)}
+        while any(left.values()):
+            partition = random.choice([partition for partition, some in left.items() if some])
+            number, (_, at, deletes) = left[partition].pop(0)
+            desk.put("[1]" if deletes else None, None if deletes else {"id": 1, "n": number}, at, partition=partition)
+        found.append(desk.select(40))
+    assert found[0] == found[1]
+
+
+@pytest.mark.feature("C88")
+def test_a_stamp_ahead_of_the_clock_counts_as_the_clock_between_partitions() -> None:
+    shard = shard_of(60_000, key=(path("/id"),))
+    step = Step()
+    for partition, at_ms, clock_ms, text in [(0, 3_600_000, 10, "ahead"), (1, 11, 11, "next")]:
+        record = Arrived(0, T + at_ms, None, json.dumps({"id": 1, "n": text}).encode())
+        shard.arrive("orders", partition, [record], step, T + clock_ms)
+    (entry,) = shard.state.entries.values()
+    assert json.loads(payload_of(entry))["n"] == "next"
