@@ -81,7 +81,7 @@ def test_apply_makes_queues_over_dead_letters_as_they_have_to_be_at_once(deploy:
     """The letter topics are made in the same run: their shape and their limit count as they will be."""
     queues = {
         "q": {"partitions": 3},
-        "graves": {"topics": ["dlq.q{}"]},
+        "tombstones": {"topics": ["dlq.q{}"]},
         "deeper": {"topics": ["dlq.tombstones{}"]},
         "all": {"topic_pattern": r"dlq\.q{}", "default_publish_target": "dlq.q{}"},
     }
