@@ -3,9 +3,11 @@
 import re
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
+import support.slow_restore_worker
 from support.deployment import Deploy, WorkerProcess
 from support.log import until
 
@@ -55,3 +57,50 @@ def test_a_worker_that_lives_is_not_taken_out_by_another_with_its_data_directory
     second.start().wait_for_shards(1, 30)
     assert second.text.count("left the group for the worker that died here") == 1
     assert first.running
+
+
+@pytest.mark.feature("Q16", "C5")
+def test_a_shard_serves_before_the_others_are_restored(deploy: Deploy) -> None:
+    """Nobody answered before the last shard was ready. A topic that two queues read is read once both are."""
+    late_s = 12
+    here = deploy({"quick": {}, "slow": {"topics": ["both{}"]}, "third": {"topics": ["both{}"]}}).apply()
+    here.write("quick", "early")
+    here.write("both", "early")
+    slow = str(Path(support.slow_restore_worker.__file__))
+    worker = here.run([slow, str(here.config), str(here.directory / "data"), here.name("slow"), str(late_s)])
+    worker.wait_for_shards(2)
+    began = time.monotonic()
+    assert here.depth("third")["depth"] == 0
+    with here.subscriber("quick", 10) as subscriber:
+        first = subscriber.receive(20)
+        assert first is not None
+        subscriber.settle("acknowledge", [first], wait=True)
+    assert time.monotonic() - began < late_s
+    assert worker.shards == 2  # the other is not restored yet
+    worker.wait_for_shards(3)
+    here.write("both", "late")
+    for stem in ("slow", "third"):
+        until(lambda stem=stem: here.depth(stem)["depth"] == 2, "both messages")
+    assert worker.running
+
+
+@pytest.mark.feature("C5", "Q16")
+def test_a_rebalance_during_a_take_over_waits_for_its_end(deploy: Deploy) -> None:
+    """A second worker joins while the first one still restores: the books are right afterwards."""
+    here = deploy({"quick": {"partitions": 2}, "slow": {"partitions": 2}}, session_timeout="20s").apply()
+    for number in range(20):
+        here.write("slow", f"{number}", partition=number % 2)
+    slow = str(Path(support.slow_restore_worker.__file__))
+    first = here.run([slow, str(here.config), str(here.directory / "data"), here.name("slow"), "8"])
+    first.wait_for_shards(2)
+    second = here.worker().wait_for_shards(2, 60)
+    until(lambda: here.depth("slow")["depth"] == 20, "all messages", 60)
+    with here.subscriber("slow", 50) as subscriber:
+        got = set()
+        deadline = time.monotonic() + 30
+        while len(got) < 20 and time.monotonic() < deadline:
+            if (one := subscriber.receive(1)) is not None:
+                got.add(one.value)
+    assert len(got) == 20
+    assert first.running
+    assert second.running

@@ -100,6 +100,11 @@ class LapseApp(faust.App):
 
     async def pause_shards(self, *_: Any, **__: Any) -> None:
         """Hold every shard still: the group rebalances, and they may belong to others soon."""
+        consumer, tables = self.consumer, self.tables
+        assert isinstance(consumer, BatchConsumer)
+        assert isinstance(tables, SelfRestoredTables)
+        consumer.flows.set()  # who is being taken over does not wait for it any more
+        await tables.restored()
         async with self._renewing:
             for runner in self._runners():
                 await runner.pause()
@@ -139,8 +144,10 @@ class LapseApp(faust.App):
 
     async def release_shards(self, *_: Any, **__: Any) -> None:
         """Finish the steps under way, give every shard up, and disconnect."""
-        tables = self.tables
+        consumer, tables = self.consumer, self.tables
+        assert isinstance(consumer, BatchConsumer)
         assert isinstance(tables, SelfRestoredTables)
+        consumer.flows.set()  # who is being taken over does not wait for it any more
         await tables.close()
         self.log_watch.stop()
         for task in self._beside:

@@ -36,6 +36,8 @@ class Consumer(BatchConsumer):
         self.seeks = 0
         self._thread = Thread()  # type: ignore[assignment]
         self._handed = 0
+        self._held = {}
+        self._to_seek = set()
         self.during_fetch: Any = lambda: None
 
     def _is_changelog_tp(self, tp: TP) -> bool:

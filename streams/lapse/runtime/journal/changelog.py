@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -126,12 +126,14 @@ class ChangelogReader:
     Args:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
+        soon: topics that will be read; see `know`.
 
     Attributes:
         settings: aiokafka's, for a consumer that reads changelogs.
     """
 
-    def __init__(self, bootstrap_servers: str, security: dict[str, Any]) -> None:
+    def __init__(self, bootstrap_servers: str, security: dict[str, Any], soon: Collection[str] = ()) -> None:
+        self._soon = soon
         self.settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers,
             "enable_auto_commit": False,
@@ -205,7 +207,8 @@ class ChangelogReader:
                 await consumer.start()
             try:
                 yield consumer
-                consumer.unsubscribe()
+                # Not `unsubscribe`: aiokafka would ask for the metadata of every topic on the cluster.
+                consumer.pause(*consumer.assignment())
             except BaseException:
                 await bounded_close(consumer)
                 raise
@@ -218,7 +221,7 @@ class ChangelogReader:
             await asker.start()
             self._asker = asker
         asker = self._asker
-        await know(asker._client, (tp.topic for tp in tps))
+        await know(asker._client, (tp.topic for tp in tps), self._soon)
         ends = await asker.end_offsets(tps)
         begins = await asker.beginning_offsets(tps)
         return {tp: (begins[tp], ends[tp]) for tp in tps}

@@ -65,9 +65,8 @@ class ShardOwner(Protocol):
     def stands_by(self) -> bool:
         """Whether the changelogs of shards at other workers are followed."""
 
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether a changelog is worth reading before the group gives its shard away: not if it does so at once."""
+    def may_pre_read(self) -> bool:
+        """Whether the changelog is worth reading before the group gives its shards away: not if it does so at once."""
 
     async def topic_id(self, topic: str) -> str:
         """The id of a topic; empty if it does not exist."""
@@ -83,6 +82,12 @@ class ShardOwner(Protocol):
 
     async def exists(self) -> bool:
         """Whether there is a changelog to take over."""
+
+    def hold(self, partition: int) -> None:
+        """A shard will be taken over: what it reads is left where it is until then."""
+
+    def let_go(self, partition: int) -> None:
+        """A shard that was to be taken over will not be."""
 
     async def prepare(self, partition: int, epoch: int) -> None:
         """An epoch is about to be claimed: tell the readers of deliveries before it is."""
@@ -164,10 +169,8 @@ class JournalStore(FaustStore[Any, Any]):
         if self._gone:
             return
         mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic} - self.owner.stopped
-        if mine and not await self.owner.exists():
-            logger.warning("%s: was deleted; there is nothing to take over", self.table_name)
-            mine = set()
-        await self._look_at_changelog()
+        if self._owned and not await self.owner.exists():
+            mine = self._was_deleted()
         for partition in sorted(self._owned - mine):
             self._owned.discard(partition)
             await self.owner.release(partition)
@@ -179,7 +182,24 @@ class JournalStore(FaustStore[Any, Any]):
                 self._owned.discard(partition)
                 await self.owner.release(partition)
                 self._close(partition)
-        await asyncio.gather(*(self._take_over(partition) for partition in sorted(mine - self._owned)))
+        coming = sorted(mine - self._owned)
+        for partition in coming:
+            self.owner.hold(partition)
+        tables: Any = self.app.tables
+        tables.begin(self.table_name, self._have(mine, coming))
+
+    def _was_deleted(self) -> set[int]:
+        logger.warning("%s: was deleted; there is nothing to take over", self.table_name)
+        return set()
+
+    async def _have(self, mine: set[int], coming: list[int]) -> None:
+        """Take over the shards that came, beside those of other tables; stand by for the others."""
+        if coming and not await self.owner.exists():
+            for partition in coming:
+                self.owner.let_go(partition)
+            coming = sorted(self._was_deleted())
+        await self._look_at_changelog()
+        await asyncio.gather(*(self._take_over(partition) for partition in coming))
         self._pre_read().note(self._owned)
         if self.owner.stands_by:
             self._follow(set(range(self.owner.partitions)) - self._owned)
@@ -200,10 +220,8 @@ class JournalStore(FaustStore[Any, Any]):
 
     async def on_start(self) -> None:
         """Read what this worker had, until it is told what it has."""
-        if not self.owner.reads_ahead:
-            return
         shards = self._pre_read().shards(self.owner.partitions)
-        if not shards:
+        if not shards or not self.owner.may_pre_read():
             return
         await self._look_at_changelog()
         if not self._assigned:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnknownMemberIdError
 from aiokafka.protocol.group import LeaveGroupRequest
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Membership:
         self._noted = ""
 
     async def leave_for_the_dead(self) -> bool:
-        """Take the members out that died with their notes; whether there was one and Kafka knows."""
+        """Take the members out that died with their notes; whether there was one and Kafka knows, and waits no more."""
         left = False
         try:
             for member in self._dead():
@@ -115,7 +115,9 @@ class Membership:
                 answer = await client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
             finally:
                 await client.close()
+        if answer.error_code == UnknownMemberIdError.errno:
+            return True  # the group knows of the death already
         if answer.error_code:
-            return False  # the group knows of the death already
+            return False
         logger.info("%s: left the group for the worker that died here", member)
         return True

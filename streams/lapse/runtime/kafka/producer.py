@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, errors
@@ -116,9 +116,17 @@ class BatchProducer:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
         stamp_ms: what records are stamped with, ms since the epoch; it counts on topics with `CreateTime`.
+        soon: topics that will be written; see `know`.
     """
 
-    def __init__(self, bootstrap_servers: str, security: dict[str, Any], stamp_ms: Callable[[], int] = wall_ms) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        security: dict[str, Any],
+        stamp_ms: Callable[[], int] = wall_ms,
+        soon: Collection[str] = (),
+    ) -> None:
+        self._soon = soon
         self.stamp_ms = stamp_ms
         self._bootstrap_servers = bootstrap_servers
         self._security = security
@@ -211,7 +219,7 @@ class BatchProducer:
             await self._metadata.of(unknown)
 
     async def _learn(self, topics: list[str]) -> dict[str, bool]:
-        await know(self.producer.client, topics)
+        await know(self.producer.client, topics, self._soon)
         return {}
 
     def give_up(self, topic: str, partition: int, why: errors.KafkaError) -> None:

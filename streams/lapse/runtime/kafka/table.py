@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final
 
 from aiokafka.errors import IllegalStateError
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
 from faust.types import TP
+
+from lapse.runtime.watch import end_process
+
+_AT_ONCE: Final = 100
+"""So many shards are taken over side by side."""
 
 
 class NoRecovery(Recovery):
@@ -34,10 +39,7 @@ class NoRecovery(Recovery):
         """Nothing: reading begins nowhere."""
 
     async def _seek_offsets(self, consumer: Any, tps: Any, offsets: Counter[TP], title: str) -> None:
-        """Stand at the changelogs' ends, so that they are not fetched."""
-        # What is not assigned any more: the group rebalances once more already.
-        with contextlib.suppress(AssertionError, IllegalStateError):
-            await super()._seek_offsets(consumer, tps, offsets, title)
+        """Nothing: changelogs are left out of the fetch."""
 
     def active_remaining(self) -> Counter[TP]:
         """Nothing."""
@@ -45,42 +47,81 @@ class NoRecovery(Recovery):
 
 
 class SelfRestoredTables(TableManager):
-    """Faust's tables with `NoRecovery`; a take-over that has begun is finished before the worker gives shards up."""
+    """Faust's tables with `NoRecovery`; a take-over that has begun is finished before the worker gives shards up.
+
+    Shards are taken over beside Faust, which has its flow begin at once: each serves as soon as it is restored.
+    """
 
     def __init__(self, app: Any, **more: Any) -> None:
         super().__init__(app, **more)
         self._rebalancing = asyncio.Lock()
         self._closed = False
+        self._begun: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def on_rebalance(
         self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
     ) -> None:
         """Give up the shards that went, take over those that came; nothing once the worker is ending."""
         async with self._rebalancing:
+            await self.restored()
             if self._closed:
                 return
             self._recovery_started.set()  # as Faust does: no tables can be added
+            consumer: Any = self.app.consumer
+            if not consumer.flow_active:
+                consumer.flows.clear()
             # Faust goes on to the next table when one is ready. Side by side, what all of them ask of the brokers is
             # asked at once (`Together`).
-            await asyncio.gather(
-                *(table.on_rebalance(assigned, revoked, newly_assigned, generation_id) for table in self.values())
+            by_topic: dict[str, set[TP]] = {}
+            for tp in assigned:
+                by_topic.setdefault(tp.topic, set()).add(tp)
+            concerned = (
+                (table, by_topic.get(table.changelog_topic.get_topic_name(), set())) for table in self.values()
             )
-            await asyncio.sleep(0)
+            await asyncio.gather(
+                *(table.on_rebalance(mine, revoked, newly_assigned, generation_id) for table, mine in concerned)
+            )
+            # What is not assigned any more: the group rebalances once more already.
+            with contextlib.suppress(AssertionError, IllegalStateError):
+                changelogs = (table.changelog_topic.get_topic_name() for table in self.values())
+                await consumer.leave_out(tp for name in changelogs for tp in by_topic.get(name, ()))
             await self._update_channels()
             await asyncio.sleep(0)
             await self.recovery.on_rebalance(assigned, revoked, newly_assigned, generation_id)
+
+    def begin(self, name: str, take_over: Coroutine[Any, Any, None]) -> None:
+        """Take a shard over beside Faust, and not too many at once: the first are not to wait for the last."""
+        task = asyncio.create_task(self._in_turn(take_over), name=f"take-over {name}")
+        self._begun.add(task)
+        task.add_done_callback(lambda done: self._ended(name, done))
+
+    async def _in_turn(self, take_over: Coroutine[Any, Any, None]) -> None:
+        async with self._places:
+            await take_over
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._begun.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            end_process(f"{name}: could not be taken over: {error}", error)
+
+    async def restored(self) -> None:
+        """Wait for all take-overs that have begun."""
+        while self._begun:
+            await asyncio.wait(self._begun)
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[bool]:
         """Have no shard taken over or given up meanwhile; False = the worker is ending."""
         async with self._rebalancing:
+            await self.restored()
             yield not self._closed
 
     async def close(self) -> None:
         """Take over nothing any more, and wait for what is being taken over."""
         self._closed = True
         async with self._rebalancing:
-            pass
+            await self.restored()
 
     @property
     def recovery(self) -> Recovery:

@@ -5,7 +5,8 @@ path. Three more things are put right here, for the partitions of shards:
 
 - what is committed is what the shards have made durable, not what Faust counts as acknowledged;
 - after a rebalance, reading goes on where the shards' journals say, not at the committed offset;
-- what a shard cannot keep up with is left out of the fetch until it has caught up.
+- what a shard cannot keep up with is left out of the fetch until it has caught up, and so is what a shard will read
+  that is not restored yet: the others need not wait for it.
 
 Any number of queues read one topic, so each of these is the answer of several shards: the one that is furthest behind
 decides.
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import aiokafka
 from aiokafka.consumer import consumer, fetcher
-from aiokafka.errors import IllegalStateError
+from aiokafka.errors import CommitFailedError, IllegalStateError
+from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
@@ -110,21 +113,60 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Commit what is still assigned, of topics that are there.
 
         Faust crashes where nothing of it is: what is read changed (a queue was deleted) while it was about to commit.
-        For a topic that was deleted aiokafka would try again for ever, and no other would be committed (C52).
+        For a topic that was deleted aiokafka would try again for ever, and no other would be committed (C52). And Faust
+        looks up the whole assignment for each partition.
         """
-        assigned, client = self.assignment(), self._ensure_consumer()._client
-        known = client.cluster.partitions_for_topic
-        there = {tp: offset for tp, offset in offsets.items() if tp in assigned and known(tp.topic)}
+        assigned, asked = self.assignment(), self._ensure_consumer()
+        known = asked._client.cluster.partitions_for_topic
+        there = {
+            driver.ensure_aiokafka_TP(tp): OffsetAndMetadata(offset, "")
+            for tp, offset in offsets.items()
+            if tp in assigned and known(tp.topic)
+        }
+        if not there:
+            return False
         try:
             async with asyncio.timeout(_COMMIT_S):
-                return bool(there) and await super()._commit(there)
+                await asked.commit(there)
         except TimeoutError:
-            await client.force_metadata_update()
+            await asked._client.force_metadata_update()
             return False
+        except CommitFailedError:
+            return False  # the group has rebalanced; what the shards have made durable is in their journals
+        except Exception as error:  # noqa: BLE001  # crash-only, as Faust's
+            await self.crash(error)
+            return False
+        self.tp_last_committed_at.update(dict.fromkeys(there, time.monotonic()))
+        return True
 
     async def leave(self) -> None:
         """Leave the group."""
         await self.call_thread(self._ensure_consumer().unsubscribe)
+
+    async def seek_all(self, offsets: Mapping[TP, int]) -> set[TP]:
+        """Read on at these offsets, where the partitions are assigned; returns those that are."""
+
+        async def seek() -> set[TP]:
+            asked, assigned = self._ensure_consumer(), self.assignment()
+            for tp in offsets.keys() & assigned:
+                asked.seek(driver.ensure_aiokafka_TP(tp), offsets[tp])
+                asked.resume(driver.ensure_aiokafka_TP(tp))
+            return offsets.keys() & assigned
+
+        done: set[TP] = await self.call_thread(seek)
+        return done
+
+    async def leave_out(self, tps: Iterable[TP]) -> None:
+        """Fetch these partitions no more, until they are sought."""
+
+        async def pause() -> None:
+            asked = self._ensure_consumer()
+            left_out = [driver.ensure_aiokafka_TP(tp) for tp in set(tps) & self.assignment()]
+            asked.pause(*left_out)
+            for tp in left_out:
+                asked.seek(tp, 0)  # else it would be looked up what is committed
+
+        await self.call_thread(pause)
 
     @property
     def taken(self) -> int:
@@ -157,6 +199,12 @@ class BatchConsumer(driver.Consumer):
         self._readers: dict[TP, Readers] = {}
         self._handed = 0
         """As `taken` of the consumer thread: what was taken by then is with the shards, or was sought again."""
+        self._held: dict[TP, set[object]] = {}
+        """Partitions and the shards that will read them once they are restored."""
+        self._to_seek: set[TP] = set()
+        """Partitions that a shard reads which was restored after the flow began."""
+        self.flows = asyncio.Event()
+        """Whether what is read comes to the shards, or nobody is to wait for that any more."""
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
@@ -177,6 +225,8 @@ class BatchConsumer(driver.Consumer):
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:  # noqa: ASYNC109  # Faust's
         """Fetch, and yield one message per partition whose value is the list of its records."""
         generation = self.app.consumer_generation_id
+        if self._to_seek and self.flow_active:
+            await self._seek_shards(self._to_seek)
         records, active = await self._wait_next_records(timeout)
         thread: Any = self._thread
         taken = thread.taken
@@ -243,7 +293,7 @@ class BatchConsumer(driver.Consumer):
 
     def _get_active_partitions(self) -> set[TP]:
         active: set[TP] = super()._get_active_partitions()
-        return active - self.saturated if self.saturated else active
+        return active - self.saturated - self._held.keys() if self.saturated or self._held else active
 
     def pause_partitions(self, tps: Iterable[TP]) -> None:
         """As Faust's; spelled out because `_get_active_partitions` hands out a copy here."""
@@ -256,13 +306,14 @@ class BatchConsumer(driver.Consumer):
         self._paused_partitions.difference_update(tps)
 
     async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109  # Faust's signature
-        if self.saturated and not self._get_active_partitions() and self.flow_active:
+        waiting = self.saturated or self._held
+        if waiting and not self._get_active_partitions() and self.flow_active:
             # Faust would sleep a whole second with nothing to fetch.
             self.relieved.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.relieved.wait(), timeout)
             return {}, set()
-        return await super()._wait_next_records(timeout if not self.saturated else min(timeout, 0.02))
+        return await super()._wait_next_records(timeout if not waiting else min(timeout, 0.02))
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
         """A shard has, and wants to go on at, `offset`."""
@@ -287,6 +338,33 @@ class BatchConsumer(driver.Consumer):
                 self.saturated.discard(one)
                 self.relieved.set()
 
+    def hold(self, reader: object, tps: Iterable[TP]) -> None:
+        """Leave partitions out of the fetch until every shard that reads them is restored.
+
+        Until every one: what was fetched for others before could come to the last one as if it were what it misses.
+        """
+        for tp in tps:
+            self._held.setdefault(tp, set()).add(reader)
+
+    def let_go(self, reader: object, tps: Iterable[TP]) -> None:
+        """Fetch partitions from where their shards are, once no other shard is waited for."""
+        for tp in self._held.keys() & set(tps):
+            self._held[tp].discard(reader)
+            if not self._held[tp]:
+                del self._held[tp]
+                self._to_seek.add(tp)
+                self.relieved.set()
+
+    async def leave_out(self, tps: Iterable[TP]) -> None:
+        """Fetch these partitions no more, and none that are held: a request that names thousands is dear."""
+        thread: Any = self._thread
+        await thread.leave_out(self._held.keys() | set(tps))
+
+    def resume_flow(self) -> None:
+        """As Faust's."""
+        super().resume_flow()
+        self.flows.set()
+
     def forget(self, reader: object) -> None:
         """A shard belongs to another worker now."""
         self.relieve(reader)
@@ -297,16 +375,23 @@ class BatchConsumer(driver.Consumer):
                 del self._readers[tp]
 
     async def perform_seek(self) -> None:
-        """Go on where the shards are, wherever that is known."""
+        """Go on where the shards are. Those that are not restored yet are held, and sought when they are.
+
+        What is committed is of no use, and Faust would ask for it partition by partition.
+        """
+        await self._seek_shards(self._readers)
+
+    async def _seek_shards(self, tps: Iterable[TP]) -> None:
+        """Read these partitions from where the shards are that read them."""
+        known = ((tp, self._readers[tp].received) for tp in tps if tp in self._readers)
+        offsets = {tp: min(received.values()) for tp, received in known if received}
+        self._to_seek -= set(tps)
+        thread: Any = self._thread
         try:
-            await super().perform_seek()
-            assigned = self.assignment()
-            for tp, readers in list(self._readers.items()):
-                if tp in assigned and readers.received:
-                    await self.seek(tp, min(readers.received.values()))
-                    self._read_offset[tp] = None
+            sought = await thread.seek_all(offsets)
         except (AssertionError, IllegalStateError):
             return  # aiokafka has this assigned no more: the group rebalances once more, and seeks at the end of that
+        self._read_offset.update(dict.fromkeys(sought))
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
         """Nothing: gaps are counted by the shards."""
@@ -331,6 +416,8 @@ class BatchConsumer(driver.Consumer):
             -1 while that is not known: the group rebalances, and nothing is assigned; or records were taken that are
             not handed over yet, and may be dropped and read again.
         """
+        if tp in self._to_seek or tp in self._held:
+            return -1
         thread: Any = self._thread
         try:
             where, taken = await thread.stands_at(tp)

@@ -9,7 +9,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import faust
 import orjson
@@ -41,6 +41,9 @@ from lapse.runtime.watch import Watch
 
 logger = logging.getLogger(__name__)
 
+_PRE_READS: Final = 32
+"""So many changelog topics are read ahead; with more of them there are more connections than are worth it."""
+
 
 class Services:
     """What the entities of one worker share.
@@ -59,6 +62,7 @@ class Services:
         stands_by: whether the changelogs of shards at other workers are followed.
         reads_ahead: whether changelogs are read while the group waits for somebody's death.
         worker_name: who claims epochs, for people.
+        soon: topics of shards that are taken over.
     """
 
     def __init__(
@@ -72,17 +76,24 @@ class Services:
     ) -> None:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
         self.clock = BrokerClock(max_skew_ms)
-        self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms)
-        self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms)
+        self.soon: set[str] = set()
+        self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
+        self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
         self.letters = LetterWriter(self.output_producer)
-        self.changelog_reader = ChangelogReader(brokers, security)
+        self.changelog_reader = ChangelogReader(brokers, security, self.soon)
         self.topic_ids = TopicIds(admin)
-        self.log_reader = LogReader(brokers, security, self.topic_ids)
-        self.aside_reader = LogReader(brokers, security, self.topic_ids)
+        self.log_reader = LogReader(brokers, security, self.topic_ids, self.soon)
+        self.aside_reader = LogReader(brokers, security, self.topic_ids, self.soon)
         self.watch = Watch(session_s)
         self.stands_by = stands_by
         self.reads_ahead = True
+        self._pre_reads_left = _PRE_READS
         self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
+
+    def may_pre_read(self) -> bool:
+        """Whether one more changelog topic may be read ahead: each has a connection of its own."""
+        self._pre_reads_left -= 1
+        return self.reads_ahead and self._pre_reads_left >= 0
 
     async def topics(self) -> set[str]:
         """Every topic on the cluster now."""
@@ -91,6 +102,8 @@ class Services:
 
     def forget(self, topics: Iterable[str]) -> None:
         """Ask for these topics no more."""
+        topics = set(topics)
+        self.soon -= topics
         self.journal_producer.forget(topics)
         self.output_producer.forget(topics)
 
@@ -203,10 +216,9 @@ class Entity(ABC):
         """Whether the changelogs of shards at other workers are followed."""
         return self.services.stands_by
 
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether changelogs are read while the group waits for somebody's death."""
-        return self.services.reads_ahead
+    def may_pre_read(self) -> bool:
+        """Whether the changelog is read while the group waits for somebody's death."""
+        return self.services.may_pre_read()
 
     def records(self) -> MutableMapping[bytes, bytes]:
         """Something empty that takes what a changelog partition holds."""
@@ -294,8 +306,25 @@ class Entity(ABC):
             fed = [*sources, commands] if self._renewed else sources
             feeder.begin(runner, {tp: positions[tp] or 0 for tp in fed})
             self._feeders[partition] = feeder
+        # Heartbeats are counted from the moment on at which the shard can answer (C5).
+        await self._consumer().flows.wait()
         await runner.start()
         self.runners[partition] = runner
+        self.let_go(partition)
+
+    def let_go(self, partition: int) -> None:
+        """A shard is waited for no longer: have read what it was held for."""
+        self._consumer().let_go((self.name, partition), self._brought(partition))
+
+    def hold(self, partition: int) -> None:
+        """Have nothing read for a shard until it is taken over."""
+        self.services.soon |= {names.commands(self.name), *self.deliveries, self._store().changelog_topic}
+        self.services.soon |= self.targets.keys() - self._lacking
+        self._consumer().hold((self.name, partition), self._brought(partition))
+
+    def _brought(self, partition: int) -> list[TP]:
+        """The partitions that Faust brings for a shard."""
+        return [*self._sources(partition), TP(names.commands(self.name), partition)]
 
     def _under_way(self, partition: int) -> UnderWay:
         """What notes what a shard is doing."""

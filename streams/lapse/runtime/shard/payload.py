@@ -279,9 +279,13 @@ class LogReader:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
         topic_ids: tells which topics there are; of one that was deleted nothing can be read.
+        soon: topics that will be asked for; see `know`.
     """
 
-    def __init__(self, bootstrap_servers: str, security: dict[str, Any], topic_ids: TopicIds) -> None:
+    def __init__(
+        self, bootstrap_servers: str, security: dict[str, Any], topic_ids: TopicIds, soon: Collection[str] = ()
+    ) -> None:
+        self._soon = soon
         self._topic_ids = topic_ids
         self._gone_at: dict[str, float] = {}
         self._settings: dict[str, Any] = {
@@ -385,13 +389,13 @@ class LogReader:
     async def _ask_ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
         async with self._lock:
             consumer = await self._consumer(_NO_PARTITION)
-            await know(consumer._client, (tp.topic for tp in tps))
+            await know(consumer._client, (tp.topic for tp in tps), self._soon)
             return dict(await consumer.end_offsets(tps))
 
     async def _ask_begins(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
         async with self._lock:
             consumer = await self._consumer(_NO_PARTITION)
-            await know(consumer._client, (tp.topic for tp in tps))
+            await know(consumer._client, (tp.topic for tp in tps), self._soon)
             return dict(await consumer.beginning_offsets(tps))
 
     async def _consumer(self, tp: TopicPartition) -> AIOKafkaConsumer:
