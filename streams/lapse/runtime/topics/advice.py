@@ -8,8 +8,9 @@ from lapse.core.entitlement import Right, entitlement_to
 from lapse.core.queue.settings import Semantics
 from lapse.protocol import prefetch
 from lapse.protocol import topic as names
+from lapse.runtime.topics import replication
 from lapse.runtime.topics.access import Authorizer
-from lapse.runtime.topics.topology import Topology
+from lapse.runtime.topics.topology import Role, Topology
 
 _UNFENCED: Final = {
     Authorizer.OFF: (
@@ -23,12 +24,15 @@ _UNFENCED: Final = {
 }
 
 
+_KEPT: Final = frozenset({Role.CHANGELOG, Role.COMMANDS, Role.DEAD_LETTERS})
+"""Topics with what lapse alone knows."""
+
 _OF_LEASES: Final = ("max_deliveries", "max_cancels", "leasing", "lease_period", "max_lease_period")
 
 
 def warnings(topology: Topology) -> list[str]:
     """Return warnings about a configuration on its cluster, each a sentence that says what to do."""
-    found: list[str] = [*_in_vain(topology), *_shared_names(topology)]
+    found: list[str] = [*_in_vain(topology), *_shared_names(topology), *_of_copies(topology)]
     for name, queue in topology.config.queue.items():
         if queue.semantics is Semantics.AT_LEAST_ONCE:
             told = prefetch.advice(name, queue.max_deliveries, queue.max_per_subscription_backlog)
@@ -102,6 +106,13 @@ def _shared_names(topology: Topology) -> list[str]:
                 f"has {others[0]}). Both would answer the same commands; choose another name"
             )
     return found
+
+
+def _of_copies(topology: Topology) -> list[str]:
+    """What may be lost with one broker: state, commands or letters."""
+    kept = [one.name for one in topology.wanted() if one.role in _KEPT and one.name in topology.copies]
+    copies = {name: topology.copies[name] for name in kept}
+    return replication.warnings(topology.brokers, topology.config.lapse.replication_factor, copies)
 
 
 def _of_users(topology: Topology) -> list[str]:

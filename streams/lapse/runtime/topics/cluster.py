@@ -23,6 +23,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse.runtime.topics import access
 from lapse.runtime.topics.access import Access
+from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topology import MOST_BYTES, Difference, Standing, Topology, TopologyError, Wanted
 
@@ -133,7 +134,10 @@ class Cluster:
         settings = self._settings_of(names & existing.keys())
         limits = {topic: int(one[MOST_BYTES].value) for topic, one in settings.items()}
         retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
-        return Topology(self._config, existing, limits, retentions, self._access())
+        replicas = {name: [len(one.replicas) for one in metadata.topics[name].partitions.values()] for name in settings}
+        copies = {name: Copies.of(replicas[name], one) for name, one in settings.items()}
+        brokers = len(metadata.brokers)
+        return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers)
 
     def _access(self) -> Access | None:
         """What the cluster says of rights on topics, where that matters."""
@@ -239,7 +243,7 @@ class Cluster:
             TopologyError: the cluster refused one.
         """
         copies = self._config.lapse.replication_factor
-        safe = {"min.insync.replicas": "2" if copies > 2 else "1"}  # a minority may be away
+        safe = {LEAST_IN_SYNC: "2" if copies > 2 else "1"}  # a minority may be away
         new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in topics]
         for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):
             self._create(some)

@@ -15,6 +15,7 @@ from lapse.core.entitlement import Right
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
+from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.retention import Retention
 
 _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
@@ -129,6 +130,8 @@ class Topology:
         limits: the largest record that a topic takes, bytes, as far as that could be learned.
         retentions: how long Kafka keeps the records of a topic, as far as that could be learned.
         access: what the cluster says of rights on topics; None = it was not asked, for there are no users.
+        copies: how many copies there are of topics, as far as that could be learned.
+        brokers: how many the cluster has.
     """
 
     def __init__(
@@ -138,7 +141,11 @@ class Topology:
         limits: Mapping[str, int] | None = None,
         retentions: Mapping[str, Retention] | None = None,
         access: Access | None = None,
+        copies: Mapping[str, Copies] | None = None,
+        brokers: int = 1,
     ) -> None:
+        self.copies = {} if copies is None else dict(copies)
+        self.brokers = brokers
         self.config = config
         self.existing = existing
         self.access = access
@@ -458,7 +465,7 @@ class Topology:
         queue = {name: one for name, one in config.queue.items() if name not in gone}
         sow = {name: one for name, one in config.sow.items() if name not in gone}
         remaining = config.model_copy(update={"queue": queue, "sow": sow})
-        return Topology(remaining, self.existing, self.limits, self.retentions, self.access)
+        return Topology(remaining, self.existing, self.limits, self.retentions, self.access, self.copies, self.brokers)
 
     def servable(self) -> Topology:
         """The same for the entities that can be served.

@@ -1,0 +1,67 @@
+"""How many copies Kafka keeps of the topics that lapse must not lose, and what to say where those are too few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+LEAST_IN_SYNC: Final = "min.insync.replicas"
+
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies of one topic.
+
+    Attributes:
+        most: replicas of the partition that has the fewest.
+        least: `min.insync.replicas`: so many have a record before it counts as written; None = that is not known.
+    """
+
+    most: int
+    least: int | None = None
+
+    @classmethod
+    def of(cls, replicas: Sequence[int], settings: Mapping[str, Any]) -> Copies:
+        """From the replicas of each partition, and the topic's settings as Kafka tells them."""
+        least = settings.get(LEAST_IN_SYNC)
+        return cls(min(replicas, default=1), None if least is None else int(least.value))
+
+
+def warnings(brokers: int, factor: int, copies: Mapping[str, Copies]) -> list[str]:
+    """Warnings of topics that one broker's end may cost, each a sentence that says what to do.
+
+    Args:
+        brokers: how many the cluster has; with one alone there is no choice.
+        factor: `replication_factor` of `lapse.toml`.
+        copies: of the changelogs, commands and dead letters.
+    """
+    if brokers < 2:  # one has nobody to share with
+        return []
+    found: list[str] = []
+    if factor == 1:
+        found.append(
+            f"replication_factor = 1 on a cluster of {brokers} brokers: what `lapse apply` creates is lost with one "
+            f"broker. Set it to {min(brokers, 3)}"
+        )
+    alone = [topic for topic, one in copies.items() if one.most == 1]
+    if alone:
+        found.append(
+            f"{_listed(alone)} on one of {brokers} brokers only, and lost with it. Have Kafka add replicas "
+            "(kafka-reassign-partitions)"
+        )
+    loose = [topic for topic, one in copies.items() if one.most > 1 and one.least == 1]
+    if loose:
+        found.append(
+            f"{_listed(loose)} with {LEAST_IN_SYNC} = 1: what one broker alone has taken counts as written, and is "
+            "lost with it. Set it to 2 where there are three copies"
+        )
+    return found
+
+
+def _listed(topics: Sequence[str]) -> str:
+    more = len(topics) - _SHOWN
+    shown = ", ".join(topics[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"{shown} {'are' if len(topics) > 1 else 'is'}"

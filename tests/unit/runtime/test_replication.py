@@ -1,0 +1,46 @@
+"""Warnings of topics that are lost with one broker; the cluster of several brokers is one of metadata only."""
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("faust")
+
+from lapse.config import loads
+from lapse.protocol import topic as names
+from lapse.runtime.topics.advice import warnings
+from lapse.runtime.topics.replication import Copies
+from lapse.runtime.topics.topology import Topology
+
+pytestmark = pytest.mark.feature("X7")
+
+
+def told(factor: int, brokers: int, copies: Copies) -> list[str]:
+    """The warnings where all topics have the same copies."""
+    config = loads(f"[lapse]\nreplication_factor = {factor}\n[queue.orders]\n")
+    wanted = {one.name: one.partitions for one in Topology(config, {}).wanted()}
+    return warnings(Topology(config, wanted, copies=dict.fromkeys(wanted, copies), brokers=brokers))
+
+
+def test_one_broker_has_no_choice() -> None:
+    assert told(1, 1, Copies(1, 1)) == []
+
+
+def test_one_copy_on_several_brokers_is_told() -> None:
+    factor, alone = told(1, 3, Copies(1, 1))
+    assert "replication_factor = 1 on a cluster of 3 brokers" in factor
+    for name in (names.changelog("lapse", "orders"), names.commands("orders"), "dlq.orders"):
+        assert name in alone
+    assert names.events("orders") not in alone
+
+
+def test_copies_that_need_not_be_in_sync_are_told() -> None:
+    (loose,) = told(3, 3, Copies(3, 1))
+    assert "min.insync.replicas = 1" in loose
+    assert told(3, 3, Copies(3, 2)) == []
+    assert told(3, 3, Copies(3)) == []  # without the right to ask
+
+
+def test_the_partition_with_the_fewest_copies_counts() -> None:
+    assert Copies.of([3, 1, 3], {"min.insync.replicas": SimpleNamespace(value="2")}) == Copies(1, 2)
+    assert Copies.of([3], {}) == Copies(3)
