@@ -39,6 +39,25 @@ def test_a_copy_older_than_kafka_keeps_tombstones_is_dropped(tmp_path: Path, mon
     store._close(0)
 
 
+@pytest.mark.feature("S9", "Q16", "C3")
+def test_a_copy_from_a_clock_that_was_ahead_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its age is not known: what was removed long ago would come back from it."""
+    now = time.time()
+    store = Store(tmp_path)
+    store._open(0)
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: now + 365 * 86_400)
+        store._write(0, [(b"ra", b"1")], 1, 1)
+    store._close(0)
+    assert store._open(0).latest == {}
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: now + 30)
+        store._write(0, [(b"ra", b"1")], 1, 1)
+    store._close(0)
+    assert store._open(0).latest == {b"ra": b"1"}, "a small step"
+    store._close(0)
+
+
 @pytest.mark.feature("C42", "Q16")
 def test_a_copy_of_a_changelog_that_was_deleted_and_created_again_is_dropped(tmp_path: Path) -> None:
     store = Store(tmp_path)

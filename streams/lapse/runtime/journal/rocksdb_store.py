@@ -19,6 +19,9 @@ _COPY_HOLDS_MS: Final = 12 * 3_600_000
 """How old a copy may be, ms. Kafka forgets tombstones a day after it compacted them (`delete.retention.ms`): what was
 removed while another worker had the shard would come back from an older copy."""
 
+_CLOCK_STEP_MS: Final = 60_000
+"""How far the machine's clock may have been set back since a copy was written, ms."""
+
 
 class RocksDBStore(JournalStore):
     """A copy of the changelog on local disk as well; at take-over only its tail is read (`lapse-rocksdb://`)."""
@@ -57,8 +60,11 @@ class RocksDBStore(JournalStore):
         """Why a copy is not to be trusted; empty if it is."""
         if meta[24:] != self._topic_id.encode():
             return "of another changelog topic, which was deleted"
-        if time.time() * 1000 - int.from_bytes(meta[16:24], "big") > _COPY_HOLDS_MS:
+        age_ms = time.time() * 1000 - int.from_bytes(meta[16:24], "big")
+        if age_ms > _COPY_HOLDS_MS:
             return f"older than {_COPY_HOLDS_MS // 3_600_000} h"
+        if age_ms < -_CLOCK_STEP_MS:
+            return "written later than it is by this machine's clock, so its age is not known"
         return ""
 
     def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
+from support.interaction import table
 from unit.core.queue.switch import SWITCHES, Life
 
 STEPS = 60
 LIVES = max(1, int(os.environ.get("LAPSE_SOAK", "0")) // 250)
-CANNOT_MEET = [{"target_depth", "priority"}, {"target_depth", "barrier"}, {"delay", "at_most_once"}]
-PAIRS = [pair for pair in combinations(SWITCHES, 2) if set(pair) not in CANNOT_MEET]
+PAIRS = [pair for pair in combinations(SWITCHES, 2) if pair not in table().apart()]
 
 
 @pytest.mark.feature("C49", "C50", "C54", "C77", "C79", "C80")

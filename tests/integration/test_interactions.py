@@ -1,0 +1,197 @@
+"""Queues of every kind in one deployment, and what kills, a silent broker and a missing topic leave of them.
+
+The rows of `tests/interactions.toml` that no shard alone can show.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from lapse.embedded import EmbeddedKafka
+from lapse.protocol.command import Command
+from lapse_client import Delivery, QueueSubscriber
+from support.deployment import Deploy, Deployment, broker_now_ms
+from support.log import until
+
+HOUR_MS = 3_600_000
+QUEUES = {
+    "busy": {
+        "expiration": "enabled", "lease_period": "5m", "max_deliveries": 9, "state": "disk",
+        "topics": ["busy{}", "absent{}"],
+    },
+    "order": {
+        "ordering": "total", "priority": "/p", "barrier": "/b = 'yes'", "group_by": "/g", "lease_period": "5m",
+        "topics": ["order{}", "absent{}"],
+    },
+    "deep": {"target_queue_depth": 3, "topics": ["deep{}", "absent{}"]},
+    "once": {"semantics": "at-most-once", "topics": ["once{}", "absent{}"]},
+    "idle": {"auto_delete_on_idle": "5m", "topics": ["idle{}", "absent{}"]},
+    "source": {"forward_to": "sink{}", "topics": ["source{}", "absent{}"]},
+    "sink": {},
+}  # fmt: skip
+SOME_TIME_S = 4
+
+
+def receive(subscriber: QueueSubscriber) -> Delivery:
+    found = subscriber.receive(30)
+    assert found is not None
+    return found
+
+
+class Kinds:
+    """The queues with something in each, and consumers that hold some of it."""
+
+    def __init__(self, here: Deployment, stack: ExitStack) -> None:
+        self.here = here
+        self.queues = {stem: stack.enter_context(here.queue(stem)) for stem in QUEUES if stem != "source"}
+        options = {"busy": {"filter": "/f < 5", "payload": "reference"}}
+        self.subscribers = {
+            stem: stack.enter_context(here.subscriber(stem, backlog, timeout_s=60, **options.get(stem, {})))
+            for stem, backlog in (("busy", 3), ("order", 1), ("once", 1))
+        }
+        self.taken = {"busy": self._busy(), "order": self._order(), "once": self._once()}
+        self._deep()
+        here.write("idle", "stays")
+        here.write("source", "a", "b", headers=[("lapse-ttl-ms", b"%d" % HOUR_MS)])
+        until(lambda: here.depth("sink")["available"] == 2, "what was forwarded")
+        self.before = self.look()
+
+    def _bookmark(self, stem: str, offset: int) -> str:
+        return f"{self.here.name(stem)}:0:{offset}"
+
+    def _busy(self) -> list[Delivery]:
+        """Acknowledged, delayed, leased, available, held by a transfer, purged by a filter, scheduled; then paused."""
+        queue, subscriber = self.queues["busy"], self.subscribers["busy"]
+        lives = [("lapse-ttl-ms", b"%d" % HOUR_MS)]
+        self.here.write("busy", *(b'{"f": %d}' % number for number in range(3)), headers=lives)
+        taken = [receive(subscriber) for _ in range(3)]
+        queue.pause()
+        subscriber.settle("acknowledge", taken[:1], wait=True)
+        subscriber.settle("cancel", taken[1:2], delay_ms=HOUR_MS, wait=True)
+        later = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + HOUR_MS))]
+        self.here.write("busy", *(b'{"f": %d}' % number for number in (3, 4, 5)), headers=lives)
+        self.here.write("busy", b'{"f": 0}', headers=later)
+        until(lambda: self.here.depth("busy")["scheduled"] == 1, "all messages")
+        hold = Command(command="transfer", transfer="tom", to="there", top_n=1, bookmarks=(self._bookmark("busy", 4),))
+        queue._ask(hold)
+        assert queue.purge(filter="/f = 5")["removed"] == 1
+        assert [one.state for one in queue.peek()] == ["delayed", "leased", "available", "transferring", "scheduled"]
+        return taken[2:]
+
+    def _order(self) -> list[Delivery]:
+        """The highest of a group is leased; another one waits for it, a barrier for both, and a message behind it."""
+        values = ('{"p": 1, "g": "x"}', '{"p": 2, "g": "x"}', '{"b": "yes"}', '{"p": 9}')
+        self.queues["order"].pause()
+        self.here.write("order", *values)
+        until(lambda: self.here.depth("order")["depth"] == len(values), "all messages")
+        self.queues["order"].resume()
+        taken = receive(self.subscribers["order"])
+        assert taken.value == values[1].encode()
+        return [taken]
+
+    def _once(self) -> list[Delivery]:
+        self.here.write("once", "a", "b")
+        return [receive(self.subscribers["once"])]
+
+    def _deep(self) -> None:
+        """Three of six are active, and the last one is acknowledged before it is."""
+        self.here.write("deep", *"012345")
+        until(lambda: self.here.depth("deep")["depth"] == 3, "what is active")
+        assert all(one.settled for one in self.queues["deep"].acknowledge([self._bookmark("deep", 5)]))
+
+    def look(self) -> dict[str, list[object]]:
+        """What every queue shows, but for the one whose messages have gone on."""
+        return {stem: list(queue.peek()) for stem, queue in self.queues.items()}
+
+    def are_the_same(self) -> None:
+        assert self.look() == self.before
+
+    def go_on(self) -> None:
+        """Everything that is left is handed out by each queue's own rules, once."""
+        busy, order, once = (self.subscribers[stem] for stem in ("busy", "order", "once"))
+        (settled,) = busy.settle("acknowledge", self.taken["busy"], wait=True)
+        assert settled.settled
+        self.queues["busy"].resume()
+        left = receive(busy)
+        assert left.value == b'{"f": 3}'
+        busy.settle("acknowledge", [left], wait=True)
+        assert [one.state for one in self.queues["busy"].peek()] == ["delayed", "transferring", "scheduled"]
+
+        order.settle("acknowledge", self.taken["order"], wait=True)
+        second = receive(order)
+        assert second.value == b'{"p": 1, "g": "x"}'
+        order.settle("acknowledge", [second], wait=True)
+        barrier, last = receive(order), receive(order)
+        assert (barrier.is_barrier, barrier.value, last.value) == (True, b'{"b": "yes"}', b'{"p": 9}')
+
+        once.settle("acknowledge", self.taken["once"], wait=True)
+        assert (self.taken["once"][0].value, receive(once).value) == (b"a", b"b")
+
+        with self.here.subscriber("deep", 2, timeout_s=60) as subscriber:
+            for number in range(5):
+                one = receive(subscriber)
+                assert one.value == b"%d" % number
+                subscriber.settle("acknowledge", [one], wait=True)
+            assert subscriber.receive(1) is None, "the last one was acknowledged long before"
+
+        self.queues["idle"].delete(force=True)
+        with pytest.raises(Exception, match="Unfinished is transfer"):
+            self.queues["busy"].delete(force=True)
+
+
+@contextmanager
+def kinds(here: Deployment) -> Iterator[Kinds]:
+    with ExitStack() as stack:
+        yield Kinds(here, stack)
+
+
+@pytest.mark.feature("Q16", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C19", "C21", "C33", "C77", "C79")
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_queues_of_every_kind_are_the_same_after_a_kill(deploy: Deploy, store: str) -> None:
+    """Of the only worker, which reads on from its copy; then of the owner of shards that another one follows."""
+    here = deploy(QUEUES, store=store, standby=True).apply()
+    first = here.worker().wait_for_shards(len(QUEUES))
+    with kinds(here) as found:
+        first.kill()
+        first.start().wait_for_shards(len(QUEUES))
+        found.are_the_same()
+        second = here.worker()
+        until(lambda: "standing by" in second.text, "the standby", 40)
+        first.kill()
+        second.wait_for_shards(len(QUEUES), 60)
+        found.are_the_same()
+        found.go_on()
+
+
+@pytest.mark.feature("C27", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C5", "C19", "C21", "C77", "C79")
+def test_queues_of_every_kind_are_the_same_after_the_broker_stood_still(
+    own_kafka: EmbeddedKafka, deploy: Deploy
+) -> None:
+    here = deploy(QUEUES, servers=own_kafka.bootstrap_servers).apply()
+    here.worker(supervised=True).wait_for_shards(len(QUEUES))
+    with kinds(here) as found:
+        own_kafka.pause()
+        with pytest.raises(KafkaException):  # it says nothing for so long
+            AdminClient({"bootstrap.servers": here.servers}).list_topics(timeout=SOME_TIME_S)
+        own_kafka.resume()
+        found.are_the_same()
+        found.go_on()
+
+
+@pytest.mark.feature("C52", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C19", "C21", "C77")
+def test_queues_of_every_kind_work_while_a_topic_of_theirs_is_missing(deploy: Deploy) -> None:
+    here = deploy(QUEUES).apply()
+    absent = here.name("absent")
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    admin.delete_topics([absent])[absent].result(15)
+    until(lambda: absent not in admin.list_topics(timeout=15).topics, "the topic is gone")
+    worker = here.worker().wait_for_shards(len(QUEUES))
+    assert any(absent in line and "missing" in line for line in worker.text.splitlines())
+    with kinds(here) as found:
+        worker.kill()
+        worker.start().wait_for_shards(len(QUEUES))
+        found.are_the_same()
+        found.go_on()

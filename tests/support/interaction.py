@@ -1,0 +1,155 @@
+"""The table of interactions: every two features, the rule where they meet, and the test that shows it."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+DATA = TESTS / "interactions.toml"
+LIFE = "pair"
+"""The test by which a rule is shown that names none: the life of the two features in one queue."""
+
+
+_HEAD = """# Where two features meet
+
+Every two features of lapse, and the rule where they meet. The numbers are those of [the contract](features.md).
+
+This page is printed by `python tests/interactions.py` from `tests/interactions.toml`. A feature that is added needs a
+row with every other one: each key of a queue's or SOW topic's configuration, each command and each kind of change
+belongs to a feature here, and a test fails where one does not.
+
+*A life of both* means that the two features live in one queue, together with what every queue sees, beside a naive
+reading of the contract that is compared after each step (`tests/unit/core/queue/test_interactions.py`).
+
+| feature | what it is | numbers |
+|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature of the table.
+
+    Attributes:
+        name: its name in the data.
+        says: what it is, in a line.
+        numbers: of the contract.
+        keys: of an entity's configuration that belong to it.
+        commands: that belong to it.
+        changes: kinds of changes that belong to it.
+    """
+
+    name: str
+    says: str
+    numbers: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return {"rocksdb": "RocksDB"}.get(self.name, self.name.replace("_", " "))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two features.
+
+    Attributes:
+        first: the name of the one.
+        second: the name of the other.
+        rule: what holds where they meet, or why they cannot.
+        test: which test shows it, by its name in the list of tests; empty = they cannot meet.
+    """
+
+    first: str
+    second: str
+    rule: str
+    test: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """All of it.
+
+    Attributes:
+        features: by name, in the order of the data.
+        tests: `path::name` below `tests/`, by the short name that rows use.
+        pairs: every row that is there.
+    """
+
+    features: dict[str, Feature]
+    tests: dict[str, str]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def wanted(self) -> list[tuple[str, str]]:
+        """Every two features, in order."""
+        return list(combinations(self.features, 2))
+
+    def apart(self) -> set[tuple[str, str]]:
+        """Those that cannot meet."""
+        return {(pair.first, pair.second) for pair in self.pairs if not pair.test}
+
+
+@cache
+def table() -> Table:
+    """Read the data."""
+    tree = tomllib.loads(DATA.read_text(encoding="utf-8"))
+    features = {
+        name: Feature(name, **{key: value if isinstance(value, str) else tuple(value) for key, value in facts.items()})
+        for name, facts in tree["features"].items()
+    }
+    return Table(features, tree["tests"], tuple(_pairs(tree["pairs"])))
+
+
+def _pairs(tree: dict[str, dict[str, object]]) -> Iterator[Pair]:
+    for first, rows in tree.items():
+        for second, row in rows.items():
+            match row:
+                case str():
+                    yield Pair(first, second, row, LIFE)
+                case [str(test), str(rule)]:
+                    yield Pair(first, second, rule, test)
+                case {"apart": str(why)}:
+                    yield Pair(first, second, why, "")
+                case _:
+                    raise ValueError(f"{DATA}: {first} and {second}: neither a rule, nor [test, rule], nor {{ apart }}")
+
+
+def exists(test: str) -> bool:
+    """Whether there is a test of this `path::name` below `tests/`."""
+    path, _, name = test.partition("::")
+    if not (TESTS / path).is_file():
+        return False
+    tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name for node in tree.body)
+
+
+def page() -> str:
+    """The page as the data has it."""
+    found = table()
+    lines = [f"| {one.title} | {one.says} | {', '.join(one.numbers)} |" for one in found.features.values()]
+    for first, feature in found.features.items():
+        rows = [pair for pair in found.pairs if pair.first == first]
+        if rows:
+            lines += [
+                "",
+                f"## {feature.title[0].upper()}{feature.title[1:]}",
+                "",
+                "| with | rule | shown by |",
+                "|---|---|---|",
+            ]
+        for pair in rows:
+            shown = "they cannot meet"
+            if pair.test:
+                shown = "a life of both" if pair.test == LIFE else f"`{found.tests[pair.test].partition('::')[2]}`"
+            lines.append(f"| {found.features[pair.second].title} | {pair.rule} | {shown} |")
+    return _HEAD + "\n".join(lines) + "\n"

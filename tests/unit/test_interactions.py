@@ -1,0 +1,69 @@
+"""The table of interactions is whole: every two features have a rule, and a test that exists or a reason."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lapse.config.entity import QueueConfig, SowConfig
+from lapse.core.entitlement import QUEUE_RIGHTS, SOW_RIGHTS
+from lapse.core.queue.change import ChangeKind
+from support.contract import promises
+from support.interaction import DATA, LIFE, exists, page, table
+from unit.core.queue.switch import SWITCHES
+
+PAGE = Path(__file__).parents[2] / "docs" / "interactions.md"
+NUMBER = re.compile(r"\b[LSQDXC]\d+\b")
+
+
+def test_every_two_features_have_one_row() -> None:
+    there = Counter((pair.first, pair.second) for pair in table().pairs)
+    assert set(there) == set(table().wanted)
+    assert set(there.values()) == {1}
+
+
+def test_every_row_names_a_test_that_exists() -> None:
+    found = table()
+    assert [test for test in found.tests.values() if not exists(test)] == []
+    assert {pair.test for pair in found.pairs if pair.test} == set(found.tests)
+
+
+def test_a_rule_without_a_test_of_its_own_is_about_two_features_of_the_core() -> None:
+    alone = [pair for pair in table().pairs if pair.test == LIFE]
+    assert [pair for pair in alone if not {pair.first, pair.second} <= SWITCHES.keys()] == []
+    assert set(SWITCHES) < set(table().features)
+
+
+def test_every_number_is_one_of_the_contract() -> None:
+    cited = {number for pair in table().pairs for number in NUMBER.findall(pair.rule)}
+    cited |= {number for feature in table().features.values() for number in feature.numbers}
+    assert sorted(cited - promises().keys()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "there"),
+    [
+        ("keys", {*QueueConfig.model_fields, *SowConfig.model_fields}),
+        ("commands", {*QUEUE_RIGHTS, *SOW_RIGHTS, "tick"}),
+        ("changes", set(ChangeKind.__members__)),
+    ],
+)
+def test_every_key_command_and_change_belongs_to_one_feature(kind: str, there: set[str]) -> None:
+    owned = Counter(name for feature in table().features.values() for name in getattr(feature, kind))
+    missing, unknown = sorted(there - owned.keys()), sorted(owned.keys() - there)
+    assert not missing, f"{DATA.name}: no feature has {missing}; a new feature needs a row with every other one"
+    assert not unknown
+    assert [name for name, count in owned.items() if count > 1] == []
+
+
+def test_the_page_is_what_the_data_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), f"print it again: python tests/interactions.py > {PAGE.name}"
+
+
+def test_what_is_missing_is_noticed() -> None:
+    assert not exists("unit/test_interactions.py::test_that_is_not_there")
+    assert not exists("unit/no_such_file.py::test_the_page_is_what_the_data_says")
+    assert exists("unit/test_interactions.py::test_the_page_is_what_the_data_says")
