@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
 
+from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol import header, topic
@@ -385,11 +386,9 @@ def _ignored(error: KafkaError | None, message: Message) -> None:
 
 def tells_of_end(answer: Answer) -> bool:
     """Whether a shard says that its entity was deleted: nothing will come from it any more."""
-    return answer.status != "ok" and answer.error.startswith("deleted: ")
+    return answer.code == ErrorCode.DELETED
 
 
 def forgotten(answer: Answer) -> bool:
     """Whether a shard says that it does not know the subscription: it has forgotten it, or never knew it."""
-    return answer.status != "ok" and (
-        answer.error.lower().startswith("unknown subscription") or answer.error.endswith("subscribe again")
-    )
+    return answer.code == ErrorCode.UNKNOWN_SUBSCRIPTION

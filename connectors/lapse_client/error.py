@@ -83,10 +83,13 @@ class CommandFailed(LapseError):
 
     Attributes:
         answer: what it said.
+        code: the kind of refusal, one of `lapse.core.error_code.ErrorCode` or a newer worker's; go by this and not
+            by the text.
     """
 
     def __init__(self, entity: str, answer: Answer) -> None:
         self.answer = answer
+        self.code = answer.code
         super().__init__(f"{entity}, shard {answer.partition}: {answer.command} refused: {answer.error}")
 
 

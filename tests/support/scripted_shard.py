@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol import topic
@@ -147,19 +148,19 @@ class ScriptedShards:
         self.log.append((partition, command.command))
         subscribed = self.subscriptions[partition].get(command.subscription)
         fields: dict = {}
-        error = ""
+        error, code = "", ErrorCode.UNKNOWN_SUBSCRIPTION
         if subscribed is not None:
             subscribed.seen_ms = now_ms
         if command.command == "subscribe":
             if command.filter == "bad":
-                error = "filter: column 1: bad"
+                error, code = "filter: column 1: bad", ErrorCode.INVALID_EXPRESSION
             else:
                 new = Subscribed(command.max_backlog or 0, command.heartbeat_timeout_ms or 10_000, now_ms)
                 if subscribed is not None:
                     new.outstanding = subscribed.outstanding
                 self.subscriptions[partition][command.subscription] = new
         elif command.command == "heartbeat":
-            error = "" if subscribed else "unknown subscription: subscribe again"
+            error = "" if subscribed else "nobody of that name is here"
         elif command.command == "unsubscribe":
             self._leave(partition, command.subscription)
         elif command.command == "depth":
@@ -184,6 +185,7 @@ class ScriptedShards:
                 command=command.command,
                 status=status,
                 error=error,
+                code=code if error else "",
                 partition=partition,
                 at_ms=now_ms,
                 **fields,

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
@@ -62,7 +63,7 @@ class ScriptedSow:
                 try:
                     self._command(partition, command)
                 except ExpressionError as error:
-                    self._answer(partition, command, error=f"filter: {error}")
+                    self._answer(partition, command, error=f"filter: {error}", code=ErrorCode.INVALID_EXPRESSION)
 
     def _update(self, partition: int, key: bytes, value: bytes | None, offset: int = -1) -> None:
         if value is None:
@@ -89,7 +90,7 @@ class ScriptedSow:
                 else:
                     self._answer(partition, command)
             case "heartbeat" if command.subscription not in self.subscriptions[partition]:
-                self._answer(partition, command, error="there is no subscription 'x' here; subscribe again")
+                self._answer(partition, command, error="unknown subscription 'x'", code=ErrorCode.UNKNOWN_SUBSCRIPTION)
             case "unsubscribe":
                 self.subscriptions[partition].pop(command.subscription, None)
                 self._answer(partition, command)
@@ -124,7 +125,14 @@ class ScriptedSow:
         self._send(partition, {"lapse-kind": "group-end", **facts})
         self._answer(partition, command, counts={"records": len(found)})
 
-    def _answer(self, partition: int, command: Command, error: str = "", counts: dict[str, int] | None = None) -> None:
+    def _answer(
+        self,
+        partition: int,
+        command: Command,
+        error: str = "",
+        counts: dict[str, int] | None = None,
+        code: str = "",
+    ) -> None:
         if command.answer == "none" or (command.answer == "errors" and not error):
             return
         answer = Answer(
@@ -132,6 +140,7 @@ class ScriptedSow:
             command=command.command,
             status="error" if error else "ok",
             error=error,
+            code=code,
             partition=partition,
             at_ms=int(time.time() * 1000),
             counts=counts or {},

@@ -16,6 +16,7 @@ from lapse.config.entity import EntityConfig, QueueConfig, SowConfig
 from lapse.config.root import SecurityConfig, WorkerConfig
 from lapse.config.user import EntitlementConfig, UserConfig
 from lapse.core.entitlement import QUEUE_RIGHTS, SOW_RIGHTS, Right
+from lapse.core.error_code import ErrorCode
 from lapse.core.queue.settlement import Result
 from lapse.core.reason import Reason
 from lapse.protocol import command, header, schema
@@ -157,6 +158,13 @@ def test_every_field_is_documented(heading: str, name: str) -> None:
 def test_every_header_is_documented() -> None:
     names = {value for name, value in vars(header).items() if name.isupper() and isinstance(value, str)}
     assert not {name for name in names | set(header.ORIGINAL_NAMES) if f"`{name}`" not in DOCS["protocol.md"]}
+
+
+@pytest.mark.feature("X2")
+def test_every_code_is_documented_with_what_to_do() -> None:
+    documented = rows(section("protocol.md", "### Codes"))
+    assert [ErrorCode(name) for name in documented] == list(ErrorCode)
+    assert all(len(cells) == 2 and all(cells) for cells in documented.values())
 
 
 @pytest.mark.parametrize("kind", EventKind)

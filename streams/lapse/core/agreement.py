@@ -12,9 +12,11 @@ and is stopped: it writes nothing more, so the topics can be removed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Generic, Protocol, TypeVar
 
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.retirement import (
     Asker,
@@ -123,14 +125,15 @@ class Agreement(Generic[S]):
 
     # What comes in
 
-    def delete(self, asker: Asker, force: bool, now_ms: int, step: S) -> str:
-        """Begin to agree on a deletion; returns why not, empty = the answer comes later."""
+    def delete(self, asker: Asker, force: bool, now_ms: int, step: S) -> Refusal | None:
+        """Begin to agree on a deletion; returns why not, None = the answer comes later."""
         if self._partition:
-            return f"delete goes to the first shard, partition 0; this is {self._partition}"
+            why = f"delete: it goes to the first shard, partition 0; this is {self._partition}"
+            return Refusal(ErrorCode.INVALID_ARGUMENT, why)
         if self._retirable.retirement is not None:
-            return f"{self._name} is about to be deleted already"
+            return Refusal(ErrorCode.DELETE_IN_PROGRESS, f"delete: {self._name} is about to be deleted already")
         self._begin(Cause.DELETE, force, asker, now_ms, step)
-        return ""
+        return None
 
     def receive(self, message: ShardMessage, now_ms: int, step: S) -> None:
         """Take in a message of another shard, or of oneself."""
@@ -283,21 +286,27 @@ class Agreement(Generic[S]):
             self._retire(replace(now, phase=Phase.RETIRED, reports={}, asker=None), now_ms, step)
             for partition in range(1, self._shards):
                 self._say(ShardMessageKind.DECIDED, partition, now, step)
-            error = ""
+            refusal = None
         else:
             self._retirable.keep(None, step)
             for partition in range(1, self._shards):
                 self._say(ShardMessageKind.RELEASED, partition, now, step)
             last_used_ms = max((report.active_ms for report in reports), default=0)
             self._not_idle_before_ms = max(now_ms + ASK_AGAIN_MS, last_used_ms + self._retirable.idle_ms())
-            error = (
-                f"{self._name}: shard {', '.join(map(str, missing))} did not say within {GIVE_UP_MS // 1000} s whether "
-                "it may be deleted; nothing was deleted. See that workers run, and ask again"
-                if missing
-                else objection(self._name, [report for report in reports if not report.willing])
-            )
+            refusal = self._silent(missing) if missing else self._objected(reports)
         if now.asker is not None:
-            self._retirable.judge(Verdict(now.asker, error, summed(reports)), step)
+            self._retirable.judge(Verdict(now.asker, refusal, summed(reports)), step)
+
+    def _silent(self, missing: Sequence[int]) -> Refusal:
+        return Refusal(
+            ErrorCode.SHARD_UNAVAILABLE,
+            f"{self._name}: shard {', '.join(map(str, missing))} did not say within {GIVE_UP_MS // 1000} s whether "
+            "it may be deleted; nothing was deleted. See that workers run, and ask again",
+        )
+
+    def _objected(self, reports: Iterable[Report]) -> Refusal:
+        unwilling = [report for report in reports if not report.willing]
+        return Refusal(ErrorCode.IN_USE, objection(self._name, unwilling))
 
     def _retire(self, retirement: Retirement, now_ms: int, step: S) -> None:
         retirement = replace(retirement, since_ms=now_ms)

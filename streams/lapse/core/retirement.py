@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from lapse.core.error_code import Refusal
 from lapse.core.expression.civil import format_instant
 
 RETIREMENT: Final = b"z"
@@ -210,13 +211,23 @@ class Verdict:
 
     Attributes:
         asker: whom.
-        error: why not; empty = it is decided.
+        refusal: why not; None = it is decided.
         counts: what was there, over all shards that said so.
     """
 
     asker: Asker
-    error: str
+    refusal: Refusal | None
     counts: Mapping[str, int]
+
+    @property
+    def error(self) -> str:
+        """The refusal's text; empty = none."""
+        return "" if self.refusal is None else self.refusal.text
+
+    @property
+    def code(self) -> str:
+        """The refusal's code; empty = none."""
+        return "" if self.refusal is None else self.refusal.code
 
 
 def summed(reports: Iterable[Report]) -> dict[str, int]:

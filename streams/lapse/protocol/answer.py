@@ -52,6 +52,7 @@ class Answer(BaseModel):
     publish_target: str = ""
     handed_over: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    code: str = ""
 
 
 MOST_SETTLEMENTS: Final = 10_000

@@ -11,6 +11,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.protocol import codec, confluent
 
 if TYPE_CHECKING:
@@ -60,9 +61,12 @@ class CommandError(ValueError):
         id: the command's id as far as it could be read, for the answer.
         command: its name as far as it could be read.
         subscription: whose it is as far as it could be read.
+        code: the kind of refusal.
         encoding: how the answer is to be written.
         silent: whether no answer is wanted.
     """
+
+    code = ErrorCode.MALFORMED
 
     def __init__(self, message: str, encoding: Encoding, record: object = None) -> None:
         super().__init__(message)
@@ -72,6 +76,11 @@ class CommandError(ValueError):
         self.subscription = _text(fields.get("subscription"))
         self.encoding: Encoding = encoding
         self.silent = False
+
+    @property
+    def refusal(self) -> Refusal:
+        """What the answer says."""
+        return Refusal(self.code, str(self))
 
 
 class Command(BaseModel):

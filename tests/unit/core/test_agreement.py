@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lapse.core.agreement import ASK_AGAIN_MS, GIVE_UP_MS, GRACE_MS, Agreement
+from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER
 from lapse.core.retirement import (
     Asker,
@@ -126,7 +127,7 @@ class Cluster:
         shard = self.shards[0]
         refused = shard.agreement.delete(Asker("c1"), force, self.now_ms, step)
         self._done(shard, step, lost)
-        return refused
+        return "" if refused is None else refused.text
 
     def publish(self, partition: int, count: int) -> None:
         """Messages come to a shard, unless it takes in nothing more."""
@@ -289,10 +290,11 @@ def test_a_shard_that_does_not_answer_keeps_the_entity_in_service() -> None:
     for _ in range(5):
         cluster.listen(0)
     assert cluster.phases == [Phase.ASKING, None]
-    assert cluster.delete(False).startswith("orders is about to be deleted already")
+    assert "orders is about to be deleted already" in cluster.delete(False)
     cluster.now_ms += GIVE_UP_MS
     cluster.advance(0)
     assert "shard 1 did not say within 20 s" in cluster.verdicts[-1].error
+    assert cluster.verdicts[-1].code == ErrorCode.SHARD_UNAVAILABLE
     cluster.settle()
     assert cluster.phases == [None, None]
 
@@ -330,7 +332,9 @@ def test_use_between_preparing_and_deciding_is_a_veto() -> None:
 def test_delete_goes_to_the_first_shard() -> None:
     cluster = Cluster(2)
     step = Step()
-    assert "partition 0" in cluster.shards[1].agreement.delete(Asker("c"), False, 1_000, step)
+    refusal = cluster.shards[1].agreement.delete(Asker("c"), False, 1_000, step)
+    assert refusal is not None
+    assert (refusal.code, "partition 0" in refusal.text) == (ErrorCode.INVALID_ARGUMENT, True)
     assert step == Step()
 
 

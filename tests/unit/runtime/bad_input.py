@@ -403,6 +403,7 @@ def _texts(effects: Effects) -> Iterator[str]:
             yield f"{headers['__dlq.errors.message'].decode()}"
         elif headers.get("lapse-kind") == b"answer":
             answer = orjson.loads(output.value or b"")
+            assert bool(answer["code"]) is bool(answer["error"]), "a refusal has a code"
             yield answer["error"] or ", ".join(one["result"] for one in answer["settlements"])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Deletion, Places
 from lapse.core.sow.query import Inquiry, Query
@@ -82,7 +83,15 @@ class Command(Protocol):
 
 
 class CommandRefused(ValueError):
-    """A command that is not done; the text says what to change."""
+    """A command that is not done; the text says what to change.
+
+    Attributes:
+        refusal: the text, and its code.
+    """
+
+    def __init__(self, text: str, code: ErrorCode = ErrorCode.INVALID_ARGUMENT) -> None:
+        super().__init__(text)
+        self.refusal = Refusal(code, text)
 
 
 class Commands:
@@ -113,16 +122,22 @@ class Commands:
         """
         try:
             counts = self._do(command, at_ms, step, row_filter)
+        except CommandRefused as error:
+            self._refuse(command, at_ms, step, error.refusal)
+            return
         except ValueError as error:
-            if command.answer != "none":
-                answer = CommandAnswer(command.id, command.command, command.subscription, at_ms, str(error))
-                step.answers.append(answer)
+            self._refuse(command, at_ms, step, Refusal(ErrorCode.INVALID_EXPRESSION, str(error)))
             return
         if counts is not None and command.answer == "all":
             answer = CommandAnswer(
                 command.id, command.command, command.subscription, at_ms, counts=tuple(counts.items())
             )
             step.answers.append(answer)
+
+    @staticmethod
+    def _refuse(command: Command, at_ms: int, step: Step, refusal: Refusal) -> None:
+        if command.answer != "none":
+            step.answers.append(CommandAnswer(command.id, command.command, command.subscription, at_ms, refusal))
 
     def resume(self, now_ms: int, step: Step) -> None:
         """After a take-over: every subscription is granted a timeout, and an unfinished query begins again (C5)."""
@@ -186,7 +201,8 @@ class Commands:
             case _:
                 raise CommandRefused(
                     f"{command.command!r} is no command of a SOW topic; there are sow, sow_delete, subscribe, "
-                    "sow_and_subscribe, delta_subscribe, unsubscribe, heartbeat, depth, delete"
+                    "sow_and_subscribe, delta_subscribe, unsubscribe, heartbeat, depth, delete",
+                    ErrorCode.UNKNOWN_COMMAND,
                 )
 
     def _sow(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
@@ -316,14 +332,14 @@ class Commands:
         )
         Query.begin(self._state, inquiry, step)
 
-    def refuse(self, query: Query, now_ms: int, step: Step, why: str) -> None:
+    def refuse(self, query: Query, now_ms: int, step: Step, refusal: Refusal) -> None:
         """End a query that takes too much work, and the subscription whose it is; the answer says why (X7)."""
         subscriber = self._state.subscribers.get(query.subscription)
         if subscriber is not None and subscriber.query is query:
-            self.end(query.subscription, now_ms, step, why)
+            self.end(query.subscription, now_ms, step, refusal.text)
         else:
             query.abandon()
-        step.answers.append(CommandAnswer(query.command_id, query.command, query.subscription, query.at_ms, why))
+        step.answers.append(CommandAnswer(query.command_id, query.command, query.subscription, query.at_ms, refusal))
 
     # --- parts -----------------------------------------------------------------------------------------------
 
@@ -364,7 +380,11 @@ class Commands:
             self.lose(command.subscription, at_ms, step)
             subscriber = None
         if subscriber is None:
-            raise CommandRefused(f"there is no subscription {command.subscription!r} here; subscribe again")
+            raise CommandRefused(
+                f"unknown subscription {command.subscription!r}: it ended before, or was silent for too long; "
+                "subscribe again",
+                ErrorCode.UNKNOWN_SUBSCRIPTION,
+            )
         return subscriber
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from lapse.core.agreement import Agreement
+from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP
 from lapse.core.reason import Reason
 from lapse.core.record import Record
@@ -269,10 +270,10 @@ class SowShard:
                 self._commands.finished(subscriber.query, step)
         return False
 
-    def refuse(self, query: Query, now_ms: int, step: Step, why: str) -> None:
+    def refuse(self, query: Query, now_ms: int, step: Step, refusal: Refusal) -> None:
         """End a query that takes too much work, unless it is finished; the answer says why (X7)."""
         if not query.finished:
-            self._commands.refuse(query, now_ms, step, why)
+            self._commands.refuse(query, now_ms, step, refusal)
 
     def pull(self, query: Query, now_ms: int, step: Step, scan: int | None = None) -> None:
         """Put a query's next batch into the step; go on until `query.finished` (C45).

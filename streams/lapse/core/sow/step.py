@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.retirement import ShardMessage, Verdict
@@ -177,7 +178,7 @@ class CommandAnswer(NamedTuple):
         command: its name.
         subscription: the subscription that spoke.
         at_ms: the instant at which it counted, ms since the epoch.
-        error: what is wrong and what to do; empty = done.
+        refusal: what is wrong and what to do; None = done.
         counts: figures.
     """
 
@@ -185,8 +186,18 @@ class CommandAnswer(NamedTuple):
     command: str
     subscription: str
     at_ms: int
-    error: str = ""
+    refusal: Refusal | None = None
     counts: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def error(self) -> str:
+        """The refusal's text; empty = none."""
+        return "" if self.refusal is None else self.refusal.text
+
+    @property
+    def code(self) -> str:
+        """The refusal's code; empty = none."""
+        return "" if self.refusal is None else self.refusal.code
 
 
 class Removal(NamedTuple):

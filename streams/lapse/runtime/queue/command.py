@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lapse.core.entitlement import narrowed
+from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
@@ -19,7 +20,15 @@ from lapse.runtime.shard.command_authorizer import Admitted
 
 
 class Refused(ValueError):
-    """A command that cannot be carried out; the text goes to who sent it."""
+    """A command that cannot be carried out; the text goes to who sent it.
+
+    Attributes:
+        code: the kind of refusal.
+    """
+
+    def __init__(self, text: str, code: ErrorCode = ErrorCode.INVALID_ARGUMENT) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class QueueCommands:
@@ -138,10 +147,15 @@ class QueueCommands:
         try:
             if handler is None:
                 known = ", ".join(sorted(QUEUE_COMMANDS - {"tick"}))
-                raise Refused(f"queue {shard.settings.name}: unknown command {command.command!r}; known are {known}")
+                raise Refused(
+                    f"queue {shard.settings.name}: unknown command {command.command!r}; known are {known}",
+                    ErrorCode.UNKNOWN_COMMAND,
+                )
             facts = handler(command, at_ms, step)
         except Refused as refusal:
-            return None if command.answer == "none" else Answer(**common, status="error", error=str(refusal))
+            if command.answer == "none":
+                return None
+            return Answer(**common, status="error", error=str(refusal), code=refusal.code)
         if command.answer == "none" or (command.answer == "errors" and not facts.get("settlements")):
             return None
         return Answer(**common, status="ok", **facts)
@@ -169,7 +183,7 @@ class QueueCommands:
                 self._row_filter or "",
             )
         except ExpressionError as error:
-            raise Refused(f"subscribe: filter: {error}") from error
+            raise Refused(f"subscribe: filter: {error}", ErrorCode.INVALID_EXPRESSION) from error
         counts = {
             "max_backlog": subscription.max_backlog,
             "heartbeat_timeout_ms": subscription.heartbeat_timeout_ms,
@@ -184,13 +198,17 @@ class QueueCommands:
 
     def _unsubscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if not self._shard.unsubscribe(self._named(command), at_ms, step):
-            raise Refused(f"unknown subscription {command.subscription!r}: it ended before, or never began here")
+            raise Refused(
+                f"unknown subscription {command.subscription!r}: it ended before, or never began here",
+                ErrorCode.UNKNOWN_SUBSCRIPTION,
+            )
         return {}
 
     def _heartbeat(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if not self._shard.heard(self._named(command), at_ms):
             raise Refused(
-                f"unknown subscription {command.subscription!r}: it was not heard of for too long; subscribe again"
+                f"unknown subscription {command.subscription!r}: it was not heard of for too long; subscribe again",
+                ErrorCode.UNKNOWN_SUBSCRIPTION,
             )
         return {}
 

@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 from faust.types import TP
 
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError
 from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
@@ -188,7 +189,7 @@ class QueueMachine:
         self.shard.set_aside(topic, partition, record, why, self._step)
         self._arrived = True
 
-    def command(self, record: Any, refused: str = "") -> None:
+    def command(self, record: Any, refused: Refusal | None = None) -> None:
         """Carry out a command at its own instant; timers due by then come first (C1, C2)."""
         at_ms = record.timestamp
         self._now_ms = max(self._now_ms, at_ms)
@@ -207,7 +208,7 @@ class QueueMachine:
             self._refuse_unread(error, record)
             return
         command = admitted.command
-        if refused:
+        if refused is not None:
             self._refuse(command, admitted.encoding, at_ms, refused)
             return
         self.shard.use(at_ms, self._step)
@@ -215,7 +216,7 @@ class QueueMachine:
             try:
                 admitted = with_row_filter(admitted)
             except ExpressionError as error:
-                self._refuse(command, admitted.encoding, at_ms, f"{command.command}: filter: {error}")
+                self._refuse(command, admitted.encoding, at_ms, _no_filter(command, error))
                 return
         if self._waiting or self._commands.needs_a_look(admitted):
             # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
@@ -236,6 +237,7 @@ class QueueMachine:
             command=error.command,
             status="error",
             error=str(error),
+            code=error.code,
             partition=settings.partition,
             at_ms=record.timestamp,
         )
@@ -283,8 +285,8 @@ class QueueMachine:
         if command.command == "delete":
             asker = shard_message.asker(command, encoding)
             why_not = self.shard.agreement.delete(asker, command.force, at_ms, self._step)
-            if why_not:
-                self._refuse(command, encoding, at_ms, f"delete: {why_not}")
+            if why_not is not None:
+                self._refuse(command, encoding, at_ms, why_not)
             return
         answer = self._commands.carry_out(command, at_ms, self._step, row_filter)
         if answer is not None:
@@ -311,7 +313,7 @@ class QueueMachine:
                 if text:
                     self.shard.matching.begin_selection(text)
             except ExpressionError as error:
-                self._refuse(command, admitted.encoding, at_ms, f"{command.command}: filter: {error}")
+                self._refuse(command, admitted.encoding, at_ms, _no_filter(command, error))
                 continue
             effort = Effort()
             for places in self._commands.to_judge(admitted, text) if text else ():
@@ -321,17 +323,17 @@ class QueueMachine:
             if text and not command.filter:
                 await self._judge_unplaced(command, text)
             if effort.is_spent:
-                self._refuse(command, admitted.encoding, at_ms, effort.why(command.command))
+                self._refuse(command, admitted.encoding, at_ms, effort.refusal(command.command))
             else:
                 with self.under_way.noted(*noted):
                     self._carry_out(admitted, at_ms)
             if text:
                 self.shard.matching.end_selection(text)
 
-    def _refuse(self, command: Command, encoding: Encoding, at_ms: int, why: str) -> None:
+    def _refuse(self, command: Command, encoding: Encoding, at_ms: int, refusal: Refusal) -> None:
         if command.answer != "none":
             self._answer(
-                shard_message.refusal(command, why, self.shard.settings.partition, at_ms),
+                shard_message.refused(command, refusal, self.shard.settings.partition, at_ms),
                 command.subscription,
                 encoding,
             )
@@ -692,3 +694,7 @@ class QueueMachine:
         for one in self.shard.peek(0, 1 << 62):
             if one.deadline_ms is None or one.deadline_ms > now_ms or not self.shard.settings.expiration.enabled:
                 yield f"{one.topic}:{one.partition}:{one.offset}".encode(), orjson.dumps({"state": one.stands})
+
+
+def _no_filter(command: Command, error: ExpressionError) -> Refusal:
+    return Refusal(ErrorCode.INVALID_EXPRESSION, f"{command.command}: filter: {error}")

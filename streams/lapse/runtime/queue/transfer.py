@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from lapse.core.error_code import ErrorCode
 from lapse.core.queue.settlement import Claim, Outcome
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Queued, Step
@@ -40,7 +41,7 @@ class TransferCommands:
         shard: QueueShard,
         settlements: Callable[[Sequence[Outcome], Command], tuple[Settlement, ...]],
         shown: Callable[[Queued], QueuedMessage],
-        refused: type[ValueError],
+        refused: Callable[..., ValueError],
     ) -> None:
         self._shard = shard
         self._settlements = settlements
@@ -90,7 +91,10 @@ class TransferCommands:
         name, shard = self._named(command), self._shard
         known = shard.state.transfers.get(name)
         if known is not None and command.to and known.target != command.to:
-            raise self._refused(f"transfer {name} goes to {known.target}, not to {command.to}; choose another id")
+            raise self._refused(
+                f"transfer {name} goes to {known.target}, not to {command.to}; choose another id",
+                ErrorCode.TRANSFER_CONFLICT,
+            )
         most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
         outcomes: list[Outcome] = []
         more = False
@@ -124,7 +128,8 @@ class TransferCommands:
         left = self._handed_over(name)["handed_over"]
         if left:
             raise self._refused(
-                f"transfer {name}: {left[0]} has left already, so it cannot be cancelled; resume it instead"
+                f"transfer {name}: {left[0]} has left already, so it cannot be cancelled; resume it instead",
+                ErrorCode.TRANSFER_CONFLICT,
             )
         return {"counts": {"returned": self._shard.give_back(name, at_ms, step)}}
 

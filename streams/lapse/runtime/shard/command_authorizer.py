@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lapse.core.entitlement import NOTHING, QUEUE_RIGHTS, SOW_RIGHTS, Entitlement, Right, missing
+from lapse.core.error_code import ErrorCode
 from lapse.core.used_signature import VALID_MS, UsedSignatures, is_valid
 from lapse.protocol import command as commands
 from lapse.protocol import signature, topic
@@ -57,6 +58,7 @@ class Denied(CommandError):
     def __init__(self, message: str, cause: str, encoding: Encoding = "json") -> None:
         super().__init__(message, encoding)
         self.cause = cause
+        self.code = _CODES.get(cause, ErrorCode.UNAUTHENTICATED)
 
 
 def whose(record: Any) -> str:
@@ -240,3 +242,9 @@ class CommandAuthorizer:
 _SIGN: Final = "Sign commands as docs/security.md says; the Python client does with LAPSE_USER and LAPSE_SECRET"
 CAUSES: Final = ("unsigned", "unknown_user", "signature", "stale", "repeated", "entitlement", "shard_message")
 """Why a command is refused at the door."""
+
+_CODES: Final = {
+    "stale": ErrorCode.SIGNATURE_EXPIRED,
+    "repeated": ErrorCode.SENT_BEFORE,
+    "entitlement": ErrorCode.FORBIDDEN,
+}

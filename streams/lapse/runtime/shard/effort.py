@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from lapse.core.error_code import ErrorCode, Refusal
+
 TURN_S: Final = 0.005
 """CPU that a portion should take, in s: others wait no longer than about twice as long."""
 
@@ -68,9 +70,10 @@ class Effort:
         """Whether it was more than a command may take."""
         return self.spent_s > MOST_S + self.looked * MOST_EACH_S
 
-    def why(self, command: str) -> str:
-        """The reason of the refusal, for who sent the command."""
-        return (
+    def refusal(self, command: str) -> Refusal:
+        """What is told to who sent the command."""
+        return Refusal(
+            ErrorCode.TOO_COSTLY,
             f"{command}: stopped after {self.spent_s:.0f} s of work on {self.looked} messages, which others need. "
-            "Simplify the filter (LIKE and functions on long texts cost most), or name less by it"
+            "Simplify the filter (LIKE and functions on long texts cost most), or name less by it",
         )

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from faust.types import TP
 
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import OneOrder
@@ -226,7 +227,7 @@ class Inbox:
         if not under_way.is_set_aside(*name):
             self._machine.command(record)
         elif not under_way.is_hopeless(*name):
-            self._machine.command(record, STOPPED)
+            self._machine.command(record, Refusal(ErrorCode.STOPPED_WORKER, STOPPED))
 
     def relieve(self, taken: int) -> None:
         """Have partitions fetched again whose records no longer pile up, after so many were taken."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from faust.types import TP
 
+from lapse.core.error_code import Refusal
 from lapse.runtime.journal.store import Items
 from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
@@ -90,7 +91,7 @@ class Machine(Protocol):
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Take in a record that stopped the worker again and again: unread, as a dead letter (X7)."""
 
-    def command(self, record: Any, refused: str = "") -> None:
+    def command(self, record: Any, refused: Refusal | None = None) -> None:
         """Carry out a record of the commands topic; with a reason to refuse it, answer with that instead."""
 
     @property

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.retirement import Asker, Cause, Retirement, ShardMessage, ShardMessageKind, Verdict
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer
@@ -55,10 +56,11 @@ def asker(command: Command, encoding: Encoding) -> Asker:
     return Asker(command.id, command.subscription, command.client, encoding, silent)
 
 
-def deleted(entity: str, retirement: Retirement) -> str:
-    """What a command to a deleted entity is answered; the message in front is what clients go by."""
+def deleted(entity: str, retirement: Retirement) -> Refusal:
+    """What a command to a deleted entity is answered."""
     why = "it was idle" if retirement.cause is Cause.IDLE else "by command"
-    return f"deleted: {entity} is no more ({why}). `lapse apply` creates it anew; workers then have to be started again"
+    text = f"deleted: {entity} is no more ({why}). `lapse apply` creates it anew; workers then have to be started again"
+    return Refusal(ErrorCode.DELETED, text)
 
 
 def answer(verdict: Verdict, partition: int, at_ms: int) -> Answer:
@@ -68,6 +70,7 @@ def answer(verdict: Verdict, partition: int, at_ms: int) -> Answer:
         command="delete",
         status="error" if verdict.error else "ok",
         error=verdict.error,
+        code=verdict.code,
         partition=partition,
         at_ms=at_ms,
         counts=dict(verdict.counts),
@@ -80,6 +83,14 @@ def encoding(verdict: Verdict) -> Encoding:
     return known.get(verdict.asker.encoding, "json")
 
 
-def refusal(command: Command, error: str, partition: int, at_ms: int) -> Answer:
+def refused(command: Command, refusal: Refusal, partition: int, at_ms: int) -> Answer:
     """The answer to a command that is not carried out."""
-    return Answer(id=command.id, command=command.command, status="error", error=error, partition=partition, at_ms=at_ms)
+    return Answer(
+        id=command.id,
+        command=command.command,
+        status="error",
+        error=refusal.text,
+        code=refusal.code,
+        partition=partition,
+        at_ms=at_ms,
+    )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from faust.types import TP
 
+from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.retirement import Phase, Verdict
 from lapse.core.sow import journal, pending_letters
@@ -151,7 +152,7 @@ class SowMachine:
         """Make a dead letter of a record that cannot even be looked at (X7)."""
         self.shard.set_aside(topic, partition, record, why, self._step)
 
-    def command(self, record: Any, refused: str = "") -> None:
+    def command(self, record: Any, refused: Refusal | None = None) -> None:
         """Carry out a command at its own instant (C1)."""
         name = self.shard.settings.name
         self._command_offset = record.offset
@@ -165,16 +166,16 @@ class SowMachine:
         except CommandError as error:
             self._refusals.tell(whose(record), record.offset, str(error))
             if not error.silent:
-                refusal = CommandAnswer(error.id, error.command, error.subscription, record.timestamp, str(error))
+                refusal = CommandAnswer(error.id, error.command, error.subscription, record.timestamp, error.refusal)
                 self._answers.append(self._output.answer(refusal, error.encoding))
             self.figures.refused_commands += 1
             return
-        why_not = refused or self._ends(command, encoding, record.timestamp)
-        if why_not and command.answer != "none":
+        ends, why_not = (True, refused) if refused else self._ends(command, encoding, record.timestamp)
+        if why_not is not None and command.answer != "none":
             self._step.answers.append(
                 CommandAnswer(command.id, command.command, command.subscription, record.timestamp, why_not)
             )
-        elif why_not is None:
+        elif not ends:
             self.shard.command(command, record.timestamp, self._step, row_filter)
         for deletion, answered in self._step.deletions:
             self._deletion = deletion, answered, encoding
@@ -197,15 +198,15 @@ class SowMachine:
         if deletion.finished:
             self._deletion = self.unfinished = None
 
-    def _ends(self, command: Command, encoding: Encoding, at_ms: int) -> str | None:
-        """Carry out a command that is about the topic's end, or comes after it: why not, None = any other command."""
+    def _ends(self, command: Command, encoding: Encoding, at_ms: int) -> tuple[bool, Refusal | None]:
+        """Carry out a command that is about the topic's end, or comes after it: whether it is one, and why not."""
         retirement = self.shard.state.retirement
         if retirement is not None and retirement.phase is Phase.RETIRED:
-            return shard_message.deleted(self.shard.settings.name, retirement)
+            return True, shard_message.deleted(self.shard.settings.name, retirement)
         if command.command != "delete":
-            return None
-        why_not = self.shard.agreement.delete(shard_message.asker(command, encoding), command.force, at_ms, self._step)
-        return f"delete: {why_not}" if why_not else ""
+            return False, None
+        asker = shard_message.asker(command, encoding)
+        return True, self.shard.agreement.delete(asker, command.force, at_ms, self._step)
 
     @property
     def step_bytes(self) -> int:
@@ -235,7 +236,7 @@ class SowMachine:
             with noted, effort.spent_on(scan, self._scan):
                 self.shard.pull(query, now_ms, self._step, scan)
             if effort.is_spent:
-                self.shard.refuse(query, now_ms, self._step, effort.why(query.command))
+                self.shard.refuse(query, now_ms, self._step, effort.refusal(query.command))
             self._collect(encoding)
             if not query.finished:
                 self._queries.append((query, encoding, offset, effort))
@@ -399,4 +400,4 @@ class SowMachine:
 def _answer_of(verdict: Verdict, at_ms: int) -> CommandAnswer:
     asker = verdict.asker
     counts = tuple(verdict.counts.items())
-    return CommandAnswer(asker.command_id, "delete", asker.subscription, at_ms, verdict.error, counts)
+    return CommandAnswer(asker.command_id, "delete", asker.subscription, at_ms, verdict.refusal, counts)

@@ -334,6 +334,7 @@ class SowOutput:
             command=answer.command,
             status="error" if answer.error else "ok",
             error=answer.error,
+            code=answer.code,
             partition=self._partition,
             at_ms=answer.at_ms,
             counts=dict(answer.counts),

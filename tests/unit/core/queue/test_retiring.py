@@ -357,7 +357,7 @@ def test_being_prepared_survives_and_keeps_everything_out() -> None:
     log = dict(journal.begin())
     first = QueueShard(settings(partition=0, shards=2))
     asking = Step()
-    assert first.agreement.delete(Asker("c"), False, T0, asking) == ""
+    assert first.agreement.delete(Asker("c"), False, T0, asking) is None
     (ask,) = [message for message in asking.shard_messages if message.to == 1]
     step = Step()
     shard.agreement.receive(ask, T0, step)

@@ -15,7 +15,7 @@ def delete(desk: Desk, at: int, force: bool = False) -> tuple[Verdict, Step]:
     """Ask a desk's only shard, and hear it out."""
     step = Step()
     desk.shard.advance(T + at, step)
-    assert desk.shard.agreement.delete(Asker("me"), force, T + at, step) == ""
+    assert desk.shard.agreement.delete(Asker("me"), force, T + at, step) is None
     while step.shard_messages:
         desk.shard.agreement.receive(step.shard_messages.pop(0), T + at, step)
     (verdict,) = step.verdicts

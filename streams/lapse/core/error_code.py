@@ -1,0 +1,42 @@
+"""Why a command is refused: the closed list of codes that answers carry (X2)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class ErrorCode(StrEnum):
+    """One kind of refusal; `docs/protocol.md` says of each what a client does about it.
+
+    Clients act on codes. The text beside a code is for people and may change.
+    """
+
+    MALFORMED = "malformed"
+    UNKNOWN_COMMAND = "unknown_command"
+    INVALID_ARGUMENT = "invalid_argument"
+    INVALID_EXPRESSION = "invalid_expression"
+    UNKNOWN_SUBSCRIPTION = "unknown_subscription"
+    DELETED = "deleted"
+    IN_USE = "in_use"
+    DELETE_IN_PROGRESS = "delete_in_progress"
+    SHARD_UNAVAILABLE = "shard_unavailable"
+    TRANSFER_CONFLICT = "transfer_conflict"
+    TOO_COSTLY = "too_costly"
+    STOPPED_WORKER = "stopped_worker"
+    UNAUTHENTICATED = "unauthenticated"
+    SIGNATURE_EXPIRED = "signature_expired"
+    SENT_BEFORE = "sent_before"
+    FORBIDDEN = "forbidden"
+
+
+class Refusal(NamedTuple):
+    """Why something is not done.
+
+    Attributes:
+        code: for programs.
+        text: for people: what is wrong, where, and what to do.
+    """
+
+    code: ErrorCode
+    text: str
