@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import uuid4
 
@@ -195,7 +196,7 @@ class Channel(Generic[T]):
             CommandFailed: a shard refused.
             LapseError: a command could not be sent, or the channel failed.
         """
-        asked = [(shard, command.model_copy(update={"id": command.id or uuid4().hex})) for shard, command in asked]
+        asked = [(shard, replace(command, id=command.id or uuid4().hex)) for shard, command in asked]
         repeatable = {command.id: (shard, command) for shard, command in asked if _bears_repetition(command)}
         self._repeatable.update(repeatable)
         futures = [self.send(shard, command) for shard, command in asked]
@@ -217,12 +218,7 @@ class Channel(Generic[T]):
         return [asked_twice(answer) if answer.id in repeated else answer for answer in found]
 
     def _stamped(self, command: Command) -> Command:
-        return command.model_copy(
-            update={
-                "id": command.id or uuid4().hex,
-                "client": command.client or self._connection.client,
-            }
-        )
+        return replace(command, id=command.id or uuid4().hex, client=command.client or self._connection.client)
 
     def _produce(self, shard: Shard, value: bytes, reported: Callable[[KafkaError | None, Message], None]) -> None:
         name = topic.commands(shard.entity)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from lapse.core.expression import Filter, compile_filter
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import redrive as rules
 from lapse_client.connection import Connection
@@ -55,8 +54,9 @@ class Choice:
 
         Raises:
             ExpressionError: the filter is no expression.
+            LapseError: what reads expressions is not installed.
         """
-        matches: Filter | None = compile_filter(self.filter) if self.filter else None
+        matches = _compiled(self.filter) if self.filter else None
         for letter in letters:
             died_ms = _died_ms(letter)
             if (
@@ -344,3 +344,15 @@ def _commit(producer: Producer, lines: list[Line], redriven: Redriven, sent: Cal
 
 def _died_ms(letter: DeadLetter) -> int:
     return letter.timestamp_ms if letter.expired_at_ms is None else letter.expired_at_ms
+
+
+def _compiled(text: str) -> Callable[[Any], bool | None]:
+    """Compile a filter; only who filters letters needs the parser's package."""
+    try:
+        from lapse.core.expression import compile_filter
+    except ModuleNotFoundError as error:
+        raise LapseError(
+            f"a filter of letters needs the Python package {error.name}, which is not installed. "
+            "Install it with: pip install 'lapse[cli]'"
+        ) from error
+    return compile_filter(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from lapse.protocol.answer import Answer
@@ -105,10 +106,9 @@ def asked_twice(answer: Answer) -> Answer:
     if answer.command == "renew":
         return answer
     settlements = tuple(
-        one.model_copy(update={"result": SETTLED}) if one.result == ALREADY_SETTLED else one
-        for one in answer.settlements
+        replace(one, result=SETTLED) if one.result == ALREADY_SETTLED else one for one in answer.settlements
     )
-    return answer.model_copy(update={"settlements": settlements})
+    return replace(answer, settlements=settlements)
 
 
 def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 from uuid import uuid4
@@ -99,7 +100,7 @@ class SowQuery:
         ident = f"{uuid4().hex}-{shard.index}"
         self._ids[ident] = shard
         self._channel.ours.add(ident.encode())
-        command = self._command.model_copy(update={"id": ident, "top_n": self._most, "skip": None})
+        command = replace(self._command, id=ident, top_n=self._most, skip=None)
         future = self._channel.send(shard, command)
         self._futures.append(future)
         future.add_done_callback(lambda done: self._answered(ident, shard, done))

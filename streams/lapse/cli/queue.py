@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -114,7 +115,7 @@ def peek(
         messages = client.peek(filter=expression, top_n=top_n, skip=skip)
     if as_json:
         for message in messages:
-            click.echo(orjson.dumps(message.model_dump()))
+            click.echo(orjson.dumps(asdict(message)))
         return
     table = Table(
         Column("bookmark", overflow="fold"), "state", "until", "by", "expires", "deliveries", "cancels", title=name

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict
 
 from lapse.protocol import codec, confluent
 from lapse.protocol.command import Encoding
 
 
-class Settlement(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
     """Messages that share a result of a settlement (C16)."""
-
-    model_config = ConfigDict(frozen=True)
 
     bookmarks: str
     result: str
 
 
-class QueuedMessage(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedMessage:
     """One message as a peek shows it, without its payload (Q15)."""
-
-    model_config = ConfigDict(frozen=True)
 
     bookmark: str
     state: str
@@ -34,10 +33,9 @@ class QueuedMessage(BaseModel):
     until_ms: int | None = None
 
 
-class Answer(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
     """One answer; the fields are those of `schemas/answer.avsc`, where each is described."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     command: str
@@ -47,7 +45,7 @@ class Answer(BaseModel):
     at_ms: int = 0
     settlements: tuple[Settlement, ...] = ()
     lease_until_ms: int | None = None
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = field(default_factory=dict)
     messages: tuple[QueuedMessage, ...] = ()
     publish_target: str = ""
     handed_over: tuple[str, ...] = ()
@@ -69,8 +67,8 @@ def encode(answer: Answer, encoding: Encoding) -> bytes:
         error = f"{error or 'done'}; the results of {len(settlements) - MOST_SETTLEMENTS} more ranges are left out"
         settlements = settlements[:MOST_SETTLEMENTS]
     if error is not answer.error:
-        answer = answer.model_copy(update={"error": error, "settlements": settlements})
-    record = answer.model_dump()
+        answer = replace(answer, error=error, settlements=settlements)
+    record = _record(answer)
     if encoding == "confluent" and confluent.knows("answer"):
         return confluent.encode("answer", record)
     return codec.encode("answer", record) if encoding == "avro" else codec.encode_json(record)
@@ -90,4 +88,57 @@ def decode(data: bytes) -> Answer:
             record = orjson.loads(data)
         except orjson.JSONDecodeError as error:
             raise codec.CodecError(f"an answer that is neither Avro nor JSON: {error}") from error
-    return Answer.model_validate(record)
+    if not isinstance(record, dict):
+        raise codec.CodecError("an answer is an object, and this is none")
+    settlements = _each(record, "settlements", Settlement)
+    messages = _each(record, "messages", QueuedMessage)
+    return _read(Answer, {**record, "settlements": settlements, "messages": messages})
+
+
+def _record(answer: Answer) -> dict[str, Any]:
+    """An answer as the codecs write it."""
+    record = {name: getattr(answer, name) for name in _FIELDS[Answer]}
+    record["settlements"] = [{"bookmarks": one.bookmarks, "result": one.result} for one in answer.settlements]
+    shown = _FIELDS[QueuedMessage]
+    record["messages"] = [{name: getattr(one, name) for name in shown} for one in answer.messages]
+    return record
+
+
+def _each(record: dict[str, Any], name: str, kind: type[_T]) -> tuple[_T, ...]:
+    """Read the objects of an array."""
+    given = record.get(name, ())
+    if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
+        raise codec.CodecError(f"an answer: field {name} is no array of objects")
+    return tuple(_read(kind, one) for one in given)
+
+
+def _read(kind: type[_T], record: dict[str, Any]) -> _T:
+    """Read an object: fields that are not known here are a newer worker's, and are left out."""
+    known = _FIELDS[kind]
+    kept: dict[str, Any] = {}
+    for name, value in record.items():
+        if name in known:
+            expected = known[name]
+            if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
+                raise codec.CodecError(f"an answer: field {name} is {str(value)[:_SHOWN]!r}, which is of a wrong type")
+            kept[name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return kind(**kept)
+    except TypeError as error:
+        raise codec.CodecError(f"an answer: {error}") from error
+
+
+_T = TypeVar("_T", Settlement, QueuedMessage, Answer)
+_SHOWN: Final = 60
+
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "str": (str,),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "dict[str, int]": (dict,),
+}
+_FIELDS: Final[Mapping[type, Mapping[str, tuple[type, ...]]]] = {
+    kind: {each.name: _TYPES.get(str(each.type), (list, tuple)) for each in fields(kind)}
+    for kind in (Settlement, QueuedMessage, Answer)
+}
+"""The fields of each kind of object, and what their values may be."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.protocol import codec, confluent
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+from lapse.protocol.command_field import MOST_NAME_CHARACTERS, SHOWN_CHARACTERS, faults
 
 Encoding = Literal["avro", "confluent", "json"]
 
@@ -28,30 +25,14 @@ SOW_COMMANDS: Final = frozenset(
 )
 
 
-MOST_NAME_CHARACTERS: Final = 500
-"""Names and ids come back in headers of answers and deliveries, so they have to be short."""
-
-MOST_BOOKMARKS: Final = 20_000
-"""What a command changes is durable as a whole, so it has a largest size."""
-
-_CHANGING: Final = frozenset({"sow_delete", "purge", "acknowledge", "cancel", "expire"})
-"""Commands that an empty filter must not carry out on everything."""
-
 MOST_BYTES: Final = 2 << 20
 """A larger record is refused unread; a producer's compression may have let it into the topic."""
-
-_SHOWN_CHARACTERS: Final = 60
-"""So much of a wrong value, or name, is shown to its sender."""
 
 _SHOWN_FAULTS: Final = 5
 """So many faults of one command are told; the others are counted."""
 
 MOST_PEEKED: Final = 1_000
 """Messages that one answer to a queue's `sow` shows; `skip` goes on."""
-
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Period = Annotated[int, Field(ge=1, lt=1 << 63)]
-Name = Annotated[str, Field(max_length=MOST_NAME_CHARACTERS)]
 
 
 class CommandError(ValueError):
@@ -83,74 +64,57 @@ class CommandError(ValueError):
         return Refusal(self.code, str(self))
 
 
-class Command(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
     """One command; the fields are those of `schemas/command.avsc`, where each is described."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    command: Name
-    id: Name = ""
+    command: str
+    id: str = ""
     answer: Literal["all", "errors", "none"] = "all"
-    subscription: Name = ""
-    client: Name = ""
-    bookmarks: Annotated[tuple[str, ...], Field(max_length=MOST_BOOKMARKS)] = ()
+    subscription: str = ""
+    client: str = ""
+    bookmarks: tuple[str, ...] = ()
     filter: str | None = None
-    max_backlog: Count | None = None
+    max_backlog: int | None = None
     payload: Literal["inline", "reference"] = "inline"
-    heartbeat_timeout_ms: Period | None = None
-    lease_ms: Period | None = None
-    delay_ms: Count | None = None
+    heartbeat_timeout_ms: int | None = None
+    lease_ms: int | None = None
+    delay_ms: int | None = None
     keys: tuple[bytes, ...] = ()
     order_by: str | None = None
-    top_n: Count | None = None
-    skip: Count | None = None
-    batch_size: Period | None = None
+    top_n: int | None = None
+    skip: int | None = None
+    batch_size: int | None = None
     leased: bool = False
     force: bool = False
-    transfer: Name = ""
-    to: Name = ""
-
-    @field_validator("filter")
-    @classmethod
-    def _filter(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value == "" and info.data.get("command") in _CHANGING:
-            raise ValueError("is empty; leave it out, or send TRUE for everything")
-        return value
+    transfer: str = ""
+    to: str = ""
 
     @classmethod
-    def of(cls, **fields: Any) -> Self:
-        """Build a command from what a user gave.
+    def of(cls, **fields: Any) -> Command:
+        """Build a command from what a user gave, each field checked.
 
         Raises:
             ValueError: a field is wrong; the text names it.
         """
-        try:
-            return cls(**fields)
-        except ValidationError as error:
-            raise ValueError(_faults(error)) from error
+        unknown = _unknown(fields)
+        found = [] if unknown else faults(fields)
+        if unknown or found:
+            raise ValueError(unknown or _told(found, len(found)))
+        if "bookmarks" in fields:
+            fields["bookmarks"] = tuple(fields["bookmarks"])
+        if "keys" in fields:
+            fields["keys"] = tuple(key.encode() if isinstance(key, str) else key for key in fields["keys"])
+        return cls(**fields)
 
-    @field_validator("bookmarks", mode="before")
-    @classmethod
-    def _bookmarks(cls, value: object) -> object:
-        if not isinstance(value, list):
-            return value
-        if len(value) > MOST_BOOKMARKS:
-            raise ValueError(f"has {len(value):,} items; {MOST_BOOKMARKS:,} is the most in one command")
-        _require(value, (str,))
-        return tuple(value)
 
-    @field_validator("keys", mode="before")
-    @classmethod
-    def _keys(cls, value: object) -> object:
-        if isinstance(value, list):
-            _require(value, (str, bytes))
-            return tuple(key.encode() if isinstance(key, str) else key for key in value)
-        return value
+FIELDS: Final = tuple(field.name for field in fields(Command))
+_KNOWN: Final = frozenset(FIELDS)
 
 
 def encode(command: Command) -> bytes:
     """Write a command in Avro single-object encoding."""
-    return codec.encode("command", command.model_dump())
+    return codec.encode("command", {name: getattr(command, name) for name in FIELDS})
 
 
 def decode(data: bytes | None) -> tuple[Command, Encoding]:
@@ -189,87 +153,39 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
         if not isinstance(record, dict):
             kind = type(record).__name__
             raise CommandError(f"expected a JSON object, found {_KINDS.get(kind, 'a number')}", encoding)
-    if not record.keys() <= Command.model_fields.keys():
-        raise CommandError(_unknown(record), encoding, record)
     try:
-        return Command.model_validate(record), encoding
-    except ValidationError as error:
-        raise CommandError(_faults(error), encoding, record) from error
+        return Command.of(**record), encoding
+    except ValueError as error:
+        raise CommandError(str(error), encoding, record) from error
 
-
-_EXPECTED: Final = {
-    "string_type": "expected a text",
-    "bytes_type": "expected a text",
-    "int_type": "expected a whole number",
-    "bool_type": "expected true or false",
-    "tuple_type": "expected an array",
-}
-"""What was expected, by pydantic's name of the fault, where pydantic's words are Python's."""
 
 _ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,500})"')
 """Where the id stands in a JSON object that is not read."""
-
-_ITEM: Final = "item"
-"""The fault of an item of an array."""
 
 _KINDS: Final = {"list": "an array", "NoneType": "null", "str": "a text", "bool": "a boolean"}
 
 
 def _unknown(record: Mapping[str, object]) -> str:
-    """Say which fields there are not: a few by name, for a record may have any number of them."""
-    names = [name for name in record if name not in Command.model_fields]
-    told = [_unknown_field(name) for name in names[:_SHOWN_FAULTS]]
-    return "; ".join(told) + _and_more(len(names))
+    """Say which fields there are not: a few by name, for a record may have any number of them; empty = none."""
+    if record.keys() <= _KNOWN:
+        return ""
+    names = [name for name in record if name not in _KNOWN]
+    return _told([_unknown_field(name) for name in names[:_SHOWN_FAULTS]], len(names))
 
 
 def _unknown_field(name: str) -> str:
-    meant = get_close_matches(name[:_SHOWN_CHARACTERS], Command.model_fields, 1)
+    meant = get_close_matches(name[:SHOWN_CHARACTERS], FIELDS, 1)
     hint = f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them"
     return f"field {_cut(name)}: unknown{hint}"
 
 
-def _faults(error: ValidationError) -> str:
-    faults = error.errors(include_url=False)
-    return "; ".join(map(_fault, faults[:_SHOWN_FAULTS])) + _and_more(len(faults))
-
-
-def _and_more(count: int) -> str:
-    return f"; and {count - _SHOWN_FAULTS:,} more faults" if count > _SHOWN_FAULTS else ""
-
-
-def _require(items: Sequence[object], kinds: tuple[type, ...]) -> None:
-    """See that items are texts; the first that is none ends the search.
-
-    Raises:
-        PydanticCustomError: one is not.
-    """
-    for at, item in enumerate(items):
-        if not isinstance(item, kinds):
-            raise PydanticCustomError(_ITEM, "expected a text, not {given}", {"at": at, "given": _shown(item)})
-
-
-def _shown(value: object) -> str:
-    """A wrong value, as far as it helps; a nested one is not written out, which takes time and stack."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "an array"
-    return repr(str(value)[:_SHOWN_CHARACTERS])
+def _told(found: Sequence[str], count: int) -> str:
+    more = f"; and {count - _SHOWN_FAULTS:,} more faults" if count > _SHOWN_FAULTS else ""
+    return "; ".join(found[:_SHOWN_FAULTS]) + more
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-
-
-def _fault(fault: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in fault["loc"]) or "command"
-    if fault["type"] == "missing":
-        return f"field {where}: required"
-    if fault["type"] == "extra_forbidden":
-        return _unknown_field(where)
-    if fault["type"] == "value_error":
-        return f"field {where}: {fault['msg'].removeprefix('Value error, ')}"
-    if fault["type"] == _ITEM:
-        return f"field {where}.{fault['ctx']['at']}: {fault['msg']}"
-    return f"field {where}: {_EXPECTED.get(fault['type'], fault['msg'])}, not {_shown(fault['input'])}"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def _text(value: object) -> str:

@@ -128,4 +128,4 @@ def test_an_answer_tells_the_result_of_each_range() -> None:
     ],
 )
 def test_only_what_does_no_more_the_second_time_is_sent_twice(fields: dict, safe: bool) -> None:
-    assert bears_repetition(Command.model_validate(fields)) is safe
+    assert bears_repetition(Command.of(**fields)) is safe

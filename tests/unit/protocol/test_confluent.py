@@ -3,6 +3,7 @@
 import io
 import struct
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import fastavro
 import pytest
@@ -29,7 +30,7 @@ def framed(number: int, sent: Command) -> bytes:
     """What a serializer of Confluent's writes."""
     out = io.BytesIO(struct.pack(">bI", 0, number))
     out.seek(0, io.SEEK_END)
-    fastavro.schemaless_writer(out, schema.parsed("command"), sent.model_dump())
+    fastavro.schemaless_writer(out, schema.parsed("command"), asdict(sent))
     return out.getvalue()
 
 

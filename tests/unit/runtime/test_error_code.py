@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import fastavro
 import orjson
@@ -156,7 +157,7 @@ def test_who_registered_the_schema_before_codes_reads_all_but_the_code() -> None
     refused = Answer(id="1", command="depth", status="error", error="no", partition=3, at_ms=5, code="deleted")
     written = answer.encode(refused, "confluent")
     told = fastavro.schemaless_reader(io.BytesIO(written[5:]), fastavro.parse_schema(older), None)
-    assert Answer.model_validate(told) == refused.model_copy(update={"code": ""})
+    assert answer.decode(orjson.dumps(told)) == replace(refused, code="")
 
 
 def test_json_without_a_code_is_read() -> None:

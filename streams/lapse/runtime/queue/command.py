@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lapse.core.entitlement import narrowed
@@ -314,7 +315,7 @@ def with_row_filter(admitted: Admitted) -> Admitted:
     if row_filter is None or not (command.filter or command.command in _ABOUT_ALL):
         return admitted
     text = narrowed(command.filter, row_filter, compile_filter)
-    return admitted._replace(command=command.model_copy(update={"filter": text}))
+    return admitted._replace(command=replace(command, filter=text))
 
 
 def _shown(one: Queued) -> QueuedMessage:

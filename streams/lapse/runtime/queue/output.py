@@ -218,6 +218,8 @@ class QueueOutput:
         if self.users is not None:
             answer = answer.model_copy(update={"id": command_id})
             subscription = self.address(subscription)[1]
+            answer = replace(answer, id=command_id)
+            subscription = self._address(subscription)[1]
         headers = [
             (header.KIND, b"answer"),
             (header.SUBSCRIPTION, subscription.encode()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from lapse.core.entitlement import NOTHING, QUEUE_RIGHTS, SOW_RIGHTS, Entitlement, Right, missing
@@ -154,11 +154,10 @@ class CommandAuthorizer:
             raise self._counted(refusal) from None
         if denied is None:
             denied = self._authorise(signed.user, command)
-        own = command.model_copy(
-            update={
-                "id": of_user(user, command.id),
-                "subscription": of_user(user, command.subscription) if command.subscription else "",
-            }
+        own = replace(
+            command,
+            id=of_user(user, command.id),
+            subscription=of_user(user, command.subscription) if command.subscription else "",
         )
         if denied is not None:
             denied.id, denied.subscription, denied.command = own.id, own.subscription, own.command
