@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Any
 
 from lapse.protocol.answer import QueuedMessage
 from lapse_client import queue as sync_queue
@@ -37,8 +38,8 @@ class Queue:
     ) -> None:
         await self.close()
 
-    async def depth(self) -> dict[str, int]:
-        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms."""
+    async def depth(self) -> dict[str, Any]:
+        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms (None where it is empty)."""
         return await asyncio.to_thread(self._twin.depth)
 
     async def peek(

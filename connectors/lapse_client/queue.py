@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Any
 
 from lapse.protocol.answer import Answer, QueuedMessage
 from lapse.protocol.bookmark import BookmarkRange
@@ -15,7 +16,9 @@ from lapse_client.delivery import Settling
 from lapse_client.error import Closed
 from lapse_client.settlement import SettlementResult, chunks, results
 
-_HIGHEST = frozenset({"oldest_age_ms", "subscriptions"})
+_OLDEST = "oldest_age_ms"
+_SUBSCRIPTIONS = "subscriptions"
+_HIGHEST = frozenset({_OLDEST, _SUBSCRIPTIONS})
 """Figures of which the highest of all shards counts, not their sum: a subscription is one with every shard."""
 
 
@@ -59,12 +62,19 @@ class Queue:
         if self._conversation is not None:
             self._conversation.__exit__(None, None, None)
 
-    def depth(self) -> dict[str, int]:
-        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms."""
-        total: dict[str, int] = {}
+    def depth(self) -> dict[str, Any]:
+        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms.
+
+        All are whole numbers; `oldest_age_ms` is None where there is no message.
+        """
+        total: dict[str, Any] = {}
         for answer in self._ask(Command(command="depth")):
+            if _SUBSCRIPTIONS in answer.counts:  # the whole queue, and not what one user may see of it
+                total.setdefault(_OLDEST, None)
             for name, figure in answer.counts.items():
-                total[name] = max(total.get(name, 0), figure) if name in _HIGHEST else total.get(name, 0) + figure
+                if figure is not None:
+                    known = total.get(name) or 0
+                    total[name] = max(known, figure) if name in _HIGHEST else known + figure
         return total
 
     def peek(
@@ -184,7 +194,7 @@ class Queue:
         (answer,) = self._live().ask([0], Command(command="delete", force=force), self._timeout_s)
         self.close()
         wait_until_gone(self._connection, self.name, self._timeout_s)
-        return answer.counts
+        return dict(answer.counts)
 
     def _settle_bookmarks(self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None) -> list[Answer]:
         conversation = self._live()

@@ -167,7 +167,7 @@ class SowClient:
         (answer,) = channel.ask([(channel.shards[0], Command(command="delete", force=force))], self._timeout_s)
         self.close()
         wait_until_gone(self._connection, self.topic, self._timeout_s)
-        return answer.counts
+        return dict(answer.counts)
 
     def subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int | None = None) -> SowSubscription:  # noqa: A002
         """Return updates from now on, to be opened with `with`; see `SowSubscription`."""

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from support.deployment import Deploy, Deployment
+from support.kcat import Kcat
 from support.log import until
 
 QUEUES = {"found": {"default_publish_target": "found{}"}, "aged": {}}
@@ -79,6 +80,11 @@ def test_depth_is_quick_without_a_worker_and_an_empty_queue_has_no_age(served: D
         queue.purge()
     empty = served.lapse("queue", "depth", served.name("aged"), "--json")
     assert orjson.loads(empty.stdout)["oldest_age_ms"] is None
+    assert Kcat(served, "aged").ask("depth")["counts"]["oldest_age_ms"] is None, "in JSON on the wire, too"
+    with served.queue("aged") as queue:
+        assert queue.depth()["oldest_age_ms"] is None
+    top = served.lapse("top", served.name("aged"), "--json")
+    assert orjson.loads(top.stdout)["oldest_age_ms"] is None
     table = served.lapse("queue", "depth", served.name("aged"))
     assert table.returncode == 0, table.stderr
     served.write("aged", "x")

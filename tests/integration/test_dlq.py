@@ -91,6 +91,9 @@ def test_elsewhere_with_a_new_lifetime(served: Deployment) -> None:
     name = served.name("orders")
     served.write("orders", "no JSON", key=b"k")
     until(lambda: "no JSON" in dlq(served, "show", name, "--since", "1m", "--json"), "the letter")
+    (letter,) = rows(dlq(served, "show", name, "--filter", "/n IS NULL", "--json"))
+    assert letter["message"]
+    assert letter["message"][:40] in dlq(served, "show", name), "the fault's text is in the table, too"
     arguments = ("--filter", "/n IS NULL", "--to", served.name("elsewhere"), "--lifetime", "new:90s", "--yes")
     assert "1 letters sent" in dlq(served, "redrive", name, *arguments)
     (record,) = served.tail(served.name("elsewhere")).wait(1)

@@ -32,6 +32,10 @@ from lapse_client.redrive import Choice, Known, Line, Target, plan, send
 Command = Callable[..., Any]
 
 _VALUE_SHOWN: Final = 80
+_FAULT_SHOWN: Final = 200
+"""So many characters of a value, and of a fault's text, stand in a table; --json has all."""
+
+_INSTANTS: Final = frozenset({"first", "last"})
 _SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
@@ -88,16 +92,18 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
         for letter in letters:
             click.echo(orjson.dumps(_as_dict(letter)))
         return
-    table = Table("died (UTC)", Column("origin", overflow="fold"), "reasons", "deliveries", "redriven", "value")
+    table = Table(
+        "died (UTC)", Column("origin", overflow="fold"), "reasons", "fault", "deliveries", "redriven", "value"
+    )
     for letter in letters:
-        value = (letter.value or b"")[:_VALUE_SHOWN].decode("utf-8", "replace")
         table.add_row(
             shown(letter.expired_at_ms),
             str(letter.origin or ""),
             ", ".join(letter.reasons),
+            Text(_cut(letter.message, _FAULT_SHOWN)),
             str(letter.delivery_count),
             str(letter.redriven_count),
-            Text(value + ("…" if len(letter.value or b"") > _VALUE_SHOWN else "")),
+            Text(_cut((letter.value or b"").decode("utf-8", "replace"), _VALUE_SHOWN)),
         )
     print_table(table)
 
@@ -281,6 +287,10 @@ def _counted(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
     return [counts[group] for group in sorted(counts)]
 
 
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def _as_dict(letter: DeadLetter) -> dict[str, Any]:
     return {
         "letter": str(letter.bookmark),
@@ -312,9 +322,10 @@ def _print(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
         return
     table = Table(title=title)
     for name, value in rows[0].items():
-        table.add_column(name.replace("_", " "), justify="right" if isinstance(value, int) else "left")
+        zone = " (UTC)" if name in _INSTANTS else ""
+        table.add_column(name.replace("_", " ") + zone, justify="right" if isinstance(value, int) else "left")
     for row in rows:
-        table.add_row(*(shown(value) if name in ("first", "last") else str(value) for name, value in row.items()))
+        table.add_row(*(shown(value) if name in _INSTANTS else str(value) for name, value in row.items()))
     print_table(table)
 
 

@@ -87,12 +87,21 @@ def _show(found: History) -> None:
             moment.what.replace("_", " "),
             *([str(moment.message)] if chain else []),
             # Text, not markup: facts are a publisher's words.
-            Text("\n".join(f"{name.replace('_', ' ')}: {_fact(name, value)}" for name, value in moment.facts.items())),
+            Text("\n".join(f"{_title(name, value)}: {_fact(name, value)}" for name, value in moment.facts.items())),
         )
     print_table(table)
 
 
+def _title(name: str, value: Any) -> str:
+    known = name.removesuffix("_ms") + " (UTC)" if _is_instant(name, value) else name
+    return known.replace("_", " ")
+
+
+def _is_instant(name: str, value: Any) -> bool:
+    return name.endswith("_ms") and isinstance(value, int)
+
+
 def _fact(name: str, value: Any) -> str:
-    if name.endswith("_ms") and isinstance(value, int):
+    if _is_instant(name, value):
         return shown(value)
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -12,13 +12,18 @@ from lapse.config.duration import duration_ms
 
 
 def shown(at_ms: int | None) -> str:
-    """Write an instant, ms since the epoch, as ISO 8601 in UTC; empty for None."""
+    """Write an instant, ms since the epoch, for a table whose heading says UTC; empty for None.
+
+    It is as short as it can be without a loss: `2026-01-31 12:00:00`, with `.250` behind it where it has ms. The
+    options that take an instant read it back.
+    """
     if at_ms is None:
         return ""
     try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        found = datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None)
     except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms"  # beyond the calendar's years
+        return f"epoch + {at_ms} ms"  # beyond the calendar's years
+    return found.isoformat(" ", timespec="milliseconds").removesuffix(".000")
 
 
 class Instant(click.ParamType):

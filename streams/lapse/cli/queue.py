@@ -86,9 +86,7 @@ def subscribe(
 def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     """Say how many messages there are, by state, and how old the oldest is."""
     with _open(name, bootstrap_servers, _DEPTH_S) as client:
-        counts: dict[str, int | None] = dict(client.depth())
-    if "oldest_age_ms" in counts and not any(counts.get(state) for state in _STATES):
-        counts["oldest_age_ms"] = None
+        counts = client.depth()
     if as_json:
         click.echo(orjson.dumps(counts))
         return
@@ -118,7 +116,14 @@ def peek(
             click.echo(orjson.dumps(asdict(message)))
         return
     table = Table(
-        Column("bookmark", overflow="fold"), "state", "until", "by", "expires", "deliveries", "cancels", title=name
+        Column("bookmark", overflow="fold"),
+        "state",
+        "until (UTC)",
+        "by",
+        "expires (UTC)",
+        "deliveries",
+        "cancels",
+        title=name,
     )
     for one in messages:
         table.add_row(

@@ -53,7 +53,7 @@ def query(
                 click.echo(orjson.dumps(_facts(record)))
             return
         table = Table(
-            "key", Column("value", overflow="fold"), "expires", Column("bookmark", overflow="fold"), title=topic
+            "key", Column("value", overflow="fold"), "expires (UTC)", Column("bookmark", overflow="fold"), title=topic
         )
         for record in records:
             table.add_row(

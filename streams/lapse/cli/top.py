@@ -123,7 +123,7 @@ def _table(queues: list[Watched]) -> Table:
             queue.name,
             *(f"{figures.get(name, 0):,}" for name in _STATES),
             "" if queue.per_s is None else f"{queue.per_s:+,.0f}",
-            f"{figures.get('oldest_age_ms', 0) / 1000:,.1f} s",
+            "" if figures.get("oldest_age_ms") is None else f"{figures['oldest_age_ms'] / 1000:,.1f} s",
             str(figures.get("subscriptions", "")),
         )
     return table

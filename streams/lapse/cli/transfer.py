@@ -144,7 +144,7 @@ def _expected(
     if ranges or expression is not None:
         return None
     with Queue(queue, connection=link.here()) as client:
-        counts = client.depth()
+        counts: dict[str, int] = client.depth()
     if under_way:
         return counts.get("transferring", 0)
     return counts.get("depth", 0) + counts.get("scheduled", 0) - counts.get("leased", 0)

@@ -45,7 +45,9 @@ class Answer:
     at_ms: int = 0
     settlements: tuple[Settlement, ...] = ()
     lease_until_ms: int | None = None
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    """Whole numbers; None is a figure that does not exist now, such as the age of the oldest of no messages."""
+
     messages: tuple[QueuedMessage, ...] = ()
     publish_target: str = ""
     handed_over: tuple[str, ...] = ()
@@ -69,9 +71,12 @@ def encode(answer: Answer, encoding: Encoding) -> bytes:
     if error is not answer.error:
         answer = replace(answer, error=error, settlements=settlements)
     record = _record(answer)
+    if encoding == "json":
+        return codec.encode_json(record)
+    record["counts"] = {name: count for name, count in answer.counts.items() if count is not None}
     if encoding == "confluent" and confluent.knows("answer"):
         return confluent.encode("answer", record)
-    return codec.encode("answer", record) if encoding == "avro" else codec.encode_json(record)
+    return codec.encode("answer", record) if encoding == "avro" else codec.encode_json(_record(answer))
 
 
 def decode(data: bytes) -> Answer:
@@ -135,7 +140,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "str": (str,),
     "int": (int,),
     "int | None": (int, type(None)),
-    "dict[str, int]": (dict,),
+    "Mapping[str, Any]": (dict,),
 }
 _FIELDS: Final[Mapping[type, Mapping[str, tuple[type, ...]]]] = {
     kind: {each.name: _TYPES.get(str(each.type), (list, tuple)) for each in fields(kind)}

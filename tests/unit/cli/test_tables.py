@@ -3,6 +3,7 @@
 import pytest
 from rich.table import Table
 
+from lapse.cli.instant import INSTANT, shown
 from lapse.cli.tables import print_table
 
 Captured = pytest.CaptureFixture[str]
@@ -36,3 +37,19 @@ def test_a_narrow_terminal_gets_several_lines(capsys: Captured, monkeypatch: Pat
     assert "…" not in out
     cells = [line.split("│")[1].strip() for line in out.splitlines() if line.count("│") == 5]
     assert "".join(cells) == BOOKMARK
+
+
+@pytest.mark.feature("Q15")
+@pytest.mark.parametrize(
+    ("at_ms", "text"),
+    [
+        (None, ""),
+        (1_769_860_800_000, "2026-01-31 12:00:00"),
+        (1_769_860_800_250, "2026-01-31 12:00:00.250"),
+        (1 << 62, f"epoch + {1 << 62} ms"),
+    ],
+)
+def test_an_instant_is_short_and_can_be_read_back(at_ms: int | None, text: str) -> None:
+    assert shown(at_ms) == text
+    if at_ms is not None and at_ms < 1 << 62:
+        assert INSTANT.convert(text, None, None) == at_ms

@@ -276,10 +276,9 @@ class QueueCommands:
             return {"publish_target": self._publish_target}
         if command.filter:
             return {"counts": self._shard.depth(command.filter), "publish_target": self._publish_target}
-        counts = self._shard.depth()
-        counts |= self._shard.held_up()
+        counts: dict[str, int | None] = {**self._shard.depth(), **self._shard.held_up()}
         counts["subscriptions"] = len(self._shard.state.subscriptions)
-        counts["oldest_age_ms"] = 0 if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
+        counts["oldest_age_ms"] = None if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
         return {"counts": counts, "publish_target": self._publish_target}
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:

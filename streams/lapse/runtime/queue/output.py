@@ -216,10 +216,8 @@ class QueueOutput:
         """An answer to a command, encoded as the command was (X2)."""
         to, command_id = self.address(answer.id)
         if self.users is not None:
-            answer = answer.model_copy(update={"id": command_id})
-            subscription = self.address(subscription)[1]
             answer = replace(answer, id=command_id)
-            subscription = self._address(subscription)[1]
+            subscription = self.address(subscription)[1]
         headers = [
             (header.KIND, b"answer"),
             (header.SUBSCRIPTION, subscription.encode()),
