@@ -1,8 +1,12 @@
 """What a worker's log says of a start (X7)."""
 
+import time
+from collections import Counter
+
 import orjson
 import pytest
 
+from lapse.embedded import EmbeddedKafka
 from support.deployment import Deploy
 
 
@@ -16,3 +20,20 @@ def test_a_start_of_forty_queues_is_a_line_per_queue_and_few_more(deploy: Deploy
     libraries = [line for line in lines if not line["logger"].startswith("lapse")]
     assert len(libraries) <= 3, "a new broker has no coordinator for a moment, which is all that they have to tell"
     assert all(line["level"] == "error" for line in libraries)
+
+
+@pytest.mark.slow
+@pytest.mark.feature("X7")
+def test_a_broker_that_is_away_is_a_few_lines_and_not_thousands(deploy: Deploy, own_kafka: EmbeddedKafka) -> None:
+    deployment = deploy({"orders": {}}, servers=own_kafka.bootstrap_servers).apply()
+    worker = deployment.worker("--log-format", "json").wait_for_shards(1)
+    before = len(worker.text.splitlines())
+    own_kafka.kill()
+    time.sleep(25)
+    own_kafka.start()
+    lines = [orjson.loads(line) for line in worker.text.splitlines()[before:] if line.startswith("{")]
+    libraries = [line for line in lines if not line["logger"].startswith("lapse.")]
+    assert libraries, "somebody says that the broker is away"
+    texts = Counter((line["process"], line["logger"], line["message"][:40]) for line in libraries)
+    assert len(lines) <= 60, "\n".join(line["message"] for line in lines)
+    assert max(texts.values()) <= 4, texts.most_common(3)
