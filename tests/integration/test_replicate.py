@@ -74,8 +74,13 @@ class Side(NamedTuple):
 
 @pytest.fixture
 def sides(
-    kafka: str, own_kafka: EmbeddedKafka, unique: Callable[[str], str], tmp_path: Path
+    request: pytest.FixtureRequest,
+    kafka: str,
+    own_kafka: EmbeddedKafka,
+    unique: Callable[[str], str],
+    tmp_path: Path,
 ) -> Iterator[tuple[Side, Side]]:
+    """Two deployments; the parameter is what the second one is configured with."""
     name = unique("prices")
     with ExitStack() as running:
         made = []
@@ -83,8 +88,9 @@ def sides(
             directory = tmp_path / str(number)
             directory.mkdir()
             # The downstream's own default and ceiling must not touch what comes from upstream.
-            settings = 'expiration = "enabled"' if number == 0 else 'expiration = "1s"\nexpiration_model = "ceiling"'
-            settings += '\nremember_removed = "1h"'
+            settings = 'expiration = "enabled"'
+            if number == 1:
+                settings = getattr(request, "param", 'expiration = "1s"\nexpiration_model = "ceiling"')
             worker = running.enter_context(Worker(directory, servers, unique("app"), f'[sow."{name}"]\n{settings}\n'))
             target = (own_kafka.bootstrap_servers, kafka)[number]
             replica = Replica(directory, servers, target, name)
@@ -173,6 +179,36 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
     until(lambda: one.shown() == two.shown() == {"d": {"by": "one"}}, "the same end on both sides", 40)
     time.sleep(1)
     assert one.written() == two.written()
+
+
+@pytest.mark.feature("S10", "C56")
+@pytest.mark.slow
+@pytest.mark.parametrize("sides", ['expiration = "enabled"'], indirect=True)
+def test_an_update_and_a_delete_that_crossed_while_apart_end_the_same_on_both_sides(sides: tuple[Side, Side]) -> None:
+    """Nothing is configured for it, and one side has never had an update of the other one before."""
+    one, two = sides
+    one.out.start()
+    for key in ("a", "b", "c", "d"):
+        one.publish(key, {"n": 1}, ttl_ms=0)
+    until(lambda: len(two.shown()) == 4, "four records below", timeout_s=60)
+    one.out.end(signal.SIGKILL)
+
+    two.publish("a", {"n": 2}, ttl_ms=0)
+    one.publish("b", {"n": 2}, ttl_ms=0)
+    one.publish("c", None)
+    with SowClient(two.name, connection=Connection(two.servers)) as client:
+        client.delete(keys=[b"d"])
+    time.sleep(0.1)
+    one.publish("a", None)
+    two.publish("b", None)
+    two.publish("c", {"n": 3}, ttl_ms=0)
+    one.publish("d", {"n": 3}, ttl_ms=0)
+    time.sleep(3)
+    one.out.start()
+    two.out.start()
+    until(lambda: one.shown() == two.shown() == {"c": {"n": 3}, "d": {"n": 3}}, "the same end on both sides", 60)
+    time.sleep(1)
+    assert one.shown() == two.shown() == {"c": {"n": 3}, "d": {"n": 3}}
 
 
 @pytest.mark.feature("S10", "S8")

@@ -11,6 +11,7 @@ The first byte of a journal key says what its value is:
 | `g` | the record's key | a tombstone, packed as in `tombstone` | it is old enough |
 | `i` | number (uint64) | message ids that came together, as JSON | the window is over |
 | `y` | source (uint32), offset (int64) | a letter that waits, packed as in `dying` | it is safe |
+| `o` | | `1`: updates come from other deployments, too | never |
 | `z` | | how far the topic's end is, as JSON | it was decided against |
 | `\x00` | | the runtime's own | |
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 from typing import Final
 
 RUNTIME: Final = b"\x00"
+REPLICATED: Final = b"o"
 RECORD: Final = b"r"
 SCHEDULED: Final = b"s"
 SUBSCRIPTION: Final = b"c"

@@ -50,7 +50,7 @@ class Precedence:
                 update.timestamp_ms, update.source, update.offset
             )
         tombstone = state.tombstones.get(name) if state.tombstones else None
-        if tombstone is None or (self._settings.remembers_removed and self._is_local(tombstone, update)):
+        if tombstone is None or self._is_in_order(tombstone, update):
             return False
         local = bool(self._settings.key) and update.origin is None and not scheduled and tombstone.source != NO_SOURCE
         if local and self._is_one_partition(tombstone.source, update.source):
@@ -68,7 +68,7 @@ class Precedence:
         if update.origin is not None:
             return update.timestamp_ms
         if entry is None:
-            tombstone = self._state.tombstones.get(name) if self._settings.remembers_removed else None
+            tombstone = self._state.tombstones.get(name) if self._state.remembers else None
             if tombstone is None and self._settings.key and (dug := self._state.tombstones.get(name)) is not None:
                 behind = dug.source != NO_SOURCE and self._is_one_partition(dug.source, update.source)
                 return max(update.timestamp_ms, dug.timestamp_ms) if behind else update.timestamp_ms
@@ -84,9 +84,11 @@ class Precedence:
         """Whether two sources are one partition, if only of topics that bore one name after the other (C42)."""
         return source == other or self._state.sources[source] == self._state.sources[other]
 
-    def _is_local(self, tombstone: Tombstone, update: Update) -> bool:
-        """Whether an update was published here behind what removed the record, so that the log's order decides."""
-        return update.origin is None and not self._settings.key and tombstone.source != NO_SOURCE
+    def _is_in_order(self, tombstone: Tombstone, update: Update) -> bool:
+        """Whether an update came behind what removed the record, by the same way, so that the log's order decides."""
+        if update.origin is not None:
+            return update.origin.path == tombstone.path
+        return not self._settings.key and tombstone.source != NO_SOURCE
 
     def _order(self, timestamp_ms: int, source: int, offset: int) -> tuple[int, int, str, int]:
         if source == NO_SOURCE:

@@ -128,6 +128,8 @@ class Life:
     def _take_effect(self, name: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
         """Replace, merge into, or delete what is there, unless that is later (C46)."""
         state = self._state
+        if update.origin is not None and not state.replicated:
+            state.change(step, journal.REPLICATED, b"1")
         entry = state.entries.get(name)
         if self._precedence.is_late(name, entry, update, scheduled):
             if update.origin is None:  # what comes back by replication is no news

@@ -43,20 +43,25 @@ class Removals:
 
     Attributes:
         began_ms: when the epoch began, ms since the epoch; nothing is decided before it.
-        retains: whether every removed key is remembered for a while, because older updates may come late.
     """
 
-    __slots__ = ("_expires_plainly", "_fan_out", "_settings", "_state", "began_ms", "retains")
+    __slots__ = ("_fan_out", "_settings", "_state", "_tells_alone", "began_ms")
 
     def __init__(self, state: SowState, fan_out: SubscriberFanOut) -> None:
         self._state = state
         self._settings = state.settings
         self._fan_out = fan_out
-        # Updates of one key come in one order unless they stand on several partitions, or come from elsewhere, too.
         self.began_ms = 0
-        self.retains = bool(self._settings.key) or self._settings.remembers_removed
         lettered = Reason.TIME_LIMIT in self._settings.dead_letter_reasons
-        self._expires_plainly = not (self.retains or lettered or self._settings.keeps_copies)
+        self._tells_alone = not (lettered or self._settings.keeps_copies)
+
+    @property
+    def retains(self) -> bool:
+        """Whether keys that expire are remembered for a while, as deleted ones are, for older updates may come late.
+
+        Updates of one key come in one order unless they stand on several partitions, or come from elsewhere, too.
+        """
+        return bool(self._settings.key) or self._state.remembers
 
     def expire(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
@@ -64,7 +69,7 @@ class Removals:
         path = path_of(headers_of(entry)) if facts.headers_bytes else b""
         self._remove(name, entry, Removal(OutOfFocus.EXPIRED, facts.timestamp_ms, path), step)
         if self.retains:
-            self._retain(name, facts.timestamp_ms, facts.offset, facts.source, now_ms, step)
+            self._retain(name, facts.timestamp_ms, facts.offset, facts.source, now_ms, step, path)
         self._tell_removed(name, entry, now_ms, step)
 
     def expire_all(self, names: Sequence[bytes], now_ms: int, step: Step) -> None:
@@ -72,7 +77,7 @@ class Removals:
         state = self._state
         entries, removals = state.entries, step.removals
         subscribers = state.subscribers.values()
-        if not self._expires_plainly or any(one.query is not None for one in subscribers):
+        if self.retains or not self._tells_alone or any(one.query is not None for one in subscribers):
             for name in names:
                 self.expire(name, entries[name], now_ms, step)
             return
@@ -122,8 +127,9 @@ class Removals:
     def delete_by_update(self, name: bytes, entry: bytes | None, update: Update, step: Step) -> None:
         """Remove a record by a null value; where there is none (any more), the key may have to be remembered."""
         if entry is None:
-            if self.retains and not (update.origin is not None and update.origin.spent):
-                self._retain_by(update, name, step)
+            # What is deleted here without being there is told to no other deployment, so it must not count here either.
+            if self._settings.key or (update.origin is not None and not update.origin.spent):
+                self._retain_by(update, name, update.timestamp_ms, step)
             return
         facts = facts_of(entry)
         spent = update.origin is not None and update.origin.spent
@@ -132,8 +138,8 @@ class Removals:
             OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED, max(update.timestamp_ms, facts.timestamp_ms + 1), path
         )
         self._remove(name, entry, removal, step)
-        if self.retains:
-            self._retain_by(update, name, step)
+        # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
+        self._retain_by(update, name, update.timestamp_ms if self._settings.key else removal.timestamp_ms, step)
         if spent:
             self._tell_removed(name, entry, update.at_ms, step)
             return
@@ -146,7 +152,7 @@ class Removals:
             path = b"" if update.origin is None else update.origin.path
             self._remove(name, entry, Removal(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
         if self.retains:
-            self._retain_by(update, name, step)
+            self._retain_by(update, name, update.timestamp_ms, step)
         self._tell_removed(name, fresh, update.at_ms, step)
 
     def purge(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
@@ -181,13 +187,17 @@ class Removals:
         step.removals[name] = removal
         state.change(step, name, None)
 
-    def _retain(self, name: bytes, timestamp_ms: int, offset: int, source: int, at_ms: int, step: Step) -> None:
+    def _retain(
+        self, name: bytes, timestamp_ms: int, offset: int, source: int, at_ms: int, step: Step, path: bytes = b""
+    ) -> None:
         if self._settings.tombstone_ms:
-            tombstone = Tombstone(min(at_ms + self._settings.tombstone_ms, NEVER), timestamp_ms, offset, source)
+            until_ms = min(at_ms + self._settings.tombstone_ms, NEVER)
+            tombstone = Tombstone(until_ms, timestamp_ms, offset, source, path)
             self._state.change(step, journal.TOMBSTONE + name[1:], tombstone.pack())
 
-    def _retain_by(self, update: Update, name: bytes, step: Step) -> None:
-        self._retain(name, update.timestamp_ms, update.offset, update.source, update.at_ms, step)
+    def _retain_by(self, update: Update, name: bytes, timestamp_ms: int, step: Step) -> None:
+        path = b"" if update.origin is None else update.origin.path
+        self._retain(name, timestamp_ms, update.offset, update.source, update.at_ms, step, path)
 
     def _tell_removed(
         self, name: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT

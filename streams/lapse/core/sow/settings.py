@@ -38,8 +38,11 @@ class SowSettings:
         dead_letter_reasons: reasons for which a letter is written; empty = none (C25).
         heartbeat_timeout_ms: silence after which a subscription that does not say otherwise counts as lost.
         dedup_window_ms: an update whose message id was seen so shortly before is dropped, ms; 0 = none is (X6).
-        tombstone_ms: how long a deleted key is remembered against older updates that come late.
-        remembers_removed: whether that holds for every removal, because updates come from other deployments, too (S10).
+        tombstone_ms: how long a removed key is remembered against older updates that come late.
+        tombstone_least_ms: however many there are, they are remembered for so long.
+        most_tombstones: so many are remembered for longer, unless the next one says that all are.
+        remembers_removed: whether all are, and those that expire as well, because updates come from other deployments,
+            too; so it is in any case from the first update of another deployment on (S10, C56).
         batch_size: records in one batch of a query's answer, unless the query says.
         max_scan: records that a query looks at before it lets others go on.
         max_record_bytes: a record that takes more, with key and headers, is refused, as its topics would refuse it.
@@ -65,6 +68,8 @@ class SowSettings:
     heartbeat_timeout_ms: int = 30_000
     dedup_window_ms: int = 120_000
     tombstone_ms: int = 60_000
+    tombstone_least_ms: int = 60_000
+    most_tombstones: int = 20_000
     remembers_removed: bool = False
     batch_size: int = 500
     max_scan: int = 250

@@ -34,6 +34,7 @@ from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Letter, Place, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Subscription
+from lapse.core.sow.tombstone import Tombstone
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
 """So many tombstones that are not due yet do not hide those behind them."""
@@ -323,7 +324,7 @@ class SowShard:
         if (version := state.schedule.next_due()) is not None:
             instants.append(version[0])
         if state.tombstones:
-            instants.append(next(iter(state.tombstones.values())).until_ms)
+            instants.append(self._forgotten_at_ms(next(iter(state.tombstones.values())), self._too_many_tombstones()))
         if agreement_ms != NEVER:
             instants.append(agreement_ms)
         return min(instants, default=None)
@@ -331,14 +332,24 @@ class SowShard:
     def _forget_tombstones(self, now_ms: int, step: Step) -> None:
         # In the order in which they were dug, which is about that of their instants.
         due: list[bytes] = []
-        misses = 0
+        misses, too_many = 0, self._too_many_tombstones()
         for name, tombstone in islice(self.state.tombstones.items(), 10_000):
-            if tombstone.until_ms <= now_ms:
+            if self._forgotten_at_ms(tombstone, too_many - len(due)) <= now_ms:
                 due.append(name)
             elif (misses := misses + 1) == _TOMBSTONES_LOOKED_BEYOND:
                 break
         for name in due:
             self.state.change(step, journal.TOMBSTONE + name[1:], None)
+
+    def _too_many_tombstones(self) -> int:
+        """How many tombstones there are that are not kept to their end, the oldest ones (C56)."""
+        return 0 if self.state.remembers else len(self.state.tombstones) - self.settings.most_tombstones
+
+    def _forgotten_at_ms(self, tombstone: Tombstone, too_many: int) -> int:
+        if too_many <= 0:
+            return tombstone.until_ms
+        dug_at_ms = tombstone.until_ms - self.settings.tombstone_ms
+        return min(tombstone.until_ms, dug_at_ms + self.settings.tombstone_least_ms)
 
     # --- recovery --------------------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class SowState:
         tombstones: what is remembered of deleted records, by the record's journal key.
         pending: packed letters that the broker refuses, by their journal key (C27).
         repeats: message ids that were seen within the window (X6).
+        replicated: whether an update of another deployment has come (S10).
         subscribers: by the subscription's id.
         sources: topic and partition by the source's number.
         sequence: number of the last update.
@@ -72,6 +73,7 @@ class SowState:
         "pending",
         "record_names",
         "repeats",
+        "replicated",
         "retirement",
         "schedule",
         "sequence",
@@ -92,6 +94,7 @@ class SowState:
         self.tombstones: dict[bytes, Tombstone] = {}
         self.pending: dict[bytes, bytes] = {}
         self.repeats = Repeats()
+        self.replicated = False
         self.subscribers: dict[str, Subscriber] = {}
         self.sources: list[tuple[str, int]] = []
         self.schedule = Schedule(settings.expiration.enabled, self.sources)
@@ -101,6 +104,11 @@ class SowState:
         self.sequence = 0
         self.retirement: Retirement | None = None
         self.now_ms = -1
+
+    @property
+    def remembers(self) -> bool:
+        """Whether every removed key is remembered, because older updates of other deployments may come (C56)."""
+        return self.replicated or self.settings.remembers_removed
 
     def change(self, step: Step, name: bytes, value: bytes | None) -> None:
         """Put one change into the step, and apply it."""
@@ -175,6 +183,8 @@ class SowState:
                 self.repeats.forget(number)
             else:
                 self.repeats.add(number, chunk_of(*json.loads(value)))
+        elif prefix == journal.REPLICATED:
+            self.replicated = value is not None
         elif prefix == RETIREMENT:
             self.retirement = None if value is None else Retirement.decode(value)
         elif prefix != journal.RUNTIME:

@@ -1,7 +1,7 @@
 """Tombstones: what is remembered of a deleted record, so that an older update that comes late does not revive it (C46).
 
-Only two logs can come out of order. So a shard keeps tombstones for records deleted by a command, and for all records
-where keys are taken from payloads; and only for a while.
+Only two logs can come out of order. So a shard keeps tombstones for deleted records, since older updates of another
+deployment may come (C56), and for all records where keys are taken from payloads; and only for a while.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ class Tombstone(NamedTuple):
         timestamp_ms: updates that count as of an earlier instant are ignored, ms since the epoch.
         offset: of the delete or of the expired record; orders equal instants.
         source: of the same; orders equal instants.
+        path: the deployments that the delete or the expired record came through; empty if it was published here.
     """
 
     until_ms: int
     timestamp_ms: int
     offset: int
     source: int
+    path: bytes = b""
 
     def pack(self) -> bytes:
         """Write it as it stands in the journal."""
-        return _LAYOUT.pack(*self)
+        return _LAYOUT.pack(*self[:4]) + self.path
 
     @classmethod
     def unpack(cls, data: bytes) -> Tombstone:
         """Read what `pack` wrote."""
-        return cls._make(_LAYOUT.unpack(data))
+        until_ms, timestamp_ms, offset, source = _LAYOUT.unpack_from(data)
+        return cls(until_ms, timestamp_ms, offset, source, data[_LAYOUT.size :])

@@ -19,8 +19,11 @@ from lapse.runtime.shard.entity import Entity, Services
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 
-_REMEMBERED_MS: Final = 60_000
-"""How long a removed key is remembered, where that is needed without replication (C46)."""
+_LEAST_REMEMBERED_MS: Final = 60_000
+"""How long a removed key is remembered at least: updates of several partitions come so much too late at most (C46)."""
+
+_REMEMBERED_MS: Final = 7 * 86_400_000
+"""How long it is remembered for updates of other deployments: as long as the compacted topic keeps deletes (C56)."""
 
 
 class SowEntity(Entity):
@@ -71,7 +74,8 @@ class SowEntity(Entity):
             heartbeat_timeout_ms=config.heartbeat_timeout,
             dedup_window_ms=config.dedup_window,
             max_record_bytes=self._max_record_bytes,
-            tombstone_ms=max(_REMEMBERED_MS, config.remember_removed or 0),
+            tombstone_ms=max(_LEAST_REMEMBERED_MS, config.remember_removed or _REMEMBERED_MS),
+            tombstone_least_ms=_LEAST_REMEMBERED_MS,
             remembers_removed=config.remember_removed is not None,
             keeps_copies=config.on_expire is not None,
             **(JSON if form is None else avro(form)),

@@ -161,3 +161,53 @@ def test_a_delete_that_is_later_than_an_update_from_elsewhere_stays_done() -> No
     assert here.select(201) == []
     here.put("k", {"n": 3}, 210)
     assert here.select(211) == [{"n": 3}]
+
+
+@pytest.mark.feature("C56")
+def test_a_delete_is_remembered_before_any_update_from_elsewhere_has_come() -> None:
+    """Nobody has said that the topic is replicated; the first update from elsewhere is older than the delete."""
+    here = Desk(shard_of(tombstone_ms=3_600_000))
+    here.put("k", {"n": 1}, 0)
+    here.put("k", None, 100)
+    here.advance(3_000_000)
+    here.crash(3_000_000)
+    bring(here, {"n": 2}, 90, 3_000_001)
+    assert here.select(3_000_002) == []
+    bring(here, {"n": 3}, 110, 3_000_003)
+    assert here.select(3_000_004) == [{"n": 3}]
+
+
+@pytest.mark.feature("C56")
+def test_from_the_first_update_from_elsewhere_on_every_removal_is_remembered() -> None:
+    here = Desk(shard_of(tombstone_ms=3_600_000, most_tombstones=0))
+    here.put("other", {"n": 1}, 1, lapse_origin="A", lapse_origin_timestamp_ms=T)
+    here.put("k", {"n": 1}, 10, lapse_ttl_ms=50)
+    here.advance(60)
+    here.advance(3_000_000)
+    here.crash(3_000_000)
+    bring(here, {"n": 2}, 9, 3_000_001)
+    assert [one["n"] for one in here.select(3_000_002)] == [1]
+
+
+@pytest.mark.feature("C56")
+def test_along_one_way_the_order_of_the_way_counts_and_no_stamp() -> None:
+    """Deleted and published again in one millisecond over there: the delete is stamped behind what it deleted."""
+    here = Desk(shard_of(tombstone_ms=3_600_000))
+    bring(here, {"n": 1}, 100, 110)
+    bring(here, None, 101, 111)
+    bring(here, {"n": 2}, 100, 112)
+    assert here.select(113) == [{"n": 2}]
+
+
+@pytest.mark.feature("C56")
+def test_without_replication_no_more_tombstones_are_kept_than_a_minute_needs() -> None:
+    here = Desk(shard_of(tombstone_ms=3_600_000, tombstone_least_ms=1_000, most_tombstones=2))
+    for number in range(5):
+        here.put(f"k{number}", {}, number)
+        here.put(f"k{number}", None, 100 + number)
+    here.advance(1_099)
+    assert len(here.shard.state.tombstones) == 5
+    assert here.shard.next_due_ms() == T + 1_100
+    here.advance(2_000)
+    assert sorted(here.shard.state.tombstones) == [b"rk3", b"rk4"]
+    assert here.shard.next_due_ms() == T + 3_600_103
