@@ -1,8 +1,9 @@
-"""The audit of redrives: which letters were sent when, so that none is sent by two runs (D5).
+"""The audit of redrives: which letters were sent when, so that none is sent by two runs (D5, C58).
 
-A letter stays on its dead-letter topic after it was redriven. Each run writes what it is about to send, sends it, and
-says that it is done. Where a run died before that, the next one looks on the target topics for what had arrived, by
-the message ids, remembers it, and sends the rest.
+What `lapse dlq redrive` has sent counts as well, and it leaves out what is sent here (`redriven`). A letter stays on
+its dead-letter topic after it was redriven. Each run writes what it is about to send, sends it, and says that it is
+done. Where a run died before that, the next one looks on the target topics for what had arrived, by the message ids,
+remembers it, and sends the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql.window import Window
 
 from lapse.protocol import header as names
 from lapse.protocol.redrive import message_id
-from lapse_spark import header, read, redrive
+from lapse_spark import header, newer_records, read, redrive, redriven
 from lapse_spark.connection import Connection
 from lapse_spark.output import Output
 from lapse_spark.read import Span
@@ -41,9 +42,9 @@ class Redriven:
 
     Attributes:
         sent: letters sent, or that would be.
-        refused: letters chosen and refused (loop limit).
+        refused: letters chosen and refused: no payload, unconfirmed transfer, loop limit, newer record (C84).
         deadline_passed: of those sent, how many had a deadline that has passed (C30).
-        earlier: letters that an earlier run of this audit has sent, and that were left out.
+        earlier: letters that an earlier run or `lapse dlq redrive` has sent, and that were left out.
         groups: the same by entity, reasons and target.
         dry_run: whether nothing was sent.
     """
@@ -86,27 +87,40 @@ def run(
         hook: changes records before they are sent; a letter whose record it leaves out counts as sent.
     """
     output = Output(spark, path)
-    ids = _sent_before(spark, connection, output, now_ms, dry_run)
-    chosen = redrive.choose(letters, choice)
-    earlier = 0
-    if ids is not None:
-        earlier = chosen.join(ids, "id", "left_semi").count()
-        chosen = chosen.join(ids, "id", "left_anti")
-    if limit is not None:
-        passed = chosen.where(F.col("refused").isNull()).orderBy("died_at", "letter_offset").limit(limit)
-        chosen = passed.unionByName(chosen.where(F.col("refused").isNotNull()))
-    chosen = chosen.persist()
+    kept: list[DataFrame] = []
+
+    def keep(data: DataFrame) -> DataFrame:
+        """What the topics hold now decides, not what they hold when it is asked again."""
+        kept.append(data.persist())
+        return kept[-1]
+
     try:
+        known = keep(redriven.sent(spark, connection))
+        chosen = keep(redriven.with_history(redrive.choose(letters, choice), known))
+        ids = _sent_before(spark, connection, output, now_ms, dry_run)
+        earlier = 0
+        if not choice.again:
+            audited = chosen.limit(0) if ids is None else keep(chosen.join(ids, "id", "left_semi"))
+            _catch_up(audited, connection, dry_run)
+            before = chosen.where(F.col(redriven.TIMES) > 0).select("id").union(audited.select("id")).distinct()
+            earlier = before.count()
+            chosen = chosen.join(before, "id", "left_anti")
+        chosen = keep(redrive.refuse(_judged(spark, connection, chosen, target), choice))
+        if limit is not None:
+            passed = chosen.where(F.col("refused").isNull()).orderBy("died_at", "letter_offset").limit(limit)
+            chosen = keep(passed.unionByName(chosen.where(F.col("refused").isNotNull())))
         groups = [row.asDict() for row in redrive.plan(chosen, target, now_ms).collect()]
         passed = chosen.where(F.col("refused").isNull())
         if not dry_run and any(group["refused"] is None for group in groups):
+            redriven.make_topic(connection)
             at = F.timestamp_millis(F.lit(now_ms))
             to = (F.lit(target.topic) if target.topic else F.col("topic")).alias("target")
             output.write("sent", passed.select("id", "entity", "died_at", to), at, now_ms)
             _send(passed, target, connection, rate, hook)
             output.write("done", spark.range(1).select(F.lit(now_ms).alias("at_ms")), at, now_ms)
     finally:
-        chosen.unpersist()
+        for data in kept:
+            data.unpersist()
     sent = [group for group in groups if group["refused"] is None]
     return Redriven(
         sent=sum(group["letters"] for group in sent),
@@ -116,6 +130,22 @@ def run(
         groups=groups,
         dry_run=dry_run,
     )
+
+
+def _judged(spark: SparkSession, connection: Connection, chosen: DataFrame, target: Target) -> DataFrame:
+    """Say of letters whether a SOW topic has a newer record (C84)."""
+    entities = [target.topic] if target.topic else [row[0] for row in chosen.select("entity").distinct().collect()]
+    if not entities:
+        return chosen
+    return newer_records.judged(chosen, newer_records.records(spark, connection, entities), target.topic)
+
+
+def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None:
+    """Tell `lapse dlq redrive` of letters that a run has sent without coming to say so."""
+    untold = audited.where(F.col(redriven.TIMES) == 0)
+    if not dry_run and untold.head(1):
+        redriven.make_topic(connection)
+        redriven.remember(untold, connection)
 
 
 def _sent_before(
@@ -161,6 +191,7 @@ def _send(passed: DataFrame, target: Target, connection: Connection, rate: int |
 
     if rate is None:
         redrive.send(records(passed), connection)
+        redriven.remember(passed, connection)
         return
     order = Window.orderBy("died_at", "letter_topic", "letter_partition", "letter_offset")
     piece = F.floor((F.row_number().over(order) - 1) / (rate * _SLICE_S)).alias("_slice")
@@ -170,6 +201,8 @@ def _send(passed: DataFrame, target: Target, connection: Connection, rate: int |
         begin = time.monotonic()
         for number in range(slices):
             time.sleep(max(0.0, begin + number * _SLICE_S - time.monotonic()))
-            redrive.send(records(sliced.where(F.col("_slice") == number)), connection)
+            piece_now = sliced.where(F.col("_slice") == number)
+            redrive.send(records(piece_now), connection)
+            redriven.remember(piece_now, connection)
     finally:
         sliced.unpersist()

@@ -1,4 +1,4 @@
-"""`lapse spark …`: the jobs as commands; each is also `python -m lapse_spark.<job>`, which `spark-submit` can run."""
+"""`lapse spark …`: the jobs as commands; also `python -m lapse_spark <job>`."""
 
 from __future__ import annotations
 
@@ -137,6 +137,8 @@ def archive(
 @click.option("--filter", "expression", default="", help="Only letters that this expression matches.")
 @click.option("--field", multiple=True, metavar="/PATH:KIND", help="Kind of a field: number, string or boolean.")
 @click.option("--max-redrives", default=MAX_REDRIVES, show_default=True, help="The loop limit.")
+@click.option("--again", is_flag=True, help="Also letters that were sent before.")
+@click.option("--overwrite", is_flag=True, help="Also where a SOW topic has a newer record of the key.")
 @click.option("--to", "to", default="", help="Another topic than the origin.")
 @click.option("--lifetime", type=click.Choice(["default", "original", "new"]), default="default", show_default=True)
 @click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="With --lifetime new: the lifetime, ms.")
@@ -160,6 +162,8 @@ def redrive(
     expression: str,
     field: tuple[str, ...],
     max_redrives: int,
+    again: bool,
+    overwrite: bool,
     to: str,
     lifetime: Literal["default", "original", "new"],
     ttl_ms: int,
@@ -182,6 +186,8 @@ def redrive(
         filter=expression,
         fields=dict(_field(text) for text in field),
         max_redrives=max_redrives,
+        again=again,
+        overwrite=overwrite,
     )
     if archive_path is None:
         letters = read.dead_letters(session, cluster.connection, pattern=pattern)
@@ -210,8 +216,8 @@ def redrive(
     page = Report("Redriven" if send else "Would be redriven (--send does it)")
     page.figure("messages", done.sent)
     page.figure("whose deadline has passed", done.deadline_passed)
-    page.figure("refused by the loop limit", done.refused)
-    page.figure("sent by earlier runs, left out", done.earlier)
+    page.figure("refused, by what stands in the table", done.refused)
+    page.figure("sent before, left out", done.earlier)
     if done.groups:
         page.table(list(done.groups[0]), [list(group.values()) for group in done.groups], title="By entity")
     page.show(Console())

@@ -13,11 +13,13 @@ from typing import Any, Final, ParamSpec
 
 import click
 import orjson
+from confluent_kafka import KafkaException
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from lapse_client.error import LapseError
 from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined
 from lapse_spark.session import session
@@ -143,7 +145,7 @@ def plain_faults() -> Iterator[None]:
 
     try:
         yield
-    except (ValueError, OSError, EmbeddedError, Quarantined) as error:
+    except (ValueError, OSError, EmbeddedError, Quarantined, LapseError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
     except PySparkException as error:
         text = (error.getMessage() or str(error)).strip().splitlines()

@@ -19,9 +19,8 @@ from lapse.core.expression import SparkColumn, SparkColumns, to_spark_sql
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import header as names
 from lapse.protocol.redrive import MAX_REDRIVES, OWN, message_id
-from lapse_spark import dead_letter
+from lapse_spark import dead_letter, header, newer_records, redriven
 from lapse_spark.connection import Connection
-from lapse_spark.entry import start
 from lapse_spark.family import LAPSE
 
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_-]+(?:\[\d+\])?)+\Z", re.ASCII)
@@ -39,7 +38,9 @@ class Choice:
         until_ms: died before this instant, ms since the epoch.
         filter: an expression (X1) over payload fields, headers, key, topic, partition, offset of the original.
         fields: kind of every payload field that the expression names: `{"/price": "number"}`. Payloads are JSON then.
-        max_redrives: letters redriven so often already are refused.
+        max_redrives: letters of messages that were redriven so often already are refused.
+        again: also letters that were sent before (C58).
+        overwrite: also where a SOW topic has a newer record of the key (C84).
     """
 
     entities: Sequence[str] = ()
@@ -49,10 +50,14 @@ class Choice:
     filter: str = ""
     fields: Mapping[str, Literal["boolean", "number", "string"]] = field(default_factory=dict)
     max_redrives: int = MAX_REDRIVES
+    again: bool = False
+    overwrite: bool = False
 
 
 def choose(letters: DataFrame, choice: Choice) -> DataFrame:
     """The chosen letters, one copy of each, with `refused`: why a letter is not sent all the same, else null.
+
+    What the cluster knows beyond the letters themselves is not asked yet: `refuse` does so.
 
     Raises:
         lapse.core.expression.ExpressionError: the filter is no expression, or names a field without a kind.
@@ -69,8 +74,26 @@ def choose(letters: DataFrame, choice: Choice) -> DataFrame:
     if choice.filter:
         paths = {path: _json_column(path, kind) for path, kind in choice.fields.items()}
         kept = kept.where(F.expr(to_spark_sql(choice.filter, SparkColumns(paths=paths, timestamp="died_at"))))
-    often = F.col("redriven_count") >= choice.max_redrives
-    return dead_letter.distinct(kept).withColumn("refused", F.when(often, "loop limit"))
+    return refuse(dead_letter.distinct(kept), choice)
+
+
+def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
+    """Say why letters are not sent all the same, in `refused`, else null (C30, C58, C84).
+
+    Args:
+        chosen: letters; with the columns of `redriven.with_history` and `newer_records.judged`, these count too.
+        choice: the limit, and whether newer records are overwritten.
+    """
+    times = F.col(redriven.ALL_TIMES if redriven.ALL_TIMES in chosen.columns else "redriven_count")
+    unconfirmed = header.present(_headers(), names.UNCONFIRMED_TRANSFER)
+    refused = (
+        F.when(F.col("value").isNull(), "no payload")
+        .when(unconfirmed, "unconfirmed transfer")
+        .when(times >= choice.max_redrives, "loop limit")
+    )
+    if newer_records.NEWER in chosen.columns and not choice.overwrite:
+        refused = refused.when(F.col(newer_records.NEWER), "newer record")
+    return chosen.withColumn("refused", refused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +118,7 @@ def records(chosen: DataFrame, target: Target) -> DataFrame:
     the topic skips it (C29). Elsewhere the partition follows from the key, and no queue is named.
     """
     home = F.lit(not target.topic)
-    everything = F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>"))
-    kept = F.filter(everything, _none_of(sorted(OWN)))
+    kept = F.filter(_headers(), _none_of(sorted(OWN)))
     times = F.col("redriven_count") + 1
     added: list[Column] = [
         _header(names.REDRIVEN_COUNT, times.cast("string")),
@@ -163,6 +185,11 @@ def send(to_send: DataFrame, connection: Connection) -> None:
     to_send.write.format("kafka").options(**connection.writing()).save()
 
 
+def _headers() -> Column:
+    """The headers of a letter; none where there are none."""
+    return F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>"))
+
+
 def _none_of(unwanted: Sequence[str]) -> Callable[[Column], Column]:
     return lambda one: ~one["key"].isin(list(unwanted))
 
@@ -179,7 +206,3 @@ def _json_column(path: str, kind: Literal["boolean", "number", "string"]) -> Spa
     text = f'get_json_object(CAST(value AS STRING), "${steps}")'
     types = {"number": "DOUBLE", "boolean": "BOOLEAN"}
     return SparkColumn(f"TRY_CAST({text} AS {types[kind]})" if kind in types else text, kind)
-
-
-if __name__ == "__main__":
-    start("redrive")

@@ -16,7 +16,7 @@ class Wire:
     """Writes to one cluster; every call waits until the broker has what was written."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all"})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
 
     def records(
         self, name: str, values: Iterable[bytes | None], *, headers: Headers = (), partition: int = 0, key: bytes = b"k"

@@ -1,0 +1,113 @@
+"""The redrive of Spark and the command `lapse dlq redrive`: one memory, and the same refusals."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from lapse.core.reason import Reason
+from lapse.protocol import dead_letter, topic
+from lapse.protocol.bookmark import Bookmark
+from lapse_client import Connection as Client
+from lapse_client.dead_letter import DeadLetterReader
+from lapse_client.redrive import Choice, Known, Target, plan, send
+from lapse_spark import Connection
+from lapse_spark.cli import spark as commands
+
+pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
+
+
+@pytest.fixture
+def redrive(kafka, dead, tmp_path):
+    """Runs the job with options; returns how many it sent, left out, and refused for which reason."""
+
+    def run(*options):
+        words = ["redrive", str(tmp_path / "audit"), "--pattern", dead.pattern, "--bootstrap", kafka, "--json"]
+        answer = CliRunner().invoke(commands, [*words, *options])
+        assert answer.exit_code == 0, answer.output
+        told = json.loads(answer.stdout)
+        refused = {group["refused"]: group["letters"] for group in told["groups"] if group["refused"]}
+        return told["sent"], told["earlier"], refused
+
+    return run
+
+
+@pytest.fixture
+def command(kafka, dead):
+    """What `lapse dlq redrive` does; returns how many it sends."""
+
+    def run(**choice):
+        connection = Client(kafka)
+        known = Known.of(connection)
+        letters = DeadLetterReader(dead.name, connection=connection)
+        return send(plan(letters, Choice(**choice), Target(), 0, known), connection, redriven=known.redriven)
+
+    return run
+
+
+def values(spark, kafka, name):
+    rows = spark.read.format("kafka").options(**Connection(kafka).reading()).option("subscribe", name).load()
+    return sorted(bytes(row.value) for row in rows.collect())
+
+
+@pytest.mark.feature("C58")
+def test_a_letter_is_sent_once_by_the_job_and_the_command_together(
+    spark, kafka, dead, redrive, command, create_topic, unique
+):
+    origin = create_topic(unique("orders"))
+
+    def die(first, last, **facts):
+        for offset in range(first, last):
+            dead.wire.letter(
+                dead.name, Bookmark(origin, 0, offset), Reason.MAX_DELIVERIES, value=b"%d" % offset, **facts
+            )
+        dead.wire.flush()
+
+    die(0, 3)
+    assert redrive("--send") == (3, 0, {})
+    assert command() == 0
+    die(3, 5)
+    assert command() == 2
+    assert redrive() == (0, 5, {})
+    assert redrive("--send") == (0, 5, {})
+    assert values(spark, kafka, origin) == [b"%d" % offset for offset in range(5)]
+
+    # The third letter of a message: what both have sent counts for the limit, whatever its own header says.
+    first = f"redrive/{dead.name}/{origin}:0:0/0"
+    die(5, 6, original=[("lapse-message-id", first.encode())])
+    assert redrive("--send", "--max-redrives", "2") == (1, 5, {})
+    die(6, 7, original=[("lapse-message-id", f"redrive/{dead.name}/{origin}:0:5/0".encode())])
+    assert redrive("--max-redrives", "2") == (0, 6, {"loop limit": 1})
+    assert command(max_redrives=2) == 0
+    assert redrive("--again", "--send", "--limit", "1")[:2] == (1, 0)
+
+
+@pytest.mark.feature("C84")
+def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redrive, create_topic, unique):
+    origin, letters = create_topic(unique("prices")), topic.dead_letters(dead.name)
+    state = create_topic(topic.sow(dead.name))
+    dead.wire.records(state, [b"new"], key=b"newer", headers=[("lapse-bookmark", f"{origin}:0:10".encode())])
+    dead.wire.records(state, [b"old"], key=b"older", headers=[("lapse-bookmark", f"{origin}:0:1".encode())])
+    dead.wire.records(state, [b"x", None], key=b"gone", headers=[("lapse-bookmark", f"{origin}:0:11".encode())])
+
+    def die(offset, value, key=b"k", *more):
+        death = dead_letter.Death(
+            entity=dead.name,
+            bookmark=Bookmark(origin, 0, offset),
+            reasons=(Reason.MAX_DELIVERIES,),
+            expired_at_ms=1_000,
+        )
+        dead.wire.put(letters, value, key=key, headers=[*dead_letter.headers(death, []), *more])
+        dead.wire.flush()
+
+    die(2, b"a", b"newer")
+    die(3, b"b", b"older")
+    die(4, b"c", b"gone")
+    die(5, None)
+    die(6, b"d", b"k", ("lapse-unconfirmed-transfer", b"other/t1"))
+    refused = {"newer record": 1, "no payload": 1, "unconfirmed transfer": 1}
+    assert redrive() == (2, 0, refused)  # the dry run says so
+    assert redrive("--send") == (2, 0, refused)
+    assert values(spark, kafka, origin) == [b"b", b"c"]
+    assert redrive("--overwrite", "--send") == (1, 2, {"no payload": 1, "unconfirmed transfer": 1})
+    assert values(spark, kafka, origin) == [b"a", b"b", b"c"]
