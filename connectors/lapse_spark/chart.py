@@ -14,20 +14,58 @@ from typing import Final
 _WIDTH, _HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28
 _COLOURS: Final = 8
+_ROW: Final = 36
+"""Height of a lying bar with its name, px."""
+
+_LYING: Final = 32
+"""Most bars that lie one below the other."""
 
 Series = Mapping[str, Sequence[float]]
 
 
 def bars(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -> str:
-    """Vertical bars, stacked where there are several series.
+    """Bars with their names and values, stacked where there are several series.
+
+    A few lie one below the other, so that names have room on any screen. Many stand side by side, and a list below them
+    has the names and values.
 
     Args:
-        labels: one for every place on the horizontal axis.
+        labels: one for every bar.
         series: name to values, as many as labels.
         title: what the chart shows; for screen readers.
         unit: of the values, behind every number that is shown when pointed at.
     """
     _check(labels, series)
+    drawn = _lying(labels, series, title, unit) if len(labels) <= _LYING else _standing(labels, series, title, unit)
+    return drawn + _legend(list(series))
+
+
+def _lying(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
+    """Each bar below its name; widths in percent, so that the text keeps its size on a narrow screen."""
+    tops = [sum(value for value in values if value > 0) for values in zip(*series.values(), strict=True)]
+    most = max(tops, default=0) or 1
+    marks: list[str] = []
+    for place, (label, top) in enumerate(zip(labels, tops, strict=True)):
+        y, base = place * _ROW, 0.0
+        marks.append(f'<text x="0" y="{y + 13}">{escape(label)}</text>')
+        marks.append(f'<text class="value" x="100%" y="{y + 13}" text-anchor="end">{short(top)}</text>')
+        for number, (name, values) in enumerate(series.items()):
+            if (value := values[place]) > 0:
+                marks.append(
+                    f'<rect class="s{number % _COLOURS}" x="{100 * base / most:.2f}%" y="{y + 19}" height="10" '
+                    f'width="{max(0.2, 100 * value / most):.2f}%">{_tip(name, label, value, unit)}</rect>'
+                )
+                base += value
+    height = max(1, len(labels)) * _ROW
+    title = escape(title)
+    return (
+        f'<svg class="lying" height="{height}" role="img" aria-label="{title}"><title>{title}</title>'
+        f"{''.join(marks)}</svg>"
+    )
+
+
+def _standing(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
+    """Bars side by side, and a list of their names and values."""
     tops = [sum(values) for values in zip(*series.values(), strict=True)]
     scale = _Scale(max(tops, default=0))
     step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(labels))
@@ -45,7 +83,22 @@ def bars(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -
                 f'<rect class="s{number % _COLOURS}" x="{_LEFT + place * step + (step - width) / 2:.1f}" y="{y:.1f}" '
                 f'width="{width:.1f}" height="{max(0.5, foot - y):.1f}">{_tip(name, label, value, unit)}</rect>'
             )
-    return _frame(title, scale, _ticks(labels, step), marks) + _legend(list(series))
+    return _frame(title, scale, _ticks(labels, step), marks) + _values(labels, series)
+
+
+def _values(labels: Sequence[str], series: Series) -> str:
+    """All names and values, to be unfolded."""
+    head = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in series)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(label)}</th>'
+        + "".join(f'<td class="number">{short(values[place])}</td>' for values in series.values())
+        + "</tr>"
+        for place, label in enumerate(labels)
+    )
+    return (
+        f'<details><summary>All {len(labels)} values</summary><div class="scroll"><table>'
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>"
+    )
 
 
 def lines(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -> str:
@@ -180,8 +233,8 @@ def _frame(title: str, scale: _Scale, ticks: Sequence[str], marks: Sequence[str]
 
 def _svg(title: str, height: float, parts: Sequence[str]) -> str:
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}"><title>{escape(title)}</title>'
-        f"{''.join(parts)}</svg>"
+        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">'
+        f"<title>{escape(title)}</title>{''.join(parts)}</svg></div>"
     )
 
 

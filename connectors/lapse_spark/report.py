@@ -70,14 +70,24 @@ class Report:
         )
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str) -> None:
-        """Show rows; numbers stand to the right."""
+        """Show rows; numbers stand to the right. Names of columns are shown as words (`words`)."""
         sides = [
             _side(next((row[place] for row in rows if row[place] is not None), "")) for place in range(len(columns))
         ]
-        head = "".join(f'<th scope="col"{side}>{escape(name)}</th>' for name, side in zip(columns, sides, strict=True))
-        body = "".join(
-            "<tr>" + "".join(f"<td{_side(cell)}>{escape(_shown(cell))}</td>" for cell in row) + "</tr>" for row in rows
+        head = "".join(
+            f'<th scope="col"{side}>{escape(words(name))}</th>' for name, side in zip(columns, sides, strict=True)
         )
+        names = [escape(words(name)) for name in columns]
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f'<td{_side(cell)} data-name="{name}">{escape(_shown(cell))}</td>'
+                for name, cell in zip(names, row, strict=True)
+            )
+            + "</tr>"
+            for row in rows
+        )
+        body = body or f'<tr><td class="none" colspan="{len(columns)}">{_NOTHING}</td></tr>'
         html = (
             f'<div class="scroll"><table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>"
@@ -156,15 +166,44 @@ class Report:
             elif part.kind == "table":
                 drawn = Table(title=part.title, title_justify="left")
                 for name in part.data["columns"]:
-                    drawn.add_column(name)
+                    drawn.add_column(words(name))
                 for row in part.data["rows"]:
                     drawn.add_row(*(_shown(cell) for cell in row))
-                console.print(drawn)
+                console.print(drawn if part.data["rows"] else f"{part.title}: {_NOTHING}", markup=False)
 
     def _chart(self, kind: str, title: str, svg: str, labels: Sequence[str], series: chart.Series) -> None:
         html = f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
         data = {"labels": list(labels), "series": {name: list(values) for name, values in series.items()}}
         self._parts.append(_Part(kind, title, html, data))
+
+
+def words(column: str) -> str:
+    """The name of a column for people: `median_ms` is "median, ms"."""
+    if column in _WORDS:
+        return _WORDS[column]
+    name = column.replace("_", " ")
+    return f"{name[:-3]}, ms" if name.endswith(" ms") else name
+
+
+_NOTHING = "none"
+
+_WORDS = {
+    "window_start": "from (UTC)",
+    "window_end": "to (UTC)",
+    "per_minute": "letters per minute",
+    "score": "standard deviations above",
+    "first_died_at": "first death (UTC)",
+    "last_died_at": "last death (UTC)",
+    "last_message": "last fault",
+    "redriven": "times redriven",
+    "deadline_passed": "deadline has passed",
+    "refused": "refused because of",
+    "at_ms": "at, ms since 1970",
+    "p90_ms": "90 % at most, ms",
+    "p99_ms": "99 % at most, ms",
+    "most_ms": "longest, ms",
+    "count": "records",
+}
 
 
 def _shown(cell: Cell) -> str:

@@ -103,3 +103,31 @@ def test_numbers_for_people():
         "0.059",
         "–",
     ]
+
+
+@pytest.mark.parametrize("many", [3, 32, 33, 400])
+def test_every_bar_has_its_name_and_value(many):
+    made = Report("Bars")
+    names = [f"bar {number}" for number in range(many)]
+    made.bars(names, {"a": [1_000 + number for number in range(many)], "b": [0] * many}, title="Many", unit="letters")
+    read = Page(made.html().replace("<td></td>", ""))
+    shown = read.text.split("Many")[-1] if many <= 32 else read.text.split(f"All {many} values")[-1]
+    assert [name for name in names if name not in shown] == []
+    assert [value for value in range(1_000, 1_000 + many) if f"{value:,}" not in shown] == []
+
+
+def test_an_empty_table_says_so_and_columns_are_named_in_words():
+    made = Report("Tables")
+    made.table(["entity", "median_ms", "window_start"], [], title="Lateness")
+    read = Page(made.html())
+    assert "none" in read.text
+    assert "entitymedian, msfrom (UTC)" in read.text
+    assert [facts["colspan"] for tag, facts in read.seen if "colspan" in facts] == ["3"]
+    console = Console(record=True, width=100)
+    made.show(console)
+    assert "Lateness: none" in console.export_text()
+    made.table(["first_died_at"], [["x"]], title="t")
+    assert [facts["data-name"] for tag, facts in Page(made.html()).seen if "data-name" in facts] == [
+        "first death (UTC)"
+    ]
+    assert made.as_json()["parts"][0]["columns"] == ["entity", "median_ms", "window_start"]
