@@ -30,6 +30,7 @@ class Family:
         message: header of the fault in words.
         read_partition: how the partition is written.
         read_offset: how the offset is written.
+        piles_up: whether a letter that dies again keeps its earlier origins, the first one in front.
     """
 
     name: str
@@ -42,16 +43,22 @@ class Family:
     message: str
     read_partition: Reader = header.number
     read_offset: Reader = header.number
+    piles_up: bool = False
 
     def facts(self, headers: Column) -> Column:
-        """What a letter of this family tells: a struct with the same fields for every family."""
+        """What a letter of this family tells: a struct with the same fields for every family.
+
+        Args:
+            headers: as `header.newest_first` returns them.
+        """
+        origin = F.reverse(headers) if self.piles_up else headers
         why = F.coalesce(*(header.text(headers, name) for name in self.reasons), F.lit(""))
         return F.struct(
             F.lit(self.name).alias("family"),
-            (header.text(headers, self.entity) if self.entity else F.lit(None).cast("string")).alias("entity"),
-            header.text(headers, self.topic).alias("topic"),
-            self.read_partition(headers, self.partition).try_cast("int").alias("partition"),
-            self.read_offset(headers, self.offset).alias("offset"),
+            (header.text(origin, self.entity) if self.entity else F.lit(None).cast("string")).alias("entity"),
+            header.text(origin, self.topic).alias("topic"),
+            self.read_partition(origin, self.partition).try_cast("int").alias("partition"),
+            self.read_offset(origin, self.offset).alias("offset"),
             F.filter(F.split(why, ","), lambda reason: reason != "").alias("reasons"),
             header.text(headers, self.message).alias("message"),
         )
@@ -114,6 +121,8 @@ SPRING: Final = Family(
     message="kafka_dlt-exception-message",
     read_partition=lambda headers, name: header.big_endian(headers, name, 4),
     read_offset=lambda headers, name: header.big_endian(headers, name, 8),
+    # A retry topic's records are published anew, with the headers of each topic that they have been on.
+    piles_up=True,
 )
 
 FAMILIES: Final = (LAPSE, KAFKA, STREAMS, CONNECT, SPRING)

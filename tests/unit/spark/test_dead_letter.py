@@ -113,6 +113,21 @@ def test_the_other_families_are_recognised(letters):
         assert row.id == f"{row.family}/{row.entity}/orders:3:7"
 
 
+@pytest.mark.feature("D2")
+def test_the_first_of_several_origins_that_spring_has_piled_up_counts(letters):
+    again = [
+        ("kafka_dlt-original-topic", b"orders-retry-0"),
+        ("kafka_dlt-original-partition", struct.pack(">i", 0)),
+        ("kafka_dlt-original-offset", struct.pack(">q", 99)),
+        ("kafka_dlt-original-consumer-group", b"group-1-retry"),
+        ("kafka_dlt-exception-cause-fqcn", b"java.lang.ArithmeticException"),
+        ("kafka_dlt-exception-message", b"at last"),
+    ]
+    row = letters([*OTHERS["spring"], *again]).head()
+    assert (row.topic, row.partition, row.offset, row.entity) == ("orders", 3, 7, "group-1")
+    assert (row.reasons, row.message) == (["java.lang.ArithmeticException"], "at last")
+
+
 @pytest.mark.feature("X7")
 def test_what_is_no_letter_is_put_aside_with_its_reason(letters):
     missing = [(name, value) for name, value in lapse_headers() if name != "__dlq.errors.offset"]
