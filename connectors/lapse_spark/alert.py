@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 
 from lapse_spark import anomaly, monitor, summary
 from lapse_spark.connection import Connection
-from lapse_spark.entry import start
 from lapse_spark.output import Output
 
 MOST: Final = 100
@@ -178,7 +177,3 @@ def _post(url: str, body: bytes) -> None:
         raise OSError(f"the webhook at {address.hostname} answered {error.code}: the alerts are told again") from None
     except OSError as error:
         raise OSError(f"the webhook at {address.hostname} cannot be reached ({error})") from None
-
-
-if __name__ == "__main__":
-    start("alerts")

@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 
 from lapse_spark import delta, quarantine, read, schema
 from lapse_spark.connection import Connection
-from lapse_spark.entry import start
 from lapse_spark.read import Span
 from lapse_spark.stream import Standing, follow
 
@@ -102,7 +101,3 @@ def purge(spark: SparkSession, path: str, before: date, *, dry_run: bool = False
         if not dry_run:
             output.delete(table, days)
     return sorted(gone)
-
-
-if __name__ == "__main__":
-    start("archive")

@@ -23,7 +23,6 @@ from lapse.protocol.event import EventKind
 from lapse_client.error import LapseError
 from lapse_spark import account, block, inventory, quarantine, read, verdict
 from lapse_spark.connection import Connection
-from lapse_spark.entry import start
 from lapse_spark.read import Span
 
 SHOWN: Final = 20
@@ -326,7 +325,3 @@ def _listed(differences: DataFrame, shown: int) -> list[dict[str, str]]:
 def _words(mask: int | None) -> str:
     found = [word for bit, word in enumerate(account.REASONS) if mask and mask >> bit & 1]
     return ",".join(found) or "unstated"
-
-
-if __name__ == "__main__":
-    start("ledger")

@@ -11,7 +11,6 @@ from lapse.core.reason import Reason
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_spark import delivery, event
-from lapse_spark.entry import start
 
 _COUNTED = {
     "cancels": EventKind.CANCELLED,
@@ -189,7 +188,3 @@ def enough(told: DataFrame) -> DataFrame:
 
 def _by_share() -> list[Column]:
     return [F.col("_shares")[place].alias(name) for place, name in enumerate(_SHARES)]
-
-
-if __name__ == "__main__":
-    start("lives")

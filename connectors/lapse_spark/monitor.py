@@ -21,7 +21,6 @@ from pyspark.sql import functions as F
 from lapse_spark import quarantine, read
 from lapse_spark.connection import Connection
 from lapse_spark.dead_letter import distinct, reasons_text
-from lapse_spark.entry import start
 from lapse_spark.output import Output
 from lapse_spark.read import Span
 from lapse_spark.stream import Standing, follow
@@ -181,7 +180,3 @@ def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: t
 def _day_before(day: date, horizon: timedelta) -> date:
     """A whole day more: the driver's time zone may be another than UTC."""
     return day - horizon - timedelta(days=1)
-
-
-if __name__ == "__main__":
-    start("monitor")

@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lapse_spark import anomaly, monitor, statement, summary
-from lapse_spark.entry import start
 from lapse_spark.ledger import Ledger
 from lapse_spark.output import Output
 from lapse_spark.report import Report
@@ -79,7 +78,3 @@ def _over_time(page: Report, spark: SparkSession, path: str) -> None:
         for reasons in sorted({row["reasons"] for row in rows})
     }
     page.bars([f"{window:%m-%d %H:%M}" for window in windows], series, title="Dead letters by reason", unit="letters")
-
-
-if __name__ == "__main__":
-    start("report")

@@ -112,7 +112,7 @@ def test_delta_is_redriven_from_merged_and_cleared(spark, kafka, dead, lapse_spa
 def test_a_killed_process_leaves_whole_batches_and_the_next_one_goes_on(spark, kafka, dead, lapse_spark, tmp_path):
     path = tmp_path / "archive"
     dead(0, 160, Reason.TIME_LIMIT)
-    job = [sys.executable, "-m", "lapse_spark.archive", str(path), "--format", "delta", "--max-records", "20"]
+    job = [sys.executable, "-m", "lapse_spark", "archive", str(path), "--format", "delta", "--max-records", "20"]
     job += ["--bootstrap", kafka, "--pattern", dead.pattern]
     log = (tmp_path / "log").open("w+")
     running = subprocess.Popen(job, stdout=log, stderr=log, env=quick_java(), start_new_session=True)

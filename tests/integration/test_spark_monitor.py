@@ -317,7 +317,15 @@ def test_a_redrive_that_is_killed_sends_the_rest_when_it_is_run_again(
         return sorted(int(bytes(row.value)[1:]) for row in rows.collect())
 
     options = ["redrive", audit_path, "--pattern", dead.pattern, "--bootstrap", kafka, "--json", "--send"]
-    job = [sys.executable, "-m", "lapse_spark.redrive", *options[1:], "--rate", "2"]  # ten letters every five seconds
+    job = [
+        sys.executable,
+        "-m",
+        "lapse_spark",
+        "redrive",
+        *options[1:],
+        "--rate",
+        "2",
+    ]  # ten letters in 5 s
     log = (tmp_path / "log").open("w+")
     running = subprocess.Popen(job, stdout=log, stderr=log, env=quick_java(), start_new_session=True)
     try:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from lapse.embedded.errors import JarCorrupt, JarUnavailable
-from lapse.embedded.jars import Jar, place
+from lapse.embedded.jar import Jar, place
 
 _ATTEMPTS = 4
 _TIMEOUT_S = 30

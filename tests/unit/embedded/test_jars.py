@@ -8,7 +8,8 @@ import pytest
 
 from lapse.embedded import download, jars
 from lapse.embedded.errors import EmbeddedError, JarCorrupt, JarUnavailable
-from lapse.embedded.jars import DELTA, KAFKA, SPARK, Jar
+from lapse.embedded.jar import Jar
+from lapse.embedded.jars import DELTA, KAFKA, SPARK
 
 CONTENT = b"a jar, for all that matters here"
 PATH = "org/example/thing/1.0/thing-1.0.jar"

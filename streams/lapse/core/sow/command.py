@@ -17,7 +17,7 @@ from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import CommandAnswer, ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import CommandAnswer, QueryAtWork, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.version import journal_key as version_name
 
@@ -155,7 +155,7 @@ class Commands:
         silence_ms = now_ms - subscriber.heard_ms
         self.end(subscription_id, now_ms, step, f"silent for {silence_ms} ms")
 
-    def finished(self, query: Query, step: Step) -> None:
+    def finished(self, query: QueryAtWork, step: Step) -> None:
         """Note that a query reached its end; a subscription's is not begun again.
 
         As long as it withholds a record that has expired and is not yet removed, a crash begins it again: the next
@@ -332,7 +332,7 @@ class Commands:
         )
         Query.begin(self._state, inquiry, step)
 
-    def refuse(self, query: Query, now_ms: int, step: Step, refusal: Refusal) -> None:
+    def refuse(self, query: QueryAtWork, now_ms: int, step: Step, refusal: Refusal) -> None:
         """End a query that takes too much work, and the subscription whose it is; the answer says why (X7)."""
         subscriber = self._state.subscribers.get(query.subscription)
         if subscriber is not None and subscriber.query is query:

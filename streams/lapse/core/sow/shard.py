@@ -19,20 +19,19 @@ from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
 from lapse.core.sow.command import Command, Commands
-from lapse.core.sow.deletion import PORTION, Deletion
+from lapse.core.sow.deletion import PORTION
 from lapse.core.sow.fan_out import SubscriberFanOut
 from lapse.core.sow.header_cache import HeaderCache
 from lapse.core.sow.journal import RECORD
 from lapse.core.sow.origin import is_replicated
 from lapse.core.sow.pending_letters import PendingLetters
-from lapse.core.sow.query import Query
 from lapse.core.sow.record import HEAD, HEAD_BYTES
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import Letter, Place, ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import DeletionAtWork, Letter, Place, QueryAtWork, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Subscription
 from lapse.core.sow.tombstone import Tombstone
 
@@ -271,12 +270,12 @@ class SowShard:
                 self._commands.finished(subscriber.query, step)
         return False
 
-    def refuse(self, query: Query, now_ms: int, step: Step, refusal: Refusal) -> None:
+    def refuse(self, query: QueryAtWork, now_ms: int, step: Step, refusal: Refusal) -> None:
         """End a query that takes too much work, unless it is finished; the answer says why (X7)."""
         if not query.finished:
             self._commands.refuse(query, now_ms, step, refusal)
 
-    def pull(self, query: Query, now_ms: int, step: Step, scan: int | None = None) -> None:
+    def pull(self, query: QueryAtWork, now_ms: int, step: Step, scan: int | None = None) -> None:
         """Put a query's next batch into the step; go on until `query.finished` (C45).
 
         Args:
@@ -291,7 +290,7 @@ class SowShard:
         if query.finished:
             self._commands.finished(query, step)
 
-    def go_on(self, deletion: Deletion, answered: bool, step: Step, portion: int = PORTION) -> None:
+    def go_on(self, deletion: DeletionAtWork, answered: bool, step: Step, portion: int = PORTION) -> None:
         """Do the next part of a deletion; go on until `deletion.finished`, and give no other command before.
 
         Args:

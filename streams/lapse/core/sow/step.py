@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.retirement import ShardMessage, Verdict
-
-if TYPE_CHECKING:
-    from lapse.core.sow.deletion import Deletion
-    from lapse.core.sow.query import Query
 
 
 class Place(NamedTuple):
@@ -214,6 +210,57 @@ class Removal(NamedTuple):
     path: bytes = b""
 
 
+class QueryAtWork(Protocol):
+    """A query that has begun: pulled batch by batch until it is finished (S5).
+
+    Attributes:
+        finished: whether the group's end was sent.
+    """
+
+    finished: bool
+
+    @property
+    def subscription(self) -> str:
+        """Who asked."""
+
+    @property
+    def command_id(self) -> str:
+        """Id of the command that asked."""
+
+    @property
+    def command(self) -> str:
+        """Name of that command."""
+
+    @property
+    def at_ms(self) -> int:
+        """The command's instant, ms since the epoch."""
+
+    @property
+    def withholds_any(self) -> bool:
+        """Whether it left out records that had expired and are not yet removed."""
+
+    def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
+        """Put the next batch into a step; `now_ms` is ms since the epoch, `scan` the most records to look at."""
+
+    def abandon(self) -> None:
+        """Send nothing more."""
+
+
+class DeletionAtWork(Protocol):
+    """A deletion that goes through the records in portions (S3)."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has seen all records."""
+
+    @property
+    def answer(self) -> CommandAnswer:
+        """Its answer, with what it has done so far."""
+
+    def go_on(self, step: Step, portion: int = ...) -> None:
+        """Look at the next records, and let those go that are meant."""
+
+
 class Step:
     """Changes and outputs, collected while a batch, a command or a timer is handled.
 
@@ -255,8 +302,8 @@ class Step:
         self.copies: list[Letter] = []
         self.messages: list[Message | OutOfFocusBatch] = []
         self.answers: list[CommandAnswer] = []
-        self.queries: list[Query] = []
-        self.deletions: list[tuple[Deletion, bool]] = []
+        self.queries: list[QueryAtWork] = []
+        self.deletions: list[tuple[DeletionAtWork, bool]] = []
         self.shard_messages: list[ShardMessage] = []
         self.verdicts: list[Verdict] = []
         self.bytes = 0

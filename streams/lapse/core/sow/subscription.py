@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lapse.core.sow.settings import Compile
+from lapse.core.sow.step import QueryAtWork
 from lapse.core.sow.view import View
-
-if TYPE_CHECKING:
-    from lapse.core.sow.query import Query
 
 Predicate = Callable[[Any], Any]
 
@@ -54,6 +52,16 @@ class Subscription:
         return cls(**json.loads(data))
 
 
+class StandingQuery(QueryAtWork, Protocol):
+    """The unfinished query of a subscription, as far as updates concern it."""
+
+    def withholds(self, before: View) -> bool:
+        """Whether it left this record out, as one that had expired."""
+
+    def forget(self, name: bytes) -> None:
+        """Withhold a record no longer: it is another one now."""
+
+
 @dataclass(slots=True)
 class Subscriber:
     """A subscription at work: with its compiled filters, its heartbeat and its query.
@@ -69,7 +77,7 @@ class Subscriber:
     subscription: Subscription
     predicates: tuple[Predicate, ...]
     heard_ms: int
-    query: Query | None = field(default=None)
+    query: StandingQuery | None = field(default=None)
     fault: str = ""
 
     @property

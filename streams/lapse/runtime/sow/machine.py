@@ -13,11 +13,10 @@ from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.retirement import Phase, Verdict
 from lapse.core.sow import journal, pending_letters
-from lapse.core.sow.deletion import PORTION, Deletion
-from lapse.core.sow.query import Query
+from lapse.core.sow.deletion import PORTION
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.shard import SowShard
-from lapse.core.sow.step import CommandAnswer, Letter, Step, encode_changes
+from lapse.core.sow.step import CommandAnswer, DeletionAtWork, Letter, QueryAtWork, Step, encode_changes
 from lapse.protocol import topic as names
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime.journal.store import Items
@@ -99,12 +98,12 @@ class SowMachine:
         self.retry: LetterRetry[bytes] = LetterRetry(settings.name, self._pending_letter, in_order)
         self._step = Step()
         self._ahead: Items = []
-        self._queries: deque[tuple[Query, Encoding, int, Effort]] = deque()
+        self._queries: deque[tuple[QueryAtWork, Encoding, int, Effort]] = deque()
         self._scan = Portion(settings.max_scan, settings.max_scan)
         self._portion = Portion(PORTION)
         self._command_offset = -1
         self._refusals = RefusalLog(f"{settings.name}, partition {settings.partition}")
-        self._deletion: tuple[Deletion, bool, Encoding] | None = None
+        self._deletion: tuple[DeletionAtWork, bool, Encoding] | None = None
         self.unfinished: int | None = None
         self._answers: list[Output] = []
         self._took_over_ms = -1

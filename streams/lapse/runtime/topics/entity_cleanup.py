@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
@@ -23,14 +23,43 @@ from aiokafka.errors import KafkaError, for_code
 from lapse.protocol import topic as names
 
 if TYPE_CHECKING:
-    from lapse.runtime.application import LapseApp
-    from lapse.runtime.shard.entity import Entity
+    from lapse.runtime.shard.entity import Entity, Services
 
 logger = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC: Final = 3
 _PAUSE_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
+
+
+class ServingWorker(Protocol):
+    """A worker, as far as the end of an entity concerns it.
+
+    Attributes:
+        conf: Faust's settings.
+        entities: what it serves, by name.
+        services: what its entities share.
+        rebalancing: whether the group is being balanced anew.
+        rebalancing_count: how often it was.
+    """
+
+    conf: Any
+    entities: dict[str, Entity]
+    services: Services
+    rebalancing: bool
+    rebalancing_count: int
+
+    @property
+    def topics(self) -> Any:
+        """Faust's conductor."""
+
+    @property
+    def consumer(self) -> Any:
+        """Faust's consumer."""
+
+    @property
+    def tables(self) -> Any:
+        """Faust's tables."""
 
 
 class EntityCleanup:
@@ -41,7 +70,7 @@ class EntityCleanup:
         connection: aiokafka's settings: brokers and security.
     """
 
-    def __init__(self, app: LapseApp, connection: Mapping[str, Any]) -> None:
+    def __init__(self, app: ServingWorker, connection: Mapping[str, Any]) -> None:
         self._app = app
         self._connection = connection
         self._busy = asyncio.Lock()
