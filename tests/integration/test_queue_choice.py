@@ -17,6 +17,7 @@ QUEUES = {
     "days": {"ordering": "total", "barrier": "/type = 'EOD'"},
     "accounts": {"group_by": "/account"},
     "shallow": {"target_queue_depth": 3},
+    "brimful": {"target_queue_depth": 2},
     "all": {"topics": ["left{}", "right{}"], "ordering": "total", "topic_expirations": {}},
     "wide": {
         "topic_pattern": "wide-.*{}",
@@ -166,6 +167,23 @@ def test_beyond_the_target_depth_nothing_is_active_and_early_acknowledgments_are
         assert [one.result for one in queue.acknowledge([beyond])] == ["unknown"]
     assert taken(served, "shallow", 6) == [0, 1, 2, 3, 5, 6]
     assert served.depth("shallow")["depth"] == 0
+
+
+@pytest.mark.feature("C51")
+def test_what_comes_due_beyond_the_target_depth_waits_outside_it_in_its_place(served: Deployment) -> None:
+    """The depth is never exceeded, and what arrives after their instants comes behind them."""
+    at_ms = broker_now_ms() + 1_500
+    for number in range(30):
+        served.write("brimful", json.dumps(number), headers=[("lapse-enqueue-at-ms", b"%d" % (at_ms + number))])
+    until(lambda: served.depth("brimful")["scheduled"] == 30, "they are scheduled")
+    until(lambda: served.depth("brimful")["held"] == 28, "they are due")
+    served.write("brimful", json.dumps(30))
+    counts = served.depth("brimful")
+    assert {name: counts[name] for name in ("depth", "scheduled", "held")} == {"depth": 2, "scheduled": 0, "held": 28}
+    with served.queue("brimful") as queue:
+        assert [one.state for one in queue.peek()] == ["available"] * 2 + ["held"] * 28
+    assert taken(served, "brimful", 31) == list(range(31))
+    assert served.depth("brimful")["held"] == 0
 
 
 @pytest.mark.feature("Q17", "C33")

@@ -322,7 +322,7 @@ def test_between_put_and_confirm_it_expires_on_both_sides_and_both_rules_are_cal
     assert consumers.got == {"here": [], "there": []}
 
 
-@pytest.mark.feature("Q17", "Q13")
+@pytest.mark.feature("Q17", "Q13", "C51", "C85")
 @pytest.mark.parametrize("stem", ["deep", "total"])
 def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> None:
     topic = "deep" if stem == "deep" else "t2"
@@ -339,6 +339,9 @@ def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> N
     # The whole queue goes too, a step at a time.
     assert sides.transfer(stem, "--all")["transferred"] == 49
     assert sides.here.depth(stem)["depth"] == 0
+    # What is accepted beyond the depth of the other side waits outside it (C85).
+    counts = sides.there.depth(stem)
+    assert (counts["depth"], counts["held"]) == (3, 46)
 
 
 @pytest.mark.feature("Q17", "Q14")

@@ -20,7 +20,7 @@ from lapse_client.queue import Queue
 from lapse_client.settlement import SettlementResult
 from lapse_client.subscriber import QueueSubscriber
 
-_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "unconfirmed", "dying")
+_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
 
 _DEPTH_S: Final = 4.0
 """How long `depth` waits for the shards, s: without a worker nobody answers."""
@@ -219,7 +219,7 @@ def delete(name: str, force: bool, yes: bool, bootstrap_servers: str | None, as_
     with _open(name, bootstrap_servers) as client:
         if force and not yes:
             there = client.depth()
-            messages = there.get("depth", 0) + there.get("scheduled", 0)
+            messages = sum(there.get(state, 0) for state in ("depth", "scheduled", "held"))
             click.confirm(f"Delete {name} with {messages:,} messages in it?", abort=True, err=True)
         counts = client.delete(force=force)
     click.echo(orjson.dumps({"deleted": name, **counts}) if as_json else f"{name} is deleted.")

@@ -19,7 +19,17 @@ from lapse_client.error import LapseError
 from lapse_client.queue import Queue
 
 _PATIENCE_S: Final = 5.0
-_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "unconfirmed", "dying", "depth")
+_STATES: Final = (
+    "available",
+    "leased",
+    "delayed",
+    "transferring",
+    "scheduled",
+    "held",
+    "unconfirmed",
+    "dying",
+    "depth",
+)
 Figures = dict[str, int]
 
 

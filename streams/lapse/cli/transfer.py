@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _SOMETHING_STAYED: Final = 3
 """Exit code: 0 is for a transfer of everything, 1 for one that failed."""
 
+_GOES = ("available", "delayed", "scheduled", "held")
+"""Messages in these states are handed over."""
+
 
 @click.command()
 @click.argument("queue")
@@ -147,7 +150,7 @@ def _expected(
         counts: dict[str, int] = client.depth()
     if under_way:
         return counts.get("transferring", 0)
-    return counts.get("depth", 0) + counts.get("scheduled", 0) - counts.get("leased", 0)
+    return sum(counts.get(state, 0) for state in ("depth", "scheduled", "held")) - counts.get("leased", 0)
 
 
 def _preview(link: Link, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, as_json: bool) -> None:
@@ -161,8 +164,8 @@ def _preview(link: Link, queue: str, ranges: tuple[BookmarkRange, ...], expressi
                     found[one.state] = found.get(one.state, 0) + 1
         else:
             counts = client.depth()
-            found = {state: counts.get(state, 0) for state in ("available", "delayed", "scheduled", "leased")}
-    goes = sum(count for state, count in found.items() if state in ("available", "delayed", "scheduled"))
+            found = {state: counts.get(state, 0) for state in (*_GOES, "leased")}
+    goes = sum(count for state, count in found.items() if state in _GOES)
     stays = {state: count for state, count in sorted(found.items()) if count and state in ("leased", "transferring")}
     if as_json:
         click.echo(orjson.dumps({"transferred": goes, "left": stays}))

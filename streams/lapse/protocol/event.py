@@ -28,6 +28,7 @@ class EventKind(StrEnum):
     LEASE_RETURNED = "lease_returned"
     RENEWED = "renewed"
     SCHEDULED = "scheduled"
+    HELD = "held"  # its instant has come, and it waits beyond the target depth (C51)
     IGNORED = "ignored"  # an update of a SOW topic that is older than what is there (C88)
     DELETED = "deleted"
     SUBSCRIBED = "subscribed"

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 5.0
 _SHARD: Final = ("entity", "shard")
-_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "unconfirmed", "dying")
+_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
 _COUNTED: Final = {
     "delivered": ("lapse_deliveries", "Messages handed to subscriptions."),
     "delivered_at_most_once": ("lapse_deliveries_at_most_once", "Messages that left as they were delivered (Q6)."),

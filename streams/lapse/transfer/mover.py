@@ -25,6 +25,9 @@ from lapse.transfer.order import Order, Orders
 from lapse.transfer.side import Side
 from lapse_client.connection import Connection, log_bounds
 
+_UNREAD: Final = ("unknown", "advancing")
+"""What is answered for messages that the shard has not read yet, the latter while it is on its way to them (C85)."""
+
 _UNREAD_S: Final = 2.0
 """What a shard has not read after so long is no message: the end of a Kafka transaction takes an offset, too."""
 
@@ -336,7 +339,7 @@ class Mover:
                 BookmarkRange.parse(one.bookmarks)
                 for answer in answers.values()
                 for one in answer.settlements
-                if one.result == "unknown"
+                if one.result in _UNREAD
             ]
             if records and time.monotonic() > give_up:
                 raise TransferError(f"queue {self._there.queue} has not read {records[0]} for {_ACCEPT_S:.0f} s")
@@ -344,12 +347,12 @@ class Mover:
                 time.sleep(_PAUSE_S)
 
     def _unread(self, answer: Answer) -> bool:
-        return any(one.result == "unknown" for one in answer.settlements)
+        return any(one.result in _UNREAD for one in answer.settlements)
 
     def _note_left(self, answer: Answer, order: Order) -> None:
         """Count what stayed; of messages that are named one by one, also those that are not there."""
         for one in answer.settlements:
-            if one.result in ("leased", "transferring") or (order.listed and one.result == "unknown"):
+            if one.result in ("leased", "transferring") or (order.listed and one.result in _UNREAD):
                 self.outcome.left[one.result] += len(BookmarkRange.parse(one.bookmarks))
 
     def _end(self, resumed: bool) -> Outcome:

@@ -15,6 +15,7 @@ from lapse.core.queue.repeats import sift, without
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.source import Source
 from lapse.core.queue.step import Messages, ShardEvent, Step
+from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.trait import NONE, Traits
 from lapse.core.queue.view import RecordView
 from lapse.core.reason import UNCONFIRMED, Reason
@@ -24,39 +25,47 @@ from lapse.core.record import Record
 class Entrance:
     """Lets messages in."""
 
-    def __init__(self, decisions: Decisions, schedule: Schedule) -> None:
+    def __init__(self, decisions: Decisions, schedule: Schedule, target_depth: TargetDepth) -> None:
         self._decisions = decisions
         self._schedule = schedule
+        self._target_depth = target_depth
         self._state = decisions.state
         self._settings = decisions.settings
         self._matching = decisions.matching
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> None:
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> int:
         """Take in records of an underlying topic, in the order of their offsets.
 
         Records that were seen before are skipped, so that reading again after a crash changes nothing. A scheduled
         message that is due comes before a record that is stamped at its instant or later, however late that is read
-        (C76).
+        (C76). Where it fills the target depth, the rest of the records waits (C51): the answer says how many did not.
         """
         number = self._state.sources.number(topic, partition)
         source = self._state.sources[number]
         if not records or records[-1].offset < source.next_offset:
-            return
+            return len(records)
+        given = len(records)
         if records[0].offset < source.next_offset:
             records = [record for record in records if record.offset >= source.next_offset]
         while records:
-            due_ms, stop = self._schedule.next_due_ms(), len(records)
+            due_ms, stop = self._schedule.next_place_ms(), len(records)
+            room = self._target_depth.room_for(topic, partition) if self._target_depth.bounded else UNLIMITED
             if due_ms <= now_ms:
                 stop = _from(records, due_ms)
-                if not stop:
-                    self._schedule.materialise(min(records[0].timestamp, now_ms), step)
+                if not stop and (free := self._target_depth.room()):
+                    self._schedule.materialise(min(records[0].timestamp, now_ms), free, step)
                     continue
+                stop = stop or len(records)  # a transfer is on its way to one of them: it passes what is held
+            if not room:
+                break
+            stop = min(stop, room)
             some = records if stop == len(records) else records[:stop]
             arrivals: Arrivals | None = sort_out(some, self._settings.name, self._settings.expiration_of(topic))
             if arrivals and arrivals.scheduled and (cut := _due_within(some, arrivals, now_ms)) < stop:
                 stop, some, arrivals = cut, records[:cut], None
             self._take_in(number, topic, partition, some, arrivals, step, now_ms)
             records = records[stop:]
+        return given - len(records)
 
     def _take_in(
         self,
@@ -202,7 +211,8 @@ def _due_within(records: Sequence[Record], arrivals: Arrivals, now_ms: int) -> i
         arrivals: what it is.
         now_ms: nothing later is due.
     """
-    scheduled = {one.offset: one.at_ms for one in arrivals.scheduled if not one.transfer and one.at_ms <= now_ms}
+    due = ((one.offset, min(one.deadline_ms, NEVER if one.transfer else one.at_ms)) for one in arrivals.scheduled)
+    scheduled = {offset: due_ms for offset, due_ms in due if due_ms <= now_ms}
     due_ms = NEVER
     for at, record in enumerate(records if scheduled else ()):
         if record.timestamp >= due_ms:

@@ -41,7 +41,8 @@ class Inquiry:
             "leased": counts[State.LEASED],
             "delayed": counts[State.DELAYED],
             "transferring": counts[State.TRANSFERRING] + scheduled.held,
-            "scheduled": len(scheduled) - scheduled.held - scheduled.unconfirmed,
+            "scheduled": len(scheduled) - scheduled.held - scheduled.unconfirmed - scheduled.ready,
+            "held": scheduled.ready,
             "unconfirmed": scheduled.unconfirmed,
             "dying": len(self._state.pending),
             "depth": sum(counts.values()),
@@ -170,6 +171,7 @@ class Inquiry:
         deadline_ms = None if scheduled.deadline_ms == NEVER else scheduled.deadline_ms
         state = State.TRANSFERRING if scheduled.held else None
         queued = Queued(source.topic, source.partition, offset, state, deadline_ms, until_ms=scheduled.at_ms)
+        queued.ready = scheduled.ready
         if scheduled.transfer:
             queued.subscription, queued.until_ms = scheduled.transfer, scheduled.then_ms or None
             queued.confirmed = scheduled.held

@@ -60,7 +60,9 @@ _AS_BITS: Final = 0x80
 _AS_OF: Final = struct.Struct("<q")
 _SCHEDULED: Final = struct.Struct("<qqQBq")
 _TRANSFERRED: Final = struct.Struct("<qB")
-"""What stands behind a scheduled message that is being transferred; the transfer's id comes last."""
+"""What stands behind a scheduled message that is being transferred, or is ready; the transfer's id comes last."""
+_HELD: Final = 1
+_READY: Final = 2
 
 _FORMAT: Final = 1
 _KEPT_APART: Final = frozenset(
@@ -308,18 +310,20 @@ def _sort_out(
 
 def _packed(scheduled: Scheduled) -> bytes:
     plain = _SCHEDULED.pack(*scheduled[:5])
-    if not scheduled.transfer:
+    if not scheduled.transfer and not scheduled.ready:
         return plain
-    return plain + _TRANSFERRED.pack(scheduled.then_ms, scheduled.held) + scheduled.transfer.encode()
+    marks = (_HELD if scheduled.held else 0) | (_READY if scheduled.ready else 0)
+    return plain + _TRANSFERRED.pack(scheduled.then_ms, marks) + scheduled.transfer.encode()
 
 
 def _unpacked(value: bytes) -> Scheduled:
     scheduled = Scheduled(*_SCHEDULED.unpack_from(value))
     if len(value) == _SCHEDULED.size:
         return scheduled
-    then_ms, held = _TRANSFERRED.unpack_from(value, _SCHEDULED.size)
+    then_ms, marks = _TRANSFERRED.unpack_from(value, _SCHEDULED.size)
     transfer = value[_SCHEDULED.size + _TRANSFERRED.size :].decode()
-    return scheduled._replace(transfer=transfer, then_ms=then_ms, held=bool(held))
+    held, ready = bool(marks & _HELD), bool(marks & _READY)
+    return scheduled._replace(transfer=transfer, then_ms=then_ms, held=held, ready=ready)
 
 
 def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:

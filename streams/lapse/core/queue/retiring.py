@@ -53,6 +53,8 @@ class RetirableQueueShard:
         left = sum(over.count for transfer in self._state.transfers for over in transfer.confirmed)
         under_way = {"transferring": depth["transferring"] + left, "unconfirmed": depth["unconfirmed"]}
         counts |= {name: count for name, count in under_way.items() if count}
+        if depth["held"]:
+            counts["held"] = depth["held"]
         transfers = self._transfers() if any(under_way.values()) else ()
         if cause is Cause.IDLE:
             idle_at_ms = self._activity.idle_at_ms()

@@ -1,4 +1,4 @@
-"""Scheduled messages: not visible before their instant (L5)."""
+"""Scheduled messages: not visible before their instant (L5), nor before there is room for them (C51)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLACK: Final = 64
 
 
 class Scheduled(NamedTuple):
-    """A message that is not visible yet: before its instant (L5), or while it is being transferred (Q17).
+    """A message that is not visible yet: before its instant (L5), in a transfer (Q17), or held for want of room (C51).
 
     Attributes:
         at_ms: the instant at which it materialises; `NEVER` while it is being transferred.
@@ -27,6 +27,7 @@ class Scheduled(NamedTuple):
         transfer: id of the transfer under way; empty = none is.
         then_ms: the instant that counts once the transfer is over; 0 = it is visible at once.
         held: whether it is to be handed over; else it was put here, and is not confirmed.
+        ready: whether its instant has come, and it waits beyond the target depth, until there is room (C51).
     """
 
     at_ms: int
@@ -37,6 +38,7 @@ class Scheduled(NamedTuple):
     transfer: str = ""
     then_ms: int = 0
     held: bool = False
+    ready: bool = False
 
     def traits(self, of: TraitReader) -> Traits:
         """Its traits, as far as the queue asks for them."""
@@ -70,6 +72,8 @@ class ScheduledMessages:
         """How many are to be handed over."""
         self.unconfirmed = 0
         """How many were put here by a transfer, and are not confirmed."""
+        self.ready = 0
+        """How many wait for room."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -118,6 +122,7 @@ class ScheduledMessages:
         return self._counts.get(source, 0)
 
     def _note(self, scheduled: Scheduled, by: int) -> None:
+        self.ready += by * scheduled.ready
         if scheduled.transfer:
             if scheduled.held:
                 self.held += by
@@ -144,4 +149,5 @@ def scheduled_of(change: Change) -> Scheduled:
         change.facts.get("transfer", ""),
         change.facts.get("then_ms", 0),
         change.facts.get("held", False),
+        change.facts.get("ready", False),
     )

@@ -46,6 +46,7 @@ class Result(StrEnum):
     UNKNOWN = "unknown"
     TRANSFERRING = "transferring"
     LEASED = "leased"
+    ADVANCING = "advancing"
 
 
 class Claim(NamedTuple):

@@ -66,20 +66,59 @@ class Settling:
             withdraws = action is settlement.SettleAction.CANCEL and self._may_see(claim, row_filter)
             if withdraws and self._withdraw(claim, outcomes, now_ms, step):
                 continue
-            if row_filter:  # what is not active yet is not judged, and so is not theirs to settle
-                self._settle_active(action, subscription, claim, outcomes, now_ms, step, delay_ms, row_filter)
+            if action is settlement.SettleAction.ACKNOWLEDGE and self._state.scheduled.ready:
+                for part in self._without_held(subscription, claim, outcomes, now_ms, step, row_filter):
+                    self._settle_part(action, subscription, part, outcomes, now_ms, step, delay_ms, row_filter)
                 continue
-            if action is not settlement.SettleAction.ACKNOWLEDGE or self._settings.target_depth is None:
-                self._settle_active(action, subscription, claim, outcomes, now_ms, step, delay_ms)
-                continue
-            active, inactive, beyond = self._parted(claim)
-            if active is not None:
-                self._settle_active(action, subscription, active, outcomes, now_ms, step, delay_ms)
-            if inactive is not None:
-                self._remember(subscription, inactive, outcomes, now_ms, step)
-            if beyond is not None:
-                outcomes.append(Outcome(*beyond[:4], Result.UNKNOWN))
+            self._settle_part(action, subscription, claim, outcomes, now_ms, step, delay_ms, row_filter)
         return outcomes
+
+    def _settle_part(
+        self,
+        action: settlement.SettleAction,
+        subscription: str,
+        claim: Claim,
+        outcomes: list[Outcome],
+        now_ms: int,
+        step: Step,
+        delay_ms: int,
+        row_filter: str,
+    ) -> None:
+        """Settle what a claim names, active or not."""
+        # With a row_filter, what is not active yet is not judged, and so is not theirs to settle.
+        if row_filter or action is not settlement.SettleAction.ACKNOWLEDGE or self._settings.target_depth is None:
+            self._settle_active(action, subscription, claim, outcomes, now_ms, step, delay_ms, row_filter)
+            return
+        active, inactive, beyond = self._parted(claim)
+        if active is not None:
+            self._settle_active(action, subscription, active, outcomes, now_ms, step, delay_ms)
+        if inactive is not None:
+            self._remember(subscription, inactive, outcomes, now_ms, step)
+        if beyond is not None:
+            outcomes.append(Outcome(*beyond[:4], Result.UNKNOWN))
+
+    def _without_held(
+        self, subscription: str, claim: Claim, outcomes: list[Outcome], now_ms: int, step: Step, row_filter: str
+    ) -> Iterator[Claim]:
+        """Acknowledge what is held beyond the target depth (C51, Q13), and yield what else a claim names, in order."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        if number is None:
+            yield claim
+            return
+        at = claim.first
+        for offset in list(self._state.scheduled.between(number, claim.first, claim.last)):
+            scheduled = self._state.scheduled[number, offset]
+            if not scheduled.ready or not self._may_see(claim._replace(first=offset), row_filter):
+                continue
+            if offset > at:
+                yield claim._replace(first=at, last=offset - 1)
+            messages = self._decisions.one(number, offset, scheduled.deadline_ms)
+            self._decisions.do(Change(ChangeKind.UNSCHEDULED, source=number, offset=offset), step)
+            step.events.append(ShardEvent("acknowledged", now_ms, messages, subscription))
+            outcomes.append(Outcome(claim.topic, claim.partition, offset, offset, Result.SETTLED))
+            at = offset + 1
+        if at <= claim.last:
+            yield claim._replace(first=at)
 
     def _one_by_one(
         self,

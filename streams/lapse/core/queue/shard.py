@@ -32,6 +32,7 @@ from lapse.core.queue.settling import Settling
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Queued, Removal, ShardEvent, Step
 from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.target_depth import TargetDepth
 from lapse.core.queue.timer import Timers
 from lapse.core.queue.transfer import HandOver
 from lapse.core.queue.transfer_source import TransferSource
@@ -53,14 +54,15 @@ class QueueShard:
         self._keep_filters()
         self._decisions = Decisions(settings, self.state, self.matching)
         self._removals = Removals(self._decisions)
-        self._schedule = Schedule(self._decisions)
-        self._entrance = Entrance(self._decisions, self._schedule)
+        self._inquiry = Inquiry(self._decisions)
+        self._target_depth = TargetDepth(self._decisions, self._inquiry)
+        self._schedule = Schedule(self._decisions, self._target_depth)
+        self._entrance = Entrance(self._decisions, self._schedule, self._target_depth)
         self._settling = Settling(self._decisions, self._removals, self._schedule)
         self._truncation = Truncation(self._decisions, self._removals, self._schedule)
         self._timers = Timers(self._decisions, self._removals)
         self._dispatch = Dispatch(self._decisions)
         self.handed_out = HandedOut(self._decisions)
-        self._inquiry = Inquiry(self._decisions)
         self._pending_letters = PendingLetters(self._decisions)
         self.activity = Activity(self._decisions)
         retirable = RetirableQueueShard(self._decisions, self._removals, self._schedule, self._inquiry, self.activity)
@@ -69,11 +71,10 @@ class QueueShard:
             self._decisions, self._removals, self._schedule, self._settling, self._inquiry
         )
         self._transfer_target = TransferTarget(self._decisions, self._schedule)
-        self._wanted: dict[tuple[str, int], int] = {}
 
     # What comes in
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> None:
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> int:
         """Take in records of an underlying topic, in the order of their offsets (L1 to L8, L12).
 
         Records that were seen before are skipped, so that reading again after a crash changes nothing.
@@ -84,49 +85,34 @@ class QueueShard:
             records: what comes next in its log.
             step: gets what is decided.
             now_ms: the instant; what may not enter leaves as of it, or as of its arrival if that is later (C53).
+
+        Returns:
+            How many of the records were taken in: fewer than all where messages that were held come before the rest,
+            and fill the target depth (C51).
         """
         self.state.segments.make_room()
-        self._entrance.arrive(topic, partition, records, step, now_ms)
+        return self._entrance.arrive(topic, partition, records, step, now_ms)
 
     def room(self) -> int:
         """How many more messages may become active (Q13); none once the shard has agreed to end."""
-        if self.agreement.frozen:
-            return 0
-        if self.settings.target_depth is None:
-            return 1 << 62
-        return max(0, self.settings.target_depth - self.depth()["depth"])
+        return 0 if self.agreement.frozen else self._target_depth.room()
 
     def room_for(self, topic: str, partition: int) -> int:
         """How many more messages of a source may become active: room, or the way to one that a transfer wants (Q13)."""
-        wanted = self._wanted.get((topic, partition))
-        if wanted is None or self.agreement.frozen:
-            return self.room()
-        number = self.state.sources.find(topic, partition)
-        way = 0 if number is None else wanted + 1 - self.state.sources[number].next_offset
-        if way <= 0:
-            del self._wanted[topic, partition]
-        return max(self.room(), way)
+        return 0 if self.agreement.frozen else self._target_depth.room_for(topic, partition)
 
     @property
     def advancing(self) -> bool:
         """Whether a transfer wants a message that is not active yet (Q13)."""
-        return any(self.room_for(*source) > self.room() for source in list(self._wanted))
+        return not self.agreement.frozen and self._target_depth.advancing
 
     def advance_to(self, claims: Iterable[Claim], most: int) -> None:
-        """Let messages become active up to those that a transfer names, at most so many of them (Q13).
+        """See `TargetDepth.advance_to`."""
+        self._target_depth.advance_to(claims, most)
 
-        Where the log ends has to be known, for what is not in it is not waited for. Not part of the state: after a
-        crash a transfer asks again.
-        """
-        for claim in claims:
-            number = self.state.sources.find(claim.topic, claim.partition)
-            if number is None or self.settings.target_depth is None:
-                continue
-            source = self.state.sources[number]
-            first = max(claim.first, source.next_offset)
-            last = min(claim.last, source.end_offset - 1, first + most - 1)
-            if last >= first:
-                self._wanted[claim.topic, claim.partition] = last
+    def told(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        """See `TargetDepth.told`."""
+        return list(self._target_depth.told(outcomes))
 
     def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
         """Sources of which messages are named that are not active yet, so that the end of their log must be known."""
@@ -482,7 +468,7 @@ class QueueShard:
         came = len(step.changes) > changed
         self.end_lost(now_ms, step)
         changed = len(step.changes)
-        done += self._schedule.materialise(now_ms, step, max(most - done, most // 2))
+        done += self._schedule.advance(now_ms, step, max(most - done, most // 2))
         if came or len(step.changes) > changed or len(step.removals) > removed:
             self.use(now_ms, step)  # before anybody looks whether the queue is idle (C50)
         self.agreement.advance(now_ms, step)

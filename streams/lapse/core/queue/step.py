@@ -107,7 +107,7 @@ class Queued:
         topic: underlying topic.
         partition: its partition.
         offset: its offset.
-        state: where it stands; None = scheduled, or dying.
+        state: where it stands; None = scheduled, held for want of room, or dying.
         deadline_ms: its deadline, ms since the epoch; None without one.
         deliveries: deliveries so far.
         cancels: cancels so far.
@@ -115,6 +115,7 @@ class Queued:
         until_ms: end of the lease or delay, or the scheduled instant, ms since the epoch.
         pending: whether only its dead letter is still to come (C27).
         confirmed: False = a transfer has put it here, and it is not to be seen yet (Q17).
+        ready: whether its instant has come, and only the target depth keeps it out (C51).
     """
 
     topic: str
@@ -128,12 +129,15 @@ class Queued:
     until_ms: int | None = None
     pending: bool = False
     confirmed: bool = True
+    ready: bool = False
 
     @property
     def stands(self) -> str:
         """Its state in a word."""
         if self.state is None:
-            return "dying" if self.pending else "scheduled" if self.confirmed else "unconfirmed"
+            if self.pending or self.ready:
+                return "dying" if self.pending else "held"
+            return "scheduled" if self.confirmed else "unconfirmed"
         return self.state.name.lower()
 
 

@@ -173,15 +173,16 @@ class QueueMachine:
         """How many more messages of an underlying partition may become active."""
         return self.room() if self.merged_by_time else self.shard.room_for(topic, partition)
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
-        """Take in records of an underlying topic."""
+    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
+        """Take in records of an underlying topic; how many there was room for (C51)."""
         self._payloads.keep(topic, partition, records)
         now_ms = self._now_ms
         if records and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
             # So late it was at the broker, whatever was heard of its clock so far: after a crash, or a pause (C76).
             now_ms = max(now_ms, records[-1].timestamp)
-        self.shard.arrive(topic, partition, records, self._step, now_ms)
-        self._arrived = True
+        taken = self.shard.arrive(topic, partition, records, self._step, now_ms)
+        self._arrived = self._arrived or bool(taken)
+        return taken
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Make a dead letter of a record that cannot even be looked at (X7)."""

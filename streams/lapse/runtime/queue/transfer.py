@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode
-from lapse.core.queue.settlement import Claim, Outcome
+from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Queued, Step
 from lapse.core.queue.transfer import HandOver
@@ -103,8 +103,11 @@ class TransferCommands:
             if not command.filter:
                 shard.advance_to(claims, most)
             outcomes, more = shard.hold(name, command.to, claims, most, at_ms, step)
+            outcomes = shard.told(outcomes)
         messages = tuple(self._shown(one) for one in shard.held(name))
         counts = {"held": len(messages), "more": int(more)}
+        if advancing := _advancing(outcomes):
+            counts["advancing"] = advancing
         sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
         told = {"settlements": self._settlements(outcomes, command), "messages": messages, "counts": counts}
         return {**told, "sources": sources, **self._handed_over(name)}
@@ -136,7 +139,11 @@ class TransferCommands:
     def _accept(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         name, claims = self._named(command), self._claims(command)
         self._shard.advance_to(claims, MOST_HELD)
-        return {"settlements": self._settlements(self._shard.accept(name, claims, at_ms, step), command)}
+        outcomes = self._shard.told(self._shard.accept(name, claims, at_ms, step))
+        told: dict[str, Any] = {"settlements": self._settlements(outcomes, command)}
+        if advancing := _advancing(outcomes):
+            told["counts"] = {"advancing": advancing}
+        return told
 
     def _discard(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         return {"counts": {"removed": self._shard.discard(self._named(command), at_ms, step)}}
@@ -145,6 +152,11 @@ class TransferCommands:
         transfer = self._shard.state.transfers.get(name)
         left = [] if transfer is None else transfer.confirmed
         return {"handed_over": tuple(str(_written(one)) for one in left)}
+
+
+def _advancing(outcomes: Sequence[Outcome]) -> int:
+    """How many messages are beyond the target depth, and on their way into it (C85)."""
+    return sum(one.last - one.first + 1 for one in outcomes if one.result is Result.ADVANCING)
 
 
 def _claim(named: BookmarkRange) -> Claim:

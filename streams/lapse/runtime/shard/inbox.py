@@ -170,25 +170,34 @@ class Inbox:
                 if len(records) > room:
                     batches.appendleft(records[room:])
                     records = records[:room]
-                taken += len(records)
-                self._hand_over(tp, records)
-                self.processed[tp] = records[-1].offset + 1
+                done = self._hand_over(tp, records)
+                taken += done
+                if done < len(records):  # messages that came due took the room (C51)
+                    batches.appendleft(records[done:])
+                    break
         return taken
 
-    def _hand_over(self, tp: TP, records: Sequence[Any]) -> None:
-        """Hand messages to the machine, noted as under way; one by one where some may have stopped the worker."""
+    def _hand_over(self, tp: TP, records: Sequence[Any]) -> int:
+        """Hand messages to the machine; returns how many of them it took."""
+        done = self._offer(tp, records)
+        if done:
+            self.processed[tp] = records[done - 1].offset + 1
+        return done
+
+    def _offer(self, tp: TP, records: Sequence[Any]) -> int:
+        """Hand messages over, noted as under way; one by one where some may have stopped the worker."""
         machine, (topic, partition) = self._machine, tp
         under_way, first, last = machine.under_way, records[0].offset, records[-1].offset
         if not under_way.is_suspect(topic, partition, first, last):
             with under_way.noted(topic, partition, first, last):
-                machine.arrive(topic, partition, records)
-            return
-        for record in records:
+                return machine.arrive(topic, partition, records)
+        for at, record in enumerate(records):
             with under_way.noted(topic, partition, record.offset, record.offset):
                 if under_way.is_set_aside(topic, partition, record.offset):
                     machine.set_aside(topic, partition, record, STOPPED)
-                else:
-                    machine.arrive(topic, partition, [record])
+                elif not machine.arrive(topic, partition, [record]):
+                    return at
+        return len(records)
 
     def take_commands(self, most: int, below: int | None, ticked: Callable[[Any], None]) -> int:
         """Hand commands to the machine, as many as a step has room for; returns how many, ticks included.
@@ -256,10 +265,13 @@ class Inbox:
         taken = 0
         while taken < most and (room := self._machine.room()):
             before, limit = taken, min(most - taken, room)
-            for tp, records in self._merged_by_time.take(batches, held, limit):
-                self._hand_over(tp, records)
-                self.processed[tp] = records[-1].offset + 1
-                taken += len(records)
+            runs = self._merged_by_time.take(batches, held, limit)
+            for at, (tp, records) in enumerate(runs):
+                done = self._hand_over(tp, records)
+                taken += done
+                if done < len(records):  # messages that came due took the room (C51)
+                    self._merged_by_time.put_back(batches, runs[: at + 1], done, runs[at:])
+                    break
             if taken - before < limit:
                 break
         return taken

@@ -85,8 +85,8 @@ class Machine(Protocol):
     def room_for(self, topic: str, partition: int) -> int:
         """How many more messages of an underlying partition it takes now."""
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
-        """Take in records of an underlying topic."""
+    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
+        """Take in records of an underlying topic; how many there was room for: the rest has to come again (C51)."""
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Take in a record that stopped the worker again and again: unread, as a dead letter (X7)."""

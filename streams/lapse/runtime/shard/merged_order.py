@@ -17,17 +17,20 @@ from faust.types import TP
 from lapse.core.lifetime import NEVER
 
 Inbox = Mapping[TP, deque[Sequence[Any]]]
+Runs = Sequence[tuple[TP, Sequence[Any]]]
 _Ranked = tuple[int, str, int, int, TP, Any]
 
 
 class OneOrder:
     """Merges what has come from the partitions of one shard."""
 
-    __slots__ = ("_floors",)
+    __slots__ = ("_before", "_floors")
 
     def __init__(self) -> None:
         self._floors: dict[TP, int] = {}
         """Highest stamp that was taken of each partition, ms since the epoch."""
+        self._before: dict[TP, int] = {}
+        """The same before some were last taken."""
 
     def take(self, inbox: Inbox, held: Sequence[TP], limit: int) -> list[tuple[TP, list[Any]]]:
         """Take what is due out of the inbox.
@@ -40,6 +43,7 @@ class OneOrder:
         Returns:
             the records, in runs of one partition each.
         """
+        self._before = self._floors.copy()
         bound = min((self._reached(tp, inbox[tp]) for tp in held), default=(NEVER, "", 0))
         taken: list[_Ranked] = []
         for ranked in heapq.merge(*(self._ranked(tp, batches) for tp, batches in inbox.items())):
@@ -53,6 +57,22 @@ class OneOrder:
             _drop(inbox[tp], len(run))
             runs.append((tp, [ranked[5] for ranked in run]))
         return runs
+
+    def put_back(self, inbox: Inbox, taken: Runs, done: int, rest: Runs) -> None:
+        """Return to the inbox what was taken last, and that there was no room for.
+
+        Args:
+            inbox: where it came from.
+            taken: the runs of which something was used.
+            done: so many records of the last of them were.
+            rest: that run again, and those behind it.
+        """
+        (tp, records), *later = rest
+        for source, some in reversed([(tp, records[done:]), *later]):
+            inbox[source].appendleft(some)
+        self._floors = floors = self._before
+        for source, some in [*taken[:-1], (tp, records[:done])]:
+            floors[source] = max(floors.get(source, -1), max((one.timestamp for one in some), default=-1))
 
     def _ranked(self, tp: TP, batches: deque[Sequence[Any]]) -> Iterator[_Ranked]:
         stamp = self._floors.get(tp, -1)

@@ -137,8 +137,8 @@ class SowMachine:
         """As many as come."""
         return 1 << 62
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
-        """Take in records of an underlying topic."""
+    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
+        """Take in records of an underlying topic, all of them."""
         taken = 0
         # Stamps of the broker's own are never ahead of it, whatever was heard of its clock so far.
         by_the_broker = bool(records) and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER
@@ -146,6 +146,7 @@ class SowMachine:
         while taken < len(records):
             # A step that is cut goes on as the same one: `finish` splits its changes.
             taken += self.shard.arrive(topic, partition, records[taken:] if taken else records, self._step, clock_ms)
+        return taken
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Make a dead letter of a record that cannot even be looked at (X7)."""

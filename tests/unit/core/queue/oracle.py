@@ -75,7 +75,8 @@ class Message:
 
 
 NEVER = 2**63 - 1
-LATER = ("scheduled", "held", "unconfirmed")
+LATER = ("scheduled", "beyond", "held", "unconfirmed")
+"""Without a place; `beyond` waits for room (C51), `held` is on its way to elsewhere."""
 Restricted = tuple[str, dict[Bookmark, dict]]
 """What a user may see at most, and what every record says that was ever written."""
 
@@ -198,11 +199,16 @@ class Oracle:
             absolutes.append(start_ms + min(durations))
         return min(absolutes) if absolutes and min(absolutes) < 2**63 - 1 else None
 
-    def arrive(self, topic: str, partition: int, records: list[Published]) -> None:
+    def arrive(self, topic: str, partition: int, records: list[Published], now_ms: int = 0) -> None:
+        """What is due comes before a record that is stamped then or later, however late it is read (C76)."""
         duration_ms = self.settings.expiration_of(topic).default_ms
         for record in records:
             if record.offset < self.next_offset.get((topic, partition), 0):
                 continue
+            if self.room():
+                self.come_due(min(record.timestamp, now_ms))
+            if not self.room():
+                break
             self.next_offset[topic, partition] = record.offset + 1
             acknowledged = (topic, partition, record.offset) in self.remembered
             self.remembered = {
@@ -223,12 +229,12 @@ class Oracle:
                     raise ValueError
                 deadline_ms = self.deadline(record, duration_ms)
             except ValueError:
-                self._gone(Message(bookmark, "", None), record.timestamp, "invalid_lifetime")
+                self._gone(Message(bookmark, "", None), max(record.timestamp, now_ms), "invalid_lifetime")
                 continue
             message = Message(bookmark, "available", deadline_ms, body=record.body)
             self.read_traits(message)
             if self.late(message, record.timestamp):
-                self._gone(message, record.timestamp, "time_limit")
+                self._gone(message, max(record.timestamp, now_ms), "time_limit")
                 continue
             if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
                 self.seen[topic, partition, record.message_id] = record.timestamp
@@ -325,12 +331,24 @@ class Oracle:
         for subscriber in list(self.subscribers.values()):
             if subscriber.last_seen_ms + subscriber.timeout_ms <= now_ms:
                 self.unsubscribe(subscriber.id, now_ms)
+        self.come_due(now_ms)
+
+    def come_due(self, now_ms: int) -> None:
+        """By instant, then bookmark (C11); what there is no room for waits, and expires when it would enter (C51)."""
+        room = self.room()
         for message in sorted(self.scheduled(), key=lambda m: (m.at_ms, m.bookmark)):
-            if self.late(message, now_ms):
+            due = message.at_ms <= now_ms
+            if message.state == "beyond" and not (due and room):
+                continue
+            if self.late(message, now_ms) and (room or message.deadline_ms <= message.at_ms):
                 self._gone(message, now_ms, "time_limit")
                 message.state = "never was"
-            elif message.at_ms <= now_ms:
+            elif due and room:
+                room -= 1
                 self.enter(message)
+            elif due:
+                self.events.append(Told("held", message.bookmark))
+                message.state = "beyond"
 
     def enter(self, message: Message) -> None:
         """Give a message that was not visible its place."""
@@ -344,12 +362,12 @@ class Oracle:
         on = self.settings.expiration.enabled
         due = [s.last_seen_ms + s.timeout_ms for s in self.subscribers.values()]
         due += [m.until_ms for m in self.in_state("leased", "delayed")]
-        due += [m.at_ms for m in self.scheduled() if m.at_ms < NEVER]
+        due += [m.at_ms for m in self.scheduled() if m.at_ms < NEVER and (m.state != "beyond" or self.room())]
         if on:
             due += [
                 m.deadline_ms
                 for m in self.messages.values()
-                if m.state in (*WAITING, "transferring", *LATER) and m.deadline_ms is not None
+                if m.state in (*WAITING, "transferring", *LATER) and m.state != "beyond" and m.deadline_ms is not None
             ]
         return min(due, default=None)
 
@@ -475,10 +493,8 @@ class Oracle:
         never = token is not None and token > message.deliveries
         stale = token is not None and token != message.deliveries
         match message.state:
-            case "scheduled":
-                if action == "cancel" and alone:
-                    return "time_limit" if self.late(message, now_ms) else "settled"
-                return "scheduled"
+            case "scheduled" | "beyond":
+                return self.judge_unseen(action, message, now_ms, alone)
             case "held" | "unconfirmed" | "transferring":
                 return self.judge_under_way(message, now_ms)
             case "expired":
@@ -512,6 +528,14 @@ class Oracle:
             return False
         row_filter, bodies = with_row_filter
         return bookmark not in bodies or not FILTERS[row_filter](bodies[bookmark])
+
+    def judge_unseen(self, action: str, message: Message, now_ms: int, alone: bool) -> str:
+        """What a settlement is told of a message before its instant, or one that is held."""
+        if action == "acknowledge" and message.state == "beyond":
+            return "settled"
+        if action == "cancel" and alone:
+            return "time_limit" if self.late(message, now_ms) else "settled"
+        return "scheduled"
 
     def judge_under_way(self, message: Message, now_ms: int) -> str:
         """What a settlement is told of a message that is being transferred."""
@@ -551,8 +575,11 @@ class Oracle:
                 self.events.append(Told("acknowledged", bookmark, subscription))
                 continue
             message = self.messages[bookmark]
-            if message.state == "scheduled":
-                self._gone(message, now_ms, "withdrawn")
+            if message.state in ("scheduled", "beyond"):
+                if action == "acknowledge":
+                    self.events.append(Told("acknowledged", bookmark, subscription))
+                else:
+                    self._gone(message, now_ms, "withdrawn")
                 message.state = "never was"
             elif message.state == "sent" or action == "acknowledge":
                 if message.state != "sent":
@@ -584,12 +611,13 @@ class Oracle:
         later = [] if text else sorted(self.scheduled(), key=lambda m: (m.at_ms, m.bookmark))
         rows = []
         for m in [*(self.messages[b] for b in self.selected(text)), *later]:
-            state, until_ms = m.state, m.at_ms if m.state == "scheduled" else m.until_ms
+            state, until_ms = m.state, m.at_ms if m.state in ("scheduled", "beyond") else m.until_ms
             if state == "available":
                 until_ms = None
             elif m.transfer:
                 state = {"held": "transferring"}.get(m.state, m.state)
                 until_ms = (m.until_ms if m.state == "transferring" else m.then_ms) or None
+            state = {"beyond": "held"}.get(state, state)
             rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, m.holder or m.transfer, until_ms))
         sources = list(self.next_offset)
         last = sorted(self.pending.values(), key=lambda g: (g.at_ms, sources.index(g.bookmark[:2]), g.bookmark))
@@ -604,6 +632,7 @@ class Oracle:
             **counts,
             "transferring": counts["transferring"] + later.count("held"),
             "scheduled": later.count("scheduled"),
+            "held": later.count("beyond"),
             "unconfirmed": later.count("unconfirmed"),
             "dying": len(self.pending),
             "depth": sum(counts.values()),
@@ -652,7 +681,7 @@ class Oracle:
         for message in out:
             was = message.state
             self._gone(message, now_ms, "purged", *(["time_limit"] if self.late(message, now_ms) else []))
-            if was == "scheduled":
+            if was in LATER:
                 message.state = "never was"
         return len(out), kept
 
@@ -700,7 +729,7 @@ class Oracle:
                     message = self.messages.get(bookmark)
                     if message is None or answers[bookmark] != "settled":
                         continue
-                    if message.state in ("transferring", "held") or (message.state == "scheduled") is not later:
+                    if message.state in ("transferring", "held") or (message.state in LATER) is not later:
                         continue
                     if room <= 0:
                         return answers, True
@@ -722,13 +751,13 @@ class Oracle:
             message = self.messages.get(bookmark)
             if result == "settled":
                 if message.state not in ("transferring", "held"):
-                    result = "scheduled" if message.state == "scheduled" else "not_leased"
+                    result = "scheduled" if message.state in ("scheduled", "beyond") else "not_leased"
                 else:
                     self.events.append(Told("transferred", bookmark))
                     self.transfers[transfer].append((bookmark, there))
                     message.state = "gone" if message.state == "transferring" else "never was"
                     message.transfer = ""
-            elif message is not None and message.state == "scheduled":
+            elif message is not None and message.state in ("scheduled", "beyond"):
                 result = "scheduled"
             answers.append((bookmark, result))
         return answers
@@ -758,7 +787,12 @@ class Oracle:
             self._gone(message, now_ms, "time_limit")
             message.state = "never was"
         elif message.then_ms <= now_ms:
-            self.enter(message)
+            if self.room() and not any(m.state == "beyond" for m in self.messages.values()):
+                self.enter(message)
+            else:
+                self.events.append(Told("held", message.bookmark))
+                message.at_ms = message.then_ms if message.state == "held" else now_ms
+                message.state = "beyond"
         else:
             message.state, message.at_ms = "scheduled", message.then_ms
 

@@ -78,6 +78,8 @@ class Life:
     def state(self) -> str:
         state = self.shard.state
         for one in (scheduled for _, scheduled in state.scheduled.items()):
+            if one.ready:
+                return "held"
             return "transferring" if one.held else "unconfirmed" if one.transfer else "scheduled"
         if not state.segments:
             return OUTSIDE
@@ -95,6 +97,11 @@ class Life:
         if due_ms < NEVER:
             self.now_ms = max(self.now_ms, due_ms)
             self.shard.advance(self.now_ms, Step())
+
+    def others(self, come: bool) -> None:
+        """Other messages take the place within the target depth, or leave it."""
+        if self.shard.settings.target_depth is not None:
+            self.shard._target_depth._target = 0 if come else 1
 
 
 CLAIM = Claim("t", 0, 0, 0)
@@ -124,6 +131,8 @@ ACTIONS: dict[str, Action] = {
     "unsubscribe": lambda life: life.shard.unsubscribe("s", life.now_ms, Step()) and None,
     "purge": lambda life: life.shard.purge(life.now_ms, Step(), leased=True) and None,
     "wait": Life.wait,
+    "others come": lambda life: life.others(True),
+    "others leave": lambda life: life.others(False),
 }
 
 QUEUES = [
@@ -136,6 +145,7 @@ QUEUES = [
         fairness=Fairness.ROUND_ROBIN,
     ),
     QueueSettings(name="q", expiration=Expiration(enabled=True), traits=TraitReader(barrier=compile_filter("TRUE"))),
+    QueueSettings(name="q", expiration=Expiration(enabled=True), target_depth=1),
 ]
 
 
@@ -164,7 +174,15 @@ def explored(settings: QueueSettings) -> set[Edge]:
             )
             later = [(one.then_ms, one.deadline_ms) for _, one in state.scheduled.items()]
             delayed = segment is not None and segment.until_ms is not None and bool(segment.until_ms[0] > 0)
-            kept = (life.state, bool(state.subscriptions), bool(state.sources), counts, delayed, *later)
+            kept = (
+                life.state,
+                bool(life.shard.room()),
+                bool(state.subscriptions),
+                bool(state.sources),
+                counts,
+                delayed,
+                *later,
+            )
             if kept not in seen and len(after) < 12 and (counts is None or counts[0] < 4):
                 seen.add(kept)
                 waiting.append(after)
@@ -179,7 +197,7 @@ def diagram() -> tuple[str, ...]:
 
 def _lines() -> Iterator[str]:
     edges = set().union(*map(explored, QUEUES))
-    order = [OUTSIDE, "scheduled", "available", "leased", "delayed", "sent", "transferring", "unconfirmed"]
+    order = [OUTSIDE, "scheduled", "held", "available", "leased", "delayed", "sent", "transferring", "unconfirmed"]
     joined: dict[tuple[str, str], set[str]] = {}
     for before, kind, after in edges:
         if (before, after) != (OUTSIDE, OUTSIDE):

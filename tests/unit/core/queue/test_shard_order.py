@@ -792,6 +792,67 @@ def test_beyond_the_target_depth_a_message_expires_when_it_would_enter() -> None
     assert [(out.bookmark[2], out.deadline_ms) for out in one.advance()] == [(2, 1_050), (3, 1_050)]
 
 
+def scheduled_for(one: World, *delays_ms: int, **said) -> None:
+    for delay_ms in delays_ms:
+        publish(one, {}, enqueue_at_ms=one.now_ms + delay_ms, **said)
+
+
+@pytest.mark.feature("C51")
+def test_what_comes_due_beyond_the_target_depth_waits_in_its_place_and_enters_as_others_leave() -> None:
+    one = World(QueueSettings(name="orders", target_depth=2, lease_ms=10_000))
+    scheduled_for(one, *range(10, 110))
+    one.advance(200)
+    assert {name: one.shard.depth()[name] for name in ("depth", "scheduled", "held")} == {
+        "depth": 2, "scheduled": 0, "held": 98,
+    }  # fmt: skip
+    one.publish("orders")
+    one.read("orders")
+    one.commit()
+    one.crash()
+    assert [row.stands for row in one.shard.peek(0, 4)] == ["available", "available", "held", "held"]
+    one.subscribe("inky", 10)
+    order = []
+    for _ in range(101):
+        order += (got := [sent.bookmark[2] for sent in one.deliver().get("inky", [])])
+        for offset in got:
+            one.settle("acknowledge", "inky", at(offset))
+        one.advance()
+        one.read("orders")
+        assert depth(one) <= 2
+    assert order == list(range(101)), "what arrived after their instants comes behind them"
+
+
+@pytest.mark.feature("C51", "C12")
+def test_what_is_held_expires_when_it_would_enter() -> None:
+    one = world(target_depth=1, expiration=ON)
+    one.subscribe("inky")
+    scheduled_for(one, 10, ttl_ms=50)
+    publish(one, {})
+    assert one.advance(5_000) == []
+    assert one.shard.depth()["held"] == 1
+    one.settle("acknowledge", "inky", at(1))
+    assert [gone.reasons for gone in one.advance()] == [("time_limit",)]
+    assert one.shard.depth()["held"] == 0
+
+
+@pytest.mark.feature("C51", "Q13")
+def test_what_is_held_is_acknowledged_withdrawn_purged_and_handed_over() -> None:
+    one = world(target_depth=1)
+    scheduled_for(one, 10, 20, 30, 40)
+    publish(one, {})
+    one.advance(100)
+    assert one.settle("acknowledge", "inky", at(0, 0)) == ["settled"]
+    assert one.settle("acknowledge", "inky", at(0)) == ["already_settled"]
+    assert one.settle("expire", "inky", at(1)) == ["scheduled"]
+    assert one.settle("cancel", "inky", at(1)) == ["settled"]
+    one.hold("t", at(2))
+    assert one.shard.depth()["held"] == 1
+    one.hand_back("t")
+    assert [offset for _, _, offset in one.peek()] == [4, 2, 3]
+    assert one.shard.depth()["held"] == 2
+    assert one.purge() == (3, 0)
+
+
 @pytest.mark.feature("C12")
 def test_delayed_messages_count_in_the_target_depth_and_scheduled_ones_do_not() -> None:
     one = deep(1)

@@ -36,10 +36,7 @@ def fill(world: World, count: int, **said: object) -> None:
 
 
 def states(world: World) -> list[str]:
-    return [
-        "unconfirmed" if not one.confirmed else "scheduled" if one.state is None else one.state.name.lower()
-        for one in world.shard.peek(0, 1_000)
-    ]
+    return ["unconfirmed" if not one.confirmed else one.stands for one in world.shard.peek(0, 1_000)]
 
 
 @pytest.mark.feature("Q17")
@@ -234,6 +231,7 @@ def test_beyond_the_target_depth_it_is_advanced_to_and_nothing_follows_until_the
     assert world.shard.room_for("orders", 0) == 0
     world.shard.advance_to([wanted], 10)
     assert world.shard.advancing
+    assert [(one.first, str(one.result)) for one in world.shard.told(outcomes)] == [(5, "advancing")]
     assert world.shard.room_for("orders", 0) == 4
     world.shard.arrive("orders", 0, world.topics["orders", 0][2:6], Step())
     assert not world.shard.advancing
@@ -247,6 +245,20 @@ def test_beyond_the_target_depth_it_is_advanced_to_and_nothing_follows_until_the
     # Behind the end of the log there is nothing to wait for.
     world.shard.advance_to([Claim("orders", 0, 10, 99)], 10)
     assert not world.shard.advancing
+
+
+@pytest.mark.feature("C85", "C51")
+def test_what_is_accepted_beyond_the_target_depth_is_held_until_there_is_room() -> None:
+    target = there(target_depth=2)
+    fill(target, 1, transferred=("there", "t"))
+    for _ in range(4):
+        fill(target, 1, transferred=("there", "t"))
+    assert target.accept("t", Claim("orders", 0, 0, 4)) == ["settled"] * 5
+    assert states(target) == ["available"] * 2 + ["held"] * 3
+    assert target.accept("t", Claim("orders", 0, 4, 4)) == ["already_settled"]
+    target.settle("expire", "", Claim("orders", 0, 0, 0))
+    target.advance()
+    assert states(target) == ["available"] * 2 + ["held"] * 2
 
 
 @pytest.mark.feature("Q17", "Q12", "Q20")

@@ -42,7 +42,7 @@ STATES = {
 }
 EVENTS = frozenset(
     (
-        "acknowledged cancelled renewed lease_returned delivered_at_most_once barrier_released repeated scheduled "
+        "acknowledged cancelled renewed lease_returned delivered_at_most_once barrier_released repeated scheduled held "
         "transferring transferred transfer_cancelled transfer_confirmed"
     ).split()
 )
@@ -174,8 +174,14 @@ class World:
         batch = records[max(0, at - again) : at + most]
         if batch and most:
             self._both(
-                lambda step: self.shard.arrive(topic, 0, batch, step), lambda: self.oracle.arrive(topic, 0, batch)
+                lambda step: self._taken(self.shard.arrive(topic, 0, batch, step, self.now_ms), topic, batch),
+                lambda: self.oracle.arrive(topic, 0, batch, self.now_ms),
             )
+
+    def _taken(self, count: int, topic: str, batch: list[Published]) -> None:
+        """What was not taken in comes again."""
+        source = self.shard.state.sources[self.shard.state.sources.number(topic, 0)]
+        assert [one.offset < source.next_offset for one in batch] == [at < count for at in range(len(batch))]
 
     def subscribe(
         self,
@@ -569,6 +575,7 @@ class World:
             "scheduled": sum(m.state == "scheduled" for m in oracle.scheduled()),
             "dying": len(oracle.pending),
             **{name: count for name, count in under_way.items() if count},
+            **({"held": states.count("beyond")} if "beyond" in states else {}),
         }
         unfinished = any(under_way.values())  # not even force takes that along (C77)
         assert bool(verdict.error) is (unfinished or (bool(there or oracle.pending) and not force))
@@ -779,9 +786,10 @@ class World:
         assert {
             ((state.sources[number].topic, state.sources[number].partition, offset), one.at_ms)
             + ((one.transfer, one.then_ms, one.held) if one.transfer else ("", 0, False))
+            + (one.ready,)
             for (number, offset), one in state.scheduled.items()
         } == {
-            (m.bookmark, m.at_ms, m.transfer, m.then_ms if m.transfer else 0, m.state == "held")
+            (m.bookmark, m.at_ms, m.transfer, m.then_ms if m.transfer else 0, m.state == "held", m.state == "beyond")
             for m in oracle.scheduled()
         }
         told = {one.id: [pair for over in one.confirmed for pair in _pairs(over)] for one in state.transfers}
