@@ -164,7 +164,10 @@ class Queue:
         self._ask(Command(command="resume"))
 
     def purge(self, *, filter: str | None = None, leased: bool = False) -> dict[str, int]:  # noqa: A002
-        """Remove everything, or what matches; counts `removed` and `skipped`.
+        """Remove everything, or what matches, scheduled messages too.
+
+        Counts `removed` and `skipped`, and how many of each state: `available`, `delayed`, `leased`, `scheduled` and
+        `held` were removed, `skipped_leased` and so on were not.
 
         Args:
             filter: an expression.

@@ -18,6 +18,7 @@ QUEUES = {
     "accounts": {"group_by": "/account"},
     "shallow": {"target_queue_depth": 3},
     "brimful": {"target_queue_depth": 2},
+    "swept": {},
     "all": {"topics": ["left{}", "right{}"], "ordering": "total", "topic_expirations": {}},
     "wide": {
         "topic_pattern": "wide-.*{}",
@@ -290,3 +291,18 @@ def test_a_scheduled_message_is_withdrawn_by_its_bookmark(served: Deployment) ->
     assert served.depth("plain")["scheduled"] == 0
     gone = [event for event in served.events("plain") if "withdrawn" in event.reasons]
     assert [event.event for event in gone] == ["expired"]
+
+
+@pytest.mark.feature("C83", "C82")
+def test_a_purge_takes_scheduled_messages_with_a_filter_and_without_one(served: Deployment) -> None:
+    later = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + 600_000))]
+    for kind in ("a", "b"):
+        published(served, "swept", {"kind": kind}, {"kind": kind})
+        served.write("swept", json.dumps({"kind": kind}), headers=later)
+    until(lambda: served.depth("swept")["scheduled"] == 2, "all are read")
+    with served.queue("swept") as queue:
+        assert [one.state for one in queue.peek(filter="/kind = 'a'")] == ["available", "available", "scheduled"]
+        counts = queue.purge(filter="/kind = 'a'")
+        assert (counts["removed"], counts["available"], counts["scheduled"]) == (3, 2, 1)
+        counts = queue.purge()
+        assert (counts["removed"], counts["available"], counts["scheduled"]) == (3, 2, 1)

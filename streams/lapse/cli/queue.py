@@ -202,7 +202,11 @@ def purge(
                 f"Remove messages from {name} ({client.depth().get('depth', 0):,} in it)?", abort=True, err=True
             )
         counts = client.purge(filter=expression, leased=leased)
-    click.echo(orjson.dumps(counts) if as_json else f"{counts.get('removed', 0):,} messages removed.")
+    if as_json:
+        click.echo(orjson.dumps(counts))
+        return
+    states = ", ".join(f"{counts[state]:,} {state}" for state in _STATES if counts.get(state))
+    click.echo(f"{counts.get('removed', 0):,} messages removed{f' ({states})' if states else ''}.")
 
 
 @queue.command()

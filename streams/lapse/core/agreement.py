@@ -226,9 +226,7 @@ class Agreement(Generic[S]):
         now = self._retirable.retirement
         if now is not None and now.id == message.id and self._partition in now.reports:
             self._say(ShardMessageKind.REPORT, 0, now, step, now.reports[self._partition])
-        elif message.force:
-            self._check(message, now_ms, step)
-        else:
+        else:  # a forced one, too, reads on: what a transfer has put here stands in its way (C77)
             self.checking = True
             check = replace(message, kind=ShardMessageKind.CHECK, sender=self._partition, to=self._partition)
             self._retirable.say(check, step)

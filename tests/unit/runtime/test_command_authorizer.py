@@ -299,7 +299,7 @@ def test_whatever_a_user_settles_others_messages_stay_as_they_are(letters, held,
     assert of_bob() == before
 
 
-@pytest.mark.feature("Q15")
+@pytest.mark.feature("Q15", "C82")
 def test_peek_and_depth_show_and_count_what_the_user_may_see():
     one = queue()
     desks(one, "ABABA")
@@ -312,7 +312,8 @@ def test_peek_and_depth_show_and_count_what_the_user_may_see():
     assert (shown["counts"]["depth"], shown["counts"]["leased"]) == (3, 0)
     one.command(signed("bob", "depth", T + 2))
     counts = answer(finish(one), "bob")["counts"]
-    assert counts == {"available": 1, "leased": 1, "delayed": 0, "transferring": 0, "depth": 2}
+    seen = {"available": 1, "leased": 1, "delayed": 0, "transferring": 0, "depth": 2}
+    assert counts == {**seen, "scheduled": 1, "held": 0, "unconfirmed": 0}
     one.command(signed("ops", "depth", T + 3))
     assert answer(finish(one), "ops")["counts"]["depth"] == 5
     one.command(signed("ops", "depth", T + 4, filter="/desk = 'A'"))

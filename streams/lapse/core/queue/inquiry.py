@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -62,13 +62,39 @@ class Inquiry:
         return {name: count for name, count in waits_for.items() if count}
 
     def matching_depth(self, text: str) -> dict[str, int]:
-        """The same of the messages that match a filter under selection; of those without a place nothing is known."""
+        """The same of the messages that match a filter under selection; of dying ones nothing is known (C82)."""
         counts = dict.fromkeys(LIVE, 0)
         for index in self._state.segments:
             segment = self._state.segments.look(index)
             for state in LIVE:
                 counts[state] += len(self._decisions.slots_in(segment, (state,), text))
-        return {state.name.lower(): count for state, count in counts.items()} | {"depth": sum(counts.values())}
+        told = {state.name.lower(): count for state, count in counts.items()} | {"depth": sum(counts.values())}
+        told |= dict.fromkeys(("scheduled", "held", "unconfirmed"), 0)
+        for (number, offset), scheduled in self.scheduled(text):
+            told[self.queued_scheduled(number, offset, scheduled).stands] += 1
+        return told
+
+    def scheduled(self, text: str = "") -> list[tuple[tuple[int, int], Scheduled]]:
+        """Messages without a place, in their order; under a filter under selection those that are known to match."""
+        items: Iterable[tuple[tuple[int, int], Scheduled]] = self._state.scheduled.items()
+        if text:
+            items = (item for item in items if self._matches(text, *item[0]))
+        return sorted(items, key=self._turn)
+
+    def _matches(self, text: str, number: int, offset: int) -> bool:
+        source = self._state.sources[number]
+        return offset in self._decisions.matching.seen(text, source.topic, source.partition)
+
+    def scheduled_to_judge(self) -> Iterator[tuple[str, int, list[int]]]:
+        """See `QueueShard.scheduled_to_judge`."""
+        by_source: dict[int, list[int]] = {}
+        for number, offset in self._state.scheduled.names():
+            by_source.setdefault(number, []).append(offset)
+        for number, offsets in by_source.items():
+            source = self._state.sources[number]
+            offsets.sort()
+            for first in range(0, len(offsets), JUDGED_AT_ONCE):
+                yield source.topic, source.partition, offsets[first : first + JUDGED_AT_ONCE]
 
     def peek(self, skip: int, limit: int, text: str) -> Iterator[Queued]:
         """See `QueueShard.peek`."""
@@ -89,12 +115,12 @@ class Inquiry:
                 yield self.queued(segment, slot)
                 left -= 1
             skip = 0
-        if text:
-            return
-        rest = sorted(self._state.scheduled.items(), key=self._turn)
+        rest = self.scheduled(text)
         for (number, offset), scheduled in rest[skip : skip + left]:
             yield self.queued_scheduled(number, offset, scheduled)
             left -= 1
+        if text:
+            return
         skip = max(0, skip - len(rest))
         last = sorted(self._state.pending.items(), key=lambda item: (item[1].at_ms, item[0]))
         for (number, offset), dying in last[skip : skip + left]:

@@ -169,11 +169,14 @@ class Schedule:
     def purge(self, now_ms: int, step: Step, reason: Reason = Reason.PURGED, under_way: bool = False) -> int:
         """Take all out, those that are being transferred only if asked to; how many there were (C37)."""
         names = [(name, one) for name, one in self._state.scheduled.items() if under_way or not one.transfer]
-        for (source, offset), scheduled in names:
-            late = self._decisions.settings.expiration.enabled and scheduled.deadline_ms <= now_ms
-            reasons = (Reason.TIME_LIMIT, reason) if late else (reason,)
-            self.remove(source, offset, reasons, now_ms, step)
+        for (source, offset), _ in names:
+            self.purge_one(source, offset, now_ms, step, reason)
         return len(names)
+
+    def purge_one(self, source: int, offset: int, now_ms: int, step: Step, reason: Reason = Reason.PURGED) -> None:
+        """Take one out, for all reasons that hold."""
+        late = self._state.scheduled[source, offset].deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
+        self.remove(source, offset, (Reason.TIME_LIMIT, reason) if late else (reason,), now_ms, step)
 
     def _plan(self, due_ms: int, source: int, offset: int, heap: list[_Planned] | None = None) -> None:
         if due_ms >= NEVER:

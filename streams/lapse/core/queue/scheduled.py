@@ -88,6 +88,10 @@ class ScheduledMessages:
         """One of them; None if it is none."""
         return self._by_name.get((source, offset))
 
+    def names(self) -> list[tuple[int, int]]:
+        """Source and offset of each."""
+        return list(self._by_name)
+
     def items(self) -> ItemsView[tuple[int, int], Scheduled]:
         """All of them."""
         return self._by_name.items()

@@ -257,34 +257,39 @@ class QueueShard:
         self.state.segments.make_room()
         return self._settling.renew(subscription, claims, now_ms, step, lease_ms, row_filter)
 
-    def purge(self, now_ms: int, step: Step, leased: bool = False, text: str = "") -> tuple[int, int]:
-        """Take out all but leased messages, scheduled ones too; with `leased` those as well (C37).
+    def purge(
+        self, now_ms: int, step: Step, leased: bool = False, text: str = ""
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Take out all but leased messages, scheduled and held ones too; with `leased` those as well (C37, C83).
 
         What is being transferred stays, and counts as left; so does what a transfer has put here (Q17).
 
-        With the text of a filter under selection, only messages that match it, and no scheduled ones.
+        With the text of a filter under selection, only messages that match it; scheduled ones as far as `to_judge` and
+        `scheduled_to_judge` are done.
 
         Returns:
-            How many were removed, and how many were left.
+            How many were removed, by the state in which they were, and how many were left.
         """
         self.state.segments.make_room()
-        wanted = (State.AVAILABLE, State.DELAYED, *((State.LEASED,) if leased else ()))
-        removed = skipped = 0
-        left = (State.TRANSFERRING,) if leased else (State.LEASED, State.TRANSFERRING)
+        removed = dict.fromkeys(("available", "delayed", "leased", "scheduled", "held"), 0)
+        left = dict.fromkeys(("leased", "transferring", "unconfirmed"), 0)
         for index in sorted(self.state.segments):
             if not self.state.outline(index).held:
                 continue
             segment = self.state.segments[index]
-            skipped += len(self._decisions.slots_in(segment, left, text))
-            slots = self._decisions.slots_in(segment, wanted, text)
-            if len(slots):
-                removed += len(slots)
-                self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (Reason.PURGED,))
+            for state in (State.AVAILABLE, State.DELAYED, State.LEASED, State.TRANSFERRING):
+                slots = self._decisions.slots_in(segment, (state,), text)
+                goes = state is not State.TRANSFERRING and (leased or state is not State.LEASED)
+                (removed if goes else left)[state.name.lower()] += len(slots)
+                if len(slots) and goes:
+                    self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (Reason.PURGED,))
             self.state.segments.make_room()
-        if not text:
-            removed += self._schedule.purge(now_ms, step)
-            skipped += self.state.scheduled.held + self.state.scheduled.unconfirmed
-        return removed, skipped
+        for (number, offset), scheduled in self._inquiry.scheduled(text):
+            state_name = self._inquiry.queued_scheduled(number, offset, scheduled).stands
+            (left if scheduled.transfer else removed)[state_name] += 1
+            if not scheduled.transfer:
+                self._schedule.purge_one(number, offset, now_ms, step)
+        return removed, left
 
     def truncated(
         self,
@@ -413,6 +418,10 @@ class QueueShard:
         """Messages that match a filter under selection, as claims; complete once `to_judge` gives no more (Q8)."""
         return self._inquiry.selected(text)
 
+    def scheduled_to_judge(self) -> Iterator[tuple[str, int, list[int]]]:
+        """Topic, partition and offsets of messages without a place, some at a time, for `judge_bookmarks` (C82)."""
+        return self._inquiry.scheduled_to_judge()
+
     def to_judge(self, text: str, limit: int = JUDGED_AT_ONCE) -> list[int]:
         """Places whose payloads are needed to know whether they match a filter under selection."""
         return self._inquiry.to_judge(text, limit)
@@ -420,7 +429,7 @@ class QueueShard:
     def depth(self, text: str = "") -> dict[str, int]:
         """How many messages there are, by state; scheduled and dying ones do not count in the depth (Q15, C12).
 
-        With the text of a filter under selection, only messages that match it, and no scheduled or dying ones.
+        With the text of a filter under selection, only messages that match it, and no dying ones.
         """
         return self._inquiry.matching_depth(text) if text else self._inquiry.depth()
 
@@ -436,7 +445,7 @@ class QueueShard:
     def peek(self, skip: int, limit: int, text: str = "") -> Iterator[Queued]:
         """Messages in order, scheduled and dying ones behind; takes no lease (Q15).
 
-        With the text of a filter under selection, only messages that match it, and no scheduled or dying ones.
+        With the text of a filter under selection, only messages that match it, and no dying ones.
         """
         return self._inquiry.peek(skip, limit, text)
 

@@ -106,6 +106,10 @@ class QueueCommands:
         while places := self._shard.to_judge(text):
             yield places
 
+    def scheduled_to_judge(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
+        """Topic, partition and offsets of messages without a place, where a filter is about them as well (C82, C83)."""
+        return self._shard.scheduled_to_judge() if command.command in _ABOUT_SCHEDULED and command.filter else iter(())
+
     def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
         """Places of messages that a settlement names and that its subscription does not hold (X4)."""
         yield from self._shard.unheld(command.subscription, self.named_by(command))
@@ -268,8 +272,9 @@ class QueueCommands:
     def _purge(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if command.bookmarks:
             raise Refused("purge takes a filter, not bookmarks, and without one it takes everything; use expire")
-        removed, skipped = self._shard.purge(at_ms, step, command.leased, command.filter or "")
-        return {"counts": {"removed": removed, "skipped": skipped}}
+        removed, left = self._shard.purge(at_ms, step, command.leased, command.filter or "")
+        stayed = {f"skipped_{state}": count for state, count in left.items() if count}
+        return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
 
     def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if _counts_nothing(command):
@@ -295,6 +300,9 @@ _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
 _ABOUT_ALL = frozenset({"subscribe", "sow", "depth"})
 """Commands that are about all messages, unless they name a filter."""
+
+_ABOUT_SCHEDULED = frozenset({"purge", "sow", "depth"})
+"""Commands whose filters reach messages that are not visible yet."""
 
 _LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})
 

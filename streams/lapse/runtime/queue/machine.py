@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -322,7 +322,9 @@ class QueueMachine:
                 if effort.is_spent:
                     break
             if text and not command.filter:
-                await self._judge_unplaced(command, text)
+                await self._judge_unplaced(self._commands.unplaced(command), text)
+            elif text and not effort.is_spent:
+                await self._judge_unplaced(self._commands.scheduled_to_judge(command), text, effort)
             if effort.is_spent:
                 self._refuse(command, admitted.encoding, at_ms, effort.refusal(command.command))
             else:
@@ -378,15 +380,26 @@ class QueueMachine:
             if aside:
                 self.shard.undecodable(topic, partition, offset, STOPPED, self._now_ms, self._step)
 
-    async def _judge_unplaced(self, command: Command, text: str) -> None:
-        """Read the records of what is named and not there, to know what of it the user may see (X4)."""
-        for topic, partition, offsets in self._commands.unplaced(command):
+    async def _judge_unplaced(
+        self, named: Iterable[tuple[str, int, list[int]]], text: str, effort: Effort | None = None
+    ) -> None:
+        """Read the records of what has no place, to know what of it matches (X4, C82, C83)."""
+        effort = effort or Effort()
+        for topic, partition, offsets in named:
             records = await self._payloads.get(topic, partition, offsets, used=False)
-            for offset, record in zip(offsets, records, strict=True):
-                # A record that was set aside as one that stops workers is not looked at again.
-                if record is not None and not self.under_way.is_set_aside(topic, partition, offset):
-                    with self.under_way.noted(topic, partition, offset, offset, again=True):
-                        self.shard.judge_bookmarks(text, [(topic, partition, record)])
+            if effort.is_spent:
+                return
+            with effort.spent_on(len(offsets), self._portion):
+                self._judge_bookmarks(topic, partition, offsets, records, text)
+
+    def _judge_bookmarks(
+        self, topic: str, partition: int, offsets: list[int], records: Sequence[Any | None], text: str
+    ) -> None:
+        for offset, record in zip(offsets, records, strict=True):
+            # A record that was set aside as one that stops workers is not looked at again.
+            if record is not None and not self.under_way.is_set_aside(topic, partition, offset):
+                with self.under_way.noted(topic, partition, offset, offset, again=True):
+                    self.shard.judge_bookmarks(text, [(topic, partition, record)])
 
     def go_on(self) -> None:
         """Nothing."""

@@ -608,7 +608,8 @@ class Oracle:
 
     def shown(self, text: str) -> list[tuple]:
         """What a peek shows, row by row (Q15)."""
-        later = [] if text else sorted(self.scheduled(), key=lambda m: (m.at_ms, m.bookmark))
+        later = sorted(self.scheduled(), key=lambda m: (m.at_ms, m.bookmark))
+        later = [m for m in later if FILTERS[text](m.body)]
         rows = []
         for m in [*(self.messages[b] for b in self.selected(text)), *later]:
             state, until_ms = m.state, m.at_ms if m.state in ("scheduled", "beyond") else m.until_ms
@@ -675,9 +676,9 @@ class Oracle:
     def purge(self, now_ms: int, leased: bool, text: str = "") -> tuple[int, int]:
         stays = ("transferring",) if leased else ("transferring", "leased")
         kept = len([m for m in self.in_state(*stays) if FILTERS[text](m.body)])
-        kept += 0 if text else len([m for m in self.scheduled() if m.transfer])
+        kept += len([m for m in self.scheduled() if m.transfer and FILTERS[text](m.body)])
         out = [m for m in self.in_state(*WAITING, *(["leased"] if leased else [])) if FILTERS[text](m.body)]
-        out += [] if text else [m for m in self.scheduled() if not m.transfer]
+        out += [m for m in self.scheduled() if not m.transfer and FILTERS[text](m.body)]
         for message in out:
             was = message.state
             self._gone(message, now_ms, "purged", *(["time_limit"] if self.late(message, now_ms) else []))

@@ -797,6 +797,25 @@ def scheduled_for(one: World, *delays_ms: int, **said) -> None:
         publish(one, {}, enqueue_at_ms=one.now_ms + delay_ms, **said)
 
 
+@pytest.mark.feature("C82", "C83")
+def test_a_filter_reaches_scheduled_and_held_messages() -> None:
+    one = world(target_depth=1)
+    for delay_ms, f in ((10, 1), (20, 0), (900, 1), (950, 0)):
+        publish(one, {"f": f}, enqueue_at_ms=one.now_ms + delay_ms)
+    publish(one, {"f": 1})
+    one.advance(100)
+    assert [offset for _, _, offset in one.peek("/f = 1")] == [4, 0, 2]
+    with one.selection("/f = 1"):
+        counts = one.shard.depth("/f = 1")
+        assert {name: count for name, count in counts.items() if count} == {
+            "available": 1, "held": 1, "scheduled": 1, "depth": 1,
+        }  # fmt: skip
+    assert one.purge(text="/f = 1") == (3, 0)
+    assert {name: one.shard.depth()[name] for name in ("depth", "held", "scheduled")} == {
+        "depth": 0, "held": 1, "scheduled": 1,
+    }  # fmt: skip
+
+
 @pytest.mark.feature("C51")
 def test_what_comes_due_beyond_the_target_depth_waits_in_its_place_and_enters_as_others_leave() -> None:
     one = World(QueueSettings(name="orders", target_depth=2, lease_ms=10_000))

@@ -219,7 +219,7 @@ class World:
     def purge(self, leased: bool = False, text: str = "") -> tuple[int, int]:
         with self.selection(text):
             return self._both(
-                lambda step: self.shard.purge(self.now_ms, step, leased, text),
+                lambda step: tuple(sum(one.values()) for one in self.shard.purge(self.now_ms, step, leased, text)),
                 lambda: self.oracle.purge(self.now_ms, leased, text),
             )
 
@@ -326,6 +326,9 @@ class World:
         self.shard.matching.begin_selection(text)
         while places := self.shard.to_judge(text, 2):
             self._judge(places)
+        for topic, partition, offsets in self.shard.scheduled_to_judge():
+            there = [one for one in self.topics[topic, partition] if one.offset in offsets]
+            self.shard.judge_bookmarks(text, [(topic, partition, one) for one in there])
         yield
         self.shard.matching.end_selection(text)
 
