@@ -121,10 +121,10 @@ def test_updates_and_expiries_come_in_turns_and_each_step_is_told_before_its_jou
     turns: list[int] = []
 
     class Watched(SowMachine):
-        def arrive(self, topic: str, partition: int, records: Any) -> None:
+        def arrive(self, topic: str, partition: int, records: Any) -> int:
             turns.append(len(records))
             broker.arrived_while_writing += len(records) if broker.writing else 0
-            super().arrive(topic, partition, records)
+            return super().arrive(topic, partition, records)
 
         def advance(self, now_ms: int) -> None:
             before = len(self.shard.state.entries)
