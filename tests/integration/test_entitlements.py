@@ -227,7 +227,7 @@ def test_what_takes_an_administrator_is_refused_to_others(office: Entitled) -> N
         until(lambda: ops.depth()["depth"] == 2, "nothing happened")
         ops.pause()
         ops.resume()
-        assert ops.purge() == {"removed": 2, "skipped": 0}
+        assert ops.purge().items() >= {"removed": 2, "skipped": 0}.items()
         assert f"{name}, offset" in office.workers[0].text, "the log tells of the word that nobody sealed"
         assert topic.deliveries(name, "bob") in AdminClient({"bootstrap.servers": office.servers}).list_topics().topics
         ops.delete()

@@ -432,10 +432,10 @@ def test_a_purge_spares_what_is_leased_and_writes_no_letter_by_default(served: D
     served.write("purged", *numbers(5))
     with served.subscriber("purged", 2) as subscriber, served.queue("purged") as queue:
         held = take(subscriber, 2)
-        assert queue.purge() == {"removed": 3, "skipped": 2}
+        assert queue.purge().items() >= {"removed": 3, "skipped": 2}.items()
         assert queue.depth()["depth"] == 2
         subscriber.settle("acknowledge", [held[0]], wait=True)
-        assert queue.purge(leased=True) == {"removed": 1, "skipped": 0}
+        assert queue.purge(leased=True).items() >= {"removed": 1, "skipped": 0}.items()
         (late,) = subscriber.settle("acknowledge", [held[1]], wait=True)
         assert late.result == "already_settled"
     letters = served.tail(f"dlq.{served.name('purged')}")

@@ -31,6 +31,8 @@ class Entitled(Deployment):
         for name, settings in self.users.items():
             (self.directory / f"{name}.key").write_text(f"{self.secret(name)}\n")
             users[name] = {"key_file": f"{name}.key", **self._named(settings)}
+        for file in self.directory.glob("*.key"):
+            file.chmod(0o600)
         tables = {"security": {"worker_key_file": "worker.key", **self.security}, "users": users}
         self.config.write_text(f"{self.config.read_text('utf-8')}\n{tomlkit.dumps(tables)}", "utf-8")
 
