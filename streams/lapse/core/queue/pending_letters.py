@@ -72,5 +72,7 @@ class PendingLetters:
         if dying is None:
             return
         of = self._state.sources[source]
-        step.removals.append(dying.removal(of.topic, of.partition, offset))
+        removal = dying.removal(of.topic, of.partition, offset)
+        removal.letter_is_safe = True
+        step.removals.append(removal)
         self._decisions.do(Change(ChangeKind.LETTER_WRITTEN, source=source, offset=offset), step)

@@ -172,6 +172,7 @@ class Removal:
         detail: the text of the fault; empty = a standard sentence.
         subscription: whose doing it was, if anyone's.
         places: place of each message; of one that never had any, the place of the next that comes. None = not known.
+        letter_is_safe: whether the letters were written before, and only the events are still to come.
     """
 
     messages: Messages
@@ -181,6 +182,7 @@ class Removal:
     detail: str = ""
     subscription: str = ""
     places: NDArray[np.int64] | None = None
+    letter_is_safe: bool = False
 
     def place(self, at: int) -> int:
         """Where a message stood, by its index; the first place of all where that is not known."""

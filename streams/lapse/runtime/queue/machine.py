@@ -627,7 +627,7 @@ class QueueMachine:
         letters: list[Packed] = []
         of_letters: list[tuple[Removal, int]] = []
         for removal in step.removals:
-            if removal.letter or self.rule is not None:
+            if not removal.letter_is_safe and (removal.letter or self.rule is not None):
                 found = await self._left_behind(removal)
                 if removal.letter:
                     for first in range(0, len(found), _LETTERS_AT_ONCE):
