@@ -42,7 +42,7 @@ def run(*arguments: str | Path) -> str:
 def test_a_client_without_extras_publishes_and_consumes(deploy: Deploy, tmp_path: Path) -> None:
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if uv is None:
-        pytest.skip("uv is not installed")
+        pytest.skip("uv is not installed")  # `make setup` puts it beside Python; an installation by pip alone has none
     run(uv, "build", "--wheel", "--quiet", "--no-build-isolation", "--python", sys.executable, "-o", tmp_path, ROOT)
     run(uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"

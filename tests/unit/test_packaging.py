@@ -49,7 +49,7 @@ def uv() -> str:
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if beside.exists() else shutil.which("uv")
     if found is None:
-        pytest.skip("uv is not installed")
+        pytest.skip("uv is not installed")  # `make setup` puts it beside Python; an installation by pip alone has none
     return found
 
 

@@ -120,7 +120,7 @@ class SowMachine:
     def waits_for_ends(self) -> bool:
         """Whether commands and timers wait for the logs: an update in them may give a record a new deadline (C1).
 
-        A shard that has agreed to end takes no updates in, and waits for the others' words only.
+        A shard that has agreed to end takes no updates in, and waits for the others' messages only.
         """
         return not self.shard.agreement.frozen
 
