@@ -120,9 +120,10 @@ class Subscription:
                     raise AnswerTimeout(late[0].entity, "subscribe", [shard.partition for shard in late], timeout_s)
                 self._started = True
         except BaseException:  # Ctrl-C, too
-            self._closing = True
-            for shard in self._shards:  # whatever answers late shall not hold leases for nobody
-                self.channel.send(shard, self._command("unsubscribe", answer="none"))
+            with self._gate:  # no `subscribe` follows the `unsubscribe`
+                self._closing = True
+                for shard in self._shards:  # whatever answers late shall not hold leases for nobody
+                    self.channel.send(shard, self._command("unsubscribe", answer="none"))
             self._close_channel()
             raise
 
@@ -452,7 +453,10 @@ class Subscription:
                 payload=self.terms.payload,
                 heartbeat_timeout_ms=self.terms.heartbeat_timeout_ms,
             )
-            future = self.channel.send(self._shards[grant.shard], command)
+            with self._gate:
+                if self._closing:
+                    return
+                future = self.channel.send(self._shards[grant.shard], command)
             self._subscribing[grant.shard] = (now_ms, future)
             future.add_done_callback(lambda done, grant=grant: self._subscribed(grant, done))  # type: ignore[misc]
 

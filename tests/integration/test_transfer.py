@@ -438,11 +438,11 @@ def test_top_shows_what_is_under_way_on_both_sides(sides: Sides) -> None:
         (sides.here, "transferring", {"available": 1, "transferring": 2, "unconfirmed": 0, "depth": 3}),
         (sides.there, "unconfirmed", {"available": 0, "transferring": 0, "unconfirmed": 2, "depth": 0}),
     ):
-        shown = on_screen(side, ["top", side.name("single"), "--every", "0.2"], r"\d s ")
+        shown = on_screen(side, ["top", side.name("single"), "--every", "0.2"], r"│ *single[^\n]*│")
         (line,) = [line for line in shown.splitlines() if state in line][:1]
         titles = [title.strip() for title in line.split("┃")]
         row = [
-            cell.strip() for cell in next(at for at in shown.splitlines() if "single" in at and " s " in at).split("│")
+            cell.strip() for cell in next(at for at in shown.splitlines() if "single" in at and "│" in at).split("│")
         ]
         assert {title: int(cell) for title, cell in zip(titles, row, strict=True) if title in figures} == figures
     assert sides.transfer("single", "--cancel", "shown")["returned"] == 2
