@@ -434,16 +434,15 @@ def test_top_shows_what_is_under_way_on_both_sides(sides: Sides) -> None:
     bookmarks = [f"--bookmark={sides.here.bookmark('single', one)}" for one in written[:2]]
     sides.killed("put", "single", *bookmarks, "--id", "shown")
     until(lambda: sides.there.depth("single")["unconfirmed"] == 2, "the records there")
+    row_of_figures = r"│ single-\w+ +│ +\d[^\n]*│"
     for side, state, figures in (
         (sides.here, "transferring", {"available": 1, "transferring": 2, "unconfirmed": 0, "depth": 3}),
         (sides.there, "unconfirmed", {"available": 0, "transferring": 0, "unconfirmed": 2, "depth": 0}),
     ):
-        shown = on_screen(side, ["top", side.name("single"), "--every", "0.2"], r"│ *single[^\n]*│")
+        shown = on_screen(side, ["top", side.name("single"), "--every", "0.2"], row_of_figures)
         (line,) = [line for line in shown.splitlines() if state in line][:1]
         titles = [title.strip() for title in line.split("┃")]
-        row = [
-            cell.strip() for cell in next(at for at in shown.splitlines() if "single" in at and "│" in at).split("│")
-        ]
+        row = [cell.strip() for cell in next(filter(re.compile(row_of_figures).search, shown.splitlines())).split("│")]
         assert {title: int(cell) for title, cell in zip(titles, row, strict=True) if title in figures} == figures
     assert sides.transfer("single", "--cancel", "shown")["returned"] == 2
     with sides.here.queue("single") as queue:
