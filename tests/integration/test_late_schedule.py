@@ -4,8 +4,9 @@ import signal
 import time
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from support.deployment import Deploy, broker_now_ms
+from support.deployment import Deploy, Deployment, broker_now_ms
 from support.log import until
 
 
@@ -37,3 +38,82 @@ def test_what_was_published_after_the_instant_comes_behind_it(deploy: Deploy, aw
                 got.append(delivery.value)
                 delivery.acknowledge()
     assert got == [b"first", b"second"]
+
+
+def in_order(one: Deployment, stem: str, skip: int, top_n: int) -> list[int]:
+    """Offsets of a queue's messages in their order."""
+    with one.queue(stem) as queue:
+        return [int(message.bookmark.rpartition(":")[2]) for message in queue.peek(skip=skip, top_n=top_n)]
+
+
+def stamped_by_producers(one: Deployment, stem: str) -> None:
+    """Have a topic's records bear the instants that their producers give them."""
+    resource = ConfigResource(ResourceType.TOPIC, one.name(stem))
+    entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
+    resource.add_incremental_config(entry)
+    admin = AdminClient({"bootstrap.servers": one.servers})
+    admin.incremental_alter_configs([resource])[resource].result(15)
+
+
+OLDER = 25_000
+"""More than a shard takes in before its timers have their turn."""
+
+
+@pytest.mark.feature("C76", "C11", "Q12")
+@pytest.mark.parametrize("away", ["killed", "frozen"])
+def test_a_scheduled_marker_stands_behind_a_backlog_that_arrived_before_its_instant(deploy: Deploy, away: str) -> None:
+    one = deploy({"late": {"barrier": "/type = 'EOD'", "ordering": "total"}}).apply()
+    worker = one.worker().wait_for_shards(1)
+    at_ms = broker_now_ms() + 3_000
+    one.write("late", '{"type": "EOD"}', headers=[("lapse-enqueue-at-ms", b"%d" % at_ms)])
+    until(lambda: one.depth("late")["scheduled"] == 1, "it is scheduled")
+    if away == "killed":
+        worker.kill()
+    else:
+        until(lambda: broker_now_ms() >= at_ms - 2_000, "its instant is near", 30)
+        worker.signal(signal.SIGSTOP)  # for less than a session timeout, after which it would end
+    one.write("late", *[b"{}"] * OLDER)
+    assert broker_now_ms() < at_ms, "the machine was too slow for this test"
+    until(lambda: broker_now_ms() >= at_ms + 50, "its instant is over", 30)
+    one.write("late", b"{}", b"{}")
+    if away == "killed":
+        one.worker().wait_for_shards(1)
+    else:
+        worker.signal(signal.SIGCONT)
+    until(lambda: one.depth("late")["available"] == OLDER + 3, "all are there", 60)
+    assert in_order(one, "late", OLDER - 1, 4) == [OLDER - 1 + 1, 0, OLDER + 1, OLDER + 2]
+
+
+@pytest.mark.feature("C76", "C6", "L1")
+def test_producers_stamps_decide_the_place_after_a_freeze(deploy: Deploy) -> None:
+    one = deploy({"late": {}}).apply()
+    stamped_by_producers(one, "late")
+    worker = one.worker().wait_for_shards(1)
+    at_ms = broker_now_ms() + 2_500
+    one.write("late", "first", headers=[("lapse-enqueue-at-ms", b"%d" % at_ms)], timestamp_ms=broker_now_ms())
+    until(lambda: one.depth("late")["scheduled"] == 1, "it is scheduled")
+    worker.signal(signal.SIGSTOP)
+    one.write("late", "older", timestamp_ms=at_ms - 100)
+    until(lambda: broker_now_ms() >= at_ms + 200, "its instant is over", 30)
+    one.write("late", "second", timestamp_ms=at_ms + 100)
+    worker.signal(signal.SIGCONT)
+    until(lambda: one.depth("late")["available"] == 3, "all are there")
+    assert in_order(one, "late", 0, 3) == [1, 0, 2]
+
+
+@pytest.mark.feature("C76", "C11", "C1")
+def test_a_rebalance_across_the_instant_does_not_move_a_scheduled_message(deploy: Deploy) -> None:
+    one = deploy({"late": {}}).apply()
+    first = one.worker().wait_for_shards(1)
+    second = one.worker()
+    at_ms = broker_now_ms() + 4_000
+    one.write("late", "scheduled", headers=[("lapse-enqueue-at-ms", b"%d" % at_ms)])
+    until(lambda: one.depth("late")["scheduled"] == 1, "it is scheduled")
+    owner = second if second.shards else first
+    owner.kill()  # the other one takes over when its session times out
+    one.write("late", "older")
+    assert broker_now_ms() < at_ms, "the machine was too slow for this test"
+    until(lambda: broker_now_ms() >= at_ms + 200, "its instant is over", 30)
+    one.write("late", "later")
+    until(lambda: one.depth("late")["available"] == 3, "all are there", 60)
+    assert in_order(one, "late", 0, 3) == [1, 0, 2]

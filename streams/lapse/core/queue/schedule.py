@@ -23,9 +23,14 @@ _Planned = tuple[int, str, int, int, int]
 
 
 class Schedule:
-    """Scheduled messages in the order in which something has to happen to them."""
+    """Scheduled messages in the order in which something has to happen to them.
+
+    Attributes:
+        read_to_ms: what arrived up to this instant is in, ms since the epoch: no place is given for a later one (C76).
+    """
 
     def __init__(self, decisions: Decisions, target_depth: TargetDepth) -> None:
+        self.read_to_ms = NEVER
         self._decisions = decisions
         self._target_depth = target_depth
         self._state = decisions.state
@@ -42,6 +47,19 @@ class Schedule:
         if self._ready and self._target_depth.room():
             return self.next_place_ms()
         return self._heap[0][0] if self._heap else NEVER
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether `advance` has something to do at an instant."""
+        due_ms = self.next_due_ms()
+        return due_ms <= now_ms and due_ms <= self._until_ms(now_ms)
+
+    def waits_for_arrivals(self, now_ms: int) -> bool:
+        """Whether something is due at an instant that has to stand behind what arrived before it (C76)."""
+        return self._until_ms(now_ms) < self.next_due_ms() <= now_ms
+
+    def _until_ms(self, now_ms: int) -> int:
+        """Up to which instant something may happen. Where there is no room no places are given, and nothing waits."""
+        return min(now_ms, self.read_to_ms) if self._target_depth.room() else now_ms
 
     def next_place_ms(self) -> int:
         """The instant of the first that has no place yet, those that are held included; `NEVER` if there is none."""
@@ -77,18 +95,30 @@ class Schedule:
 
     def advance(self, now_ms: int, step: Step, most: int = UNLIMITED) -> int:
         """Do what is due, at most so many; returns how many were looked at."""
-        return self.materialise(now_ms, self._target_depth.room(), step, most)
+        return self.materialise(self._until_ms(now_ms), self._target_depth.room(), step, most, now_ms)
 
-    def materialise(self, now_ms: int, room: int, step: Step, most: int = UNLIMITED) -> int:
+    def materialise(
+        self, until_ms: int, room: int, step: Step, most: int = UNLIMITED, now_ms: int | None = None
+    ) -> int:
         """Give those that are due their places, by instant, then bookmark (C11); remove those that expired.
 
-        What there is no room for is held, and expires when it would enter (C12, C51). At most so many; returns how many
-        were looked at.
+        What there is no room for is held, and expires when it would enter (C12, C51).
+
+        Args:
+            until_ms: what is due up to this instant.
+            room: so many may enter.
+            step: gets what is decided.
+            most: so many are looked at.
+            now_ms: the instant of the decision; None = the same.
+
+        Returns:
+            How many were looked at.
         """
+        now_ms = until_ms if now_ms is None else now_ms
         on = self._decisions.settings.expiration.enabled
         held: dict[int, list[int]] = {}
         looked = 0
-        while looked < most and (heap := self._next(now_ms, room)) is not None:
+        while looked < most and (heap := self._next(until_ms, room)) is not None:
             looked += 1
             due_ms, _, _, offset, source = heapq.heappop(heap)
             scheduled = self._state.scheduled.get(source, offset)
@@ -109,9 +139,9 @@ class Schedule:
         self._tell_held(held, now_ms, step)
         return looked
 
-    def _next(self, now_ms: int, room: int) -> list[_Planned] | None:
+    def _next(self, until_ms: int, room: int) -> list[_Planned] | None:
         """Which of the two orders the next one is in; those that are held come only if there is room."""
-        due = [heap for heap in (self._heap, self._ready if room else []) if heap and heap[0][0] <= now_ms]
+        due = [heap for heap in (self._heap, self._ready if room else []) if heap and heap[0][0] <= until_ms]
         return min(due, key=lambda heap: heap[0], default=None)
 
     def _keep_back(self, source: int, offset: int, at_ms: int, step: Step) -> None:

@@ -498,11 +498,28 @@ class QueueShard:
 
     def next_due_ms(self) -> int:
         """The next instant at which `advance` has something to do; `NEVER` if there is none."""
+        due_ms = self._unscheduled_due_ms()
+        return due_ms if self.agreement.retired else min(due_ms, self._schedule.next_due_ms())
+
+    def is_due(self, at_ms: int) -> bool:
+        """Whether `advance` has something to do at an instant; what is scheduled may wait for older arrivals (C76)."""
+        if self._unscheduled_due_ms() <= at_ms:
+            return True
+        return not self.agreement.retired and self._schedule.is_due(at_ms)
+
+    def waits_for_arrivals(self, at_ms: int) -> bool:
+        """Whether a scheduled message is due at an instant, and has to stand behind what arrived before it (C76)."""
+        return not (self.agreement.frozen or self.agreement.retired) and self._schedule.waits_for_arrivals(at_ms)
+
+    def arrivals_are_in(self, to_ms: int) -> None:
+        """Know that what arrived up to an instant was taken in; a shard that was never told waits for nothing (C76)."""
+        self._schedule.read_to_ms = to_ms
+
+    def _unscheduled_due_ms(self) -> int:
         if self.agreement.retired:
             return self.agreement.next_due_ms()
         lost_at_ms = min((one.lost_at_ms for one in self.state.subscriptions.values()), default=NEVER)
-        due_ms = min(self._timers.next_due_ms(), self._schedule.next_due_ms(), lost_at_ms)
-        return min(due_ms, self.agreement.next_due_ms())
+        return min(self._timers.next_due_ms(), lost_at_ms, self.agreement.next_due_ms())
 
     def take_over(self, now_ms: int, step: Step | None = None) -> None:
         """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5).

@@ -116,4 +116,5 @@ class QueueEntity(Entity):
             self.config.ordering == "total",
             self.rule(epoch, changelog),
             None if self._forward is None or found is None else Forwarding(self.name, self._forward, found.partitions),
+            self.services.clock.now_ms,
         )

@@ -87,6 +87,7 @@ class QueueMachine:
         merged_by_time: whether it has one order over all its partitions and topics (Q17).
         forwarding: where its messages go, if it forwards them (Q21).
         rule: called with each message that leaves (L15).
+        clock_ms: the broker's clock, ms since the epoch.
     """
 
     takes_ahead = False
@@ -106,7 +107,9 @@ class QueueMachine:
         merged_by_time: bool = False,
         rule: ExpiryRule | None = None,
         forwarding: Forwarding | None = None,
+        clock_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._clock_ms = clock_ms
         self.merged_by_time = merged_by_time
         self._forwarding = forwarding
         self.rule = rule
@@ -180,6 +183,8 @@ class QueueMachine:
         if records and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
             # So late it was at the broker, whatever was heard of its clock so far: after a crash, or a pause (C76).
             now_ms = max(now_ms, records[-1].timestamp)
+        elif records:
+            now_ms = max(now_ms, self._clock_ms())
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms)
         self._arrived = self._arrived or bool(taken)
         return taken
@@ -246,18 +251,18 @@ class QueueMachine:
 
     def _advance_to(self, at_ms: int) -> None:
         """Do what is due, as far as this step has room for it (C60)."""
-        while self._left > 0 and self.shard.next_due_ms() <= at_ms:
+        while self._left > 0 and self.shard.is_due(at_ms):
             self._left -= self.shard.advance(at_ms, self._step, self._left)
         if self._left <= 0:
             self.shard.end_lost(at_ms, self._step)
 
     def _advance_wholly_to(self, at_ms: int) -> None:
-        while self.shard.next_due_ms() <= at_ms:
+        while self.shard.is_due(at_ms):
             self.shard.advance(at_ms, self._step)
 
     def _catch_up(self, command: Command, at_ms: int) -> None:
         """Do what is due before a command and matters to it; the rest of a crowd goes on leaving behind it (C60)."""
-        if self._left > 0 or self.shard.next_due_ms() > at_ms or command.command in _BESIDE_A_CROWD:
+        if self._left > 0 or not self.shard.is_due(at_ms) or command.command in _BESIDE_A_CROWD:
             return
         named = self._commands.named_by(command)
         if named:
@@ -441,9 +446,25 @@ class QueueMachine:
 
     def next_due_ms(self) -> int:
         """The next instant at which something is due."""
-        if self.shard.agreement.leaving and (self.shard.state.pending or (self.rule is not None and self.rule.waiting)):
-            return NEVER  # both wake the shard: a letter that is safe at last, and the rule when it is done
-        return self.shard.next_due_ms()
+        return NEVER if self._waits_to_leave else self.shard.next_due_ms()
+
+    def is_due(self, at_ms: int) -> bool:
+        """Whether `advance` has something to do at an instant."""
+        return not self._waits_to_leave and self.shard.is_due(at_ms)
+
+    @property
+    def _waits_to_leave(self) -> bool:
+        """Whether time does nothing: a letter that is safe at last wakes the shard, and the rule when it is done."""
+        rule_waits = self.rule is not None and self.rule.waiting
+        return self.shard.agreement.leaving and bool(self.shard.state.pending or rule_waits)
+
+    def waits_for_arrivals(self, at_ms: int) -> bool:
+        """Whether a scheduled message is due, and has to stand behind what arrived before it (C76)."""
+        return self.shard.waits_for_arrivals(at_ms)
+
+    def arrivals_are_in(self, to_ms: int) -> None:
+        """Know that what arrived up to an instant was taken in."""
+        self.shard.arrivals_are_in(to_ms)
 
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
         """Know which topics were created anew; their old records are not looked for (C42)."""

@@ -1,9 +1,9 @@
-"""The gate before the commands of a SOW topic: what the logs held when a command came is read before it (C1)."""
+"""Gates: what the underlying logs held at an instant is read before something else happens (C1, C76)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from faust.types import TP
@@ -15,7 +15,7 @@ _LOOK_AGAIN_S: Final = 0.002
 
 
 class Gate:
-    """Lets commands and ticks through.
+    """Lets the commands of a SOW topic through, and its ticks.
 
     Args:
         inbox: what waits.
@@ -46,10 +46,56 @@ class Gate:
                 return False
             self._closed = (inbox.received[inbox.commands], await self._log.ends(inbox.sources))
         below, ends = self._closed
-        for tp in inbox.sources:
-            if await inbox.will_bring(tp, ends[tp]):
-                asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._on_news)
-                return False
+        if not await _are_taken_in(inbox, ends, self._on_news):
+            return False
         self._closed = None
         self.below = below
         return True
+
+
+class ArrivalGate:
+    """Lets scheduled messages take their places, once what arrived before their instant is taken in (C76).
+
+    The logs are asked for their ends only when a message is due, and beside the steps: others go on.
+
+    Args:
+        inbox: what waits.
+        log: says where the logs end.
+        on_news: called when it is worth looking again.
+    """
+
+    def __init__(self, inbox: Inbox, log: LogReader, on_news: Callable[[], None]) -> None:
+        self._inbox = inbox
+        self._log = log
+        self._on_news = on_news
+        self._asked: tuple[int, asyncio.Task[dict[TP, int]]] | None = None
+
+    async def read_to(self, reached_ms: int) -> int | None:
+        """The instant up to which all that arrived is taken in, ms since the epoch; None = not known yet.
+
+        Args:
+            reached_ms: an instant that the broker's clock has passed.
+        """
+        if self._asked is None:
+            task = asyncio.create_task(self._log.ends_there(self._inbox.sources), name="ends of the underlying logs")
+            task.add_done_callback(lambda _: self._on_news())
+            self._asked = reached_ms, task
+        asked_ms, task = self._asked
+        if not task.done() or not await _are_taken_in(self._inbox, task.result(), self._on_news):
+            return None
+        self._asked = None
+        return asked_ms
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self._asked is not None:
+            self._asked[1].cancel()
+
+
+async def _are_taken_in(inbox: Inbox, ends: Mapping[TP, int], on_news: Callable[[], None]) -> bool:
+    """Whether everything below these ends is; else there is news in a moment."""
+    for tp in inbox.sources:
+        if tp in ends and await inbox.will_bring(tp, ends[tp]):
+            asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, on_news)
+            return False
+    return True

@@ -121,6 +121,15 @@ class Machine(Protocol):
     def next_due_ms(self) -> int:
         """The next instant at which `advance` has something to do."""
 
+    def is_due(self, at_ms: int) -> bool:
+        """Whether `advance` has something to do at an instant; not while all that is due waits for arrivals."""
+
+    def waits_for_arrivals(self, at_ms: int) -> bool:
+        """Whether something is due at an instant that has to stand behind what arrived before it (C76)."""
+
+    def arrivals_are_in(self, to_ms: int) -> None:
+        """Know that what arrived up to an instant was taken in."""
+
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
         """Know which topics were created anew, and since when sources are what they are; before all else (C42)."""
 

@@ -381,6 +381,12 @@ class LogReader:
                 ends.update({tp: at.offset for tp, at in found.items() if at is not None})
         return {TP(tp.topic, tp.partition): offset for tp, offset in ends.items()}
 
+    async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
+        """Where partitions end now, those left out whose topics are missing."""
+        asked = list(tps)
+        there = await self._topic_ids.of(tp.topic for tp in asked)
+        return await self.ends(tp for tp in asked if tp.topic in there)
+
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Where partitions begin now: Kafka has removed what stood before."""
         begins = await self._begins.of([TopicPartition(*tp) for tp in tps])

@@ -21,7 +21,7 @@ from lapse.runtime.journal.changelog import progress_key
 from lapse.runtime.journal.store import Items, JournalStore
 from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer, Output, Packed
 from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
-from lapse.runtime.shard.gate import Gate
+from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
 from lapse.runtime.shard.machine import Effects, Machine
 from lapse.runtime.shard.payload import LogReader
@@ -116,6 +116,7 @@ class Runner:
         self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set)
         self._early_stamps = EarlyStamps(entity, clock)
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
+        self._arrival_gate = ArrivalGate(self._inbox, log, self._news.set)
         self._ticker = Ticker(f"{entity}, partition {partition}", commands, machine, producer, clock)
         self._sent = SentLog(floors)
         self._unwritten = unwritten
@@ -142,6 +143,7 @@ class Runner:
         await self._store.commit(self.partition, self.epoch, began, [progress])
         self._journaled_at = time.monotonic()
         self._inbox.open()
+        self.machine.arrivals_are_in(0)
         self._may_run.set()
         self._news.set()  # what expired while nothing ran is due now
         if self.machine.rule is not None:
@@ -171,6 +173,7 @@ class Runner:
         """Give the shard up."""
         await self.pause()
         self._ticker.stop()
+        self._arrival_gate.stop()
         if self._patience is not None:
             self._patience.cancel()
         if self.machine.rule is not None:
@@ -259,6 +262,7 @@ class Runner:
         taken += await self._take_commands(2 * machine.step_records - taken)
         self._inbox.relieve(taken)
         turns, self._turns_ahead = self._turns_ahead, 0
+        await self._let_scheduled_pass()
         await self._let_act(machine.step_turns - turns)
         self._more = False
         delivered, self._delivered_ahead = self._delivered_ahead, False
@@ -414,6 +418,15 @@ class Runner:
         if self.machine.unfinished is not None:
             processed[self._inbox.commands] = self.machine.unfinished
         return processed
+
+    async def _let_scheduled_pass(self) -> None:
+        """Let scheduled messages take their places behind what arrived before their instant (C76)."""
+        reached_ms = self._ticker.reached_ms
+        while self.machine.waits_for_arrivals(reached_ms):
+            read_to_ms = await self._arrival_gate.read_to(reached_ms)
+            if read_to_ms is None:
+                break
+            self.machine.arrivals_are_in(read_to_ms)
 
     async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
         """Let happen what is due by the last tick that was read; returns how many turns it took.

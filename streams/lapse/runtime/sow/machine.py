@@ -250,6 +250,17 @@ class SowMachine:
         due_ms = self.shard.next_due_ms()
         return NEVER if due_ms is None else due_ms
 
+    def is_due(self, at_ms: int) -> bool:
+        """Whether something is due at an instant."""
+        return self.next_due_ms() <= at_ms
+
+    def waits_for_arrivals(self, at_ms: int) -> bool:
+        """No: a key's updates count by their instants, in whatever order they are read (C47)."""
+        return False
+
+    def arrivals_are_in(self, to_ms: int) -> None:
+        """Nothing."""
+
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
         """Nothing: records are the shard's own, and settled by nobody."""
 

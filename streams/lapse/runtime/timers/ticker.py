@@ -48,7 +48,7 @@ class Ticker:
     @property
     def has_reached_what_is_due(self) -> bool:
         """Whether the machine has something to do by the last tick."""
-        return self._machine.next_due_ms() <= self.reached_ms
+        return self._machine.is_due(self.reached_ms)
 
     def read(self, record: Any) -> None:
         """Take in a tick that came back."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lapse.core.lifetime import Expiration
 from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from unit.core.queue.world import published
@@ -45,3 +47,56 @@ def test_a_stamp_ahead_of_the_clock_makes_nothing_come_early() -> None:
     shard.arrive("orders", 0, [published(1, timestamp=T0 + 3_600_000)], step, T0 + 999)
     assert shard.depth()["scheduled"] == 1
     assert offsets(shard) == [1, 0]
+
+
+@pytest.mark.feature("C76", "C11")
+def test_a_scheduled_message_waits_until_what_arrived_before_its_instant_is_in() -> None:
+    shard, step = QueueShard(QueueSettings(name="orders")), Step()
+    shard.arrivals_are_in(0)
+    shard.arrive("orders", 0, [published(0, timestamp=T0, enqueue_at_ms=T0 + 1_000)], step, T0)
+    assert shard.next_due_ms() == T0 + 1_000
+    assert shard.waits_for_arrivals(LATE)
+    assert not shard.is_due(LATE)
+    shard.advance(LATE, step)
+    assert shard.depth()["scheduled"] == 1
+    shard.arrivals_are_in(T0 + 999)
+    assert shard.waits_for_arrivals(LATE)
+    assert not shard.is_due(LATE)
+    shard.arrive("orders", 0, [published(1, timestamp=T0 + 999)], step, T0)  # it was unread; it is older
+    shard.arrivals_are_in(T0 + 1_000)
+    assert not shard.waits_for_arrivals(LATE)
+    assert shard.is_due(LATE)
+    shard.advance(LATE, step)
+    assert offsets(shard) == [1, 0]
+
+
+@pytest.mark.feature("C76", "L3")
+def test_a_scheduled_message_that_waits_for_older_arrivals_expires_as_of_now() -> None:
+    shard, step = QueueShard(QueueSettings(name="orders", expiration=Expiration(enabled=True))), Step()
+    shard.arrivals_are_in(0)
+    headers = {"timestamp": T0, "enqueue_at_ms": T0 + 1_000, "expires_at_ms": T0 + 2_000}
+    shard.arrive("orders", 0, [published(0, **headers)], step, T0)
+    shard.arrivals_are_in(LATE - 1)
+    shard.advance(LATE, step)
+    (removal,) = step.removals
+    assert removal.at_ms == LATE
+
+
+@pytest.mark.feature("C76", "C51")
+def test_without_room_nothing_waits_for_arrivals_for_no_place_is_given() -> None:
+    shard, step = QueueShard(QueueSettings(name="orders", target_depth=1)), Step()
+    shard.arrivals_are_in(0)
+    shard.arrive("orders", 0, [published(0, timestamp=T0, enqueue_at_ms=T0 + 1_000)], step, T0)
+    shard.arrive("orders", 0, [published(1, timestamp=T0 + 1)], step, T0)
+    assert not shard.waits_for_arrivals(LATE)
+    assert shard.is_due(LATE)
+    shard.advance(LATE, step)
+    assert shard.depth() == {**shard.depth(), "held": 1, "available": 1}
+    shard.subscribe("s", "", 1, 60_000, "", LATE, step)
+    shard.deliver(LATE, step)
+    shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("orders", 0, 1, 1)], LATE, step)
+    assert shard.waits_for_arrivals(LATE)
+    assert not shard.is_due(LATE)
+    shard.arrive("orders", 0, [published(2, timestamp=T0 + 2)], step, LATE)  # older, and unread until there was room
+    assert offsets(shard) == [2, 0]
+    assert shard.depth()["held"] == 1
