@@ -38,13 +38,14 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.unwritten import Noted, Read
 from lapse.runtime.shard import shard_message
 from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, admit_all, whose
+from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.shard.machine import Effects
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.refusal_log import RefusalLog
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
-from lapse.runtime.shard.under_way import NOTHING_NOTED, STOPPED
+from lapse.runtime.shard.under_way import NOTHING_NOTED
 from lapse.runtime.timers.clock import BY_THE_BROKER
 
 logger = logging.getLogger(__name__)

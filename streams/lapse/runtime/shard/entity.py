@@ -329,10 +329,8 @@ class Entity(ABC):
     def _under_way(self, partition: int) -> UnderWay:
         """What notes what a shard is doing."""
         assert self.app is not None
-        directory, table = Path(str(self.app.conf.tabledir)), names.table(self.name)
-        of_all = [directory / f"{table}-{number}" for number in range(self.partitions)]
-        own = of_all.pop(partition)
-        return UnderWay(own, of_all if self.fed else ())
+        path = Path(str(self.app.conf.tabledir)) / names.table(self.name)
+        return UnderWay(path, partition, self.partitions if self.fed else 1)
 
     async def release(self, partition: int) -> None:
         """Give a shard up."""

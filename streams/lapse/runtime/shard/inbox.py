@@ -10,9 +10,9 @@ from faust.types import TP
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
+from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import OneOrder
-from lapse.runtime.shard.under_way import STOPPED
 
 TICK_KEY: Final = b"\x00tick"
 _STEP_BYTES: Final = 1 << 18

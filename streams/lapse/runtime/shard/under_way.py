@@ -6,87 +6,55 @@ file that is mapped into memory: it needs no write, and the kernel keeps it howe
 
 A start that finds such a note takes those records one by one. A record under way at three deaths in a row, twice by
 itself, is set aside. An ordinary kill does not meet the same record at the same instant three times.
+
+Each shard has a note of its own. Shards that read the same records (C46) count their deaths together: the first of
+them to begin after a death takes all their notes into account, and the others find what it concluded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import mmap
+import secrets
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from faust.types import TP
 
+from lapse.runtime.shard.deaths import Aside, Deaths, Mark, Name
+
 logger = logging.getLogger(__name__)
 
-_MOST_DEATHS: Final = 3
 _HOPELESS_DEATHS: Final = 5
 """A command that stops the worker even while it is refused is passed over without an answer."""
 
 _SIZE: Final = 512
-_NOTE: Final = struct.Struct(">?iqqH")
-_MOST_KEPT: Final = 100
-STOPPED: Final = "stopped the worker three times"
-"""What is told of a record that was set aside."""
-
-
-class Mark(NamedTuple):
-    """What was under way.
-
-    Attributes:
-        topic: the records' topic.
-        partition: their partition.
-        first: offset of the first one.
-        last: offset of the last one.
-        again: whether they were taken in before, and are only looked at again.
-    """
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-    again: bool
-
-    def meets(self, other: Mark) -> bool:
-        """Whether the two have a record in common."""
-        same = self.topic == other.topic and self.partition == other.partition and self.again == other.again
-        return same and self.first <= other.last and other.first <= self.last
-
-
-class Aside(NamedTuple):
-    """Why a record is set aside.
-
-    Attributes:
-        deaths: how often the process ended with it.
-        again: whether it was taken in before, and was only looked at again.
-    """
-
-    deaths: int
-    again: bool
-
-
-Name = tuple[str, int, int]
-"""Topic, partition and offset of a record."""
+_NOTE: Final = struct.Struct(">8s?iqqH")
+_SET: Final = 2
+PROCESS: Final = secrets.token_bytes(8)
+"""Token of this process."""
 
 
 class UnderWay:
     """What one shard is doing.
 
     Args:
-        path: the file, without its suffix; None = nothing is noted.
-        others: those of the entity's other shards, which may have to read the same records (C46).
+        path: the entity's files, without shard and suffix; None = nothing is noted.
+        shard: the shard's number.
+        shards: how many shards read the same records (C46); 1 = this one alone.
+        process: token of this process, eight bytes.
     """
 
-    def __init__(self, path: Path | None = None, others: Iterable[Path] = ()) -> None:
+    def __init__(self, path: Path | None = None, shard: int = 0, shards: int = 1, process: bytes = PROCESS) -> None:
         self._path = path
-        self._others = tuple(others)
+        self._shard = shard
+        self._together = range(shards) if shards > 1 else range(shard, shard + 1)
+        self._process = process
         self._map: mmap.mmap | None = None
-        self._marks: list[Mark] = []
-        self._narrow: list[Mark] = []
+        self._suspects: list[Mark] = []
         self._aside: dict[Name, Aside] = {}
 
     def look(self, positions: Mapping[TP, int]) -> None:
@@ -97,42 +65,17 @@ class UnderWay:
         """
         if self._path is None:
             return
-        found = self._found()
-        self._marks, self._narrow, self._aside = _remembered(self._path)
-        for other in self._others:
-            self._aside = _remembered(other)[2] | self._aside
-        # What was passed, or has left, is done with: a topic that is created again has other records at its offsets.
-        self._aside = {
-            name: one
-            for name, one in self._aside.items()
-            if (found is not None if one.again else positions.get(TP(*name[:2]), 0) <= name[2])
-        }
-        if found is None:
-            self._marks = [mark for mark in self._marks if not mark.again]
-        else:
-            self._note_death(found)
-        ahead = {TP(*mark[:2]) for mark in (*self._marks, *self._narrow)} & positions.keys()
-        over = {tp: positions[tp] for tp in ahead}
-        self._marks = [mark for mark in self._marks if mark.again or over.get(TP(*mark[:2]), 0) <= mark.last]
-        narrow = [*self._narrow, *self._marks]
-        self._narrow = [mark for mark in narrow if mark.again or over.get(TP(*mark[:2]), 0) <= mark.last]
-        self._narrow = self._narrow[-_MOST_KEPT:] if self._marks or self._aside else []
-        self._remember()
-
-    def _note_death(self, mark: Mark) -> None:
-        name = (mark.topic, mark.partition, mark.first)
-        shown = f"{mark.topic}:{mark.partition}:{mark.first}" + (f"-{mark.last}" if mark.last > mark.first else "")
-        if mark.first == mark.last and name in self._aside:
-            self._aside[name] = self._aside[name]._replace(deaths=self._aside[name].deaths + 1)
-            return
-        self._marks = [one for one in self._marks if one.meets(mark)] + [mark]
-        logger.warning("%s was under way when the worker before ended; it is taken record by record now", shown)
-        single = [one.first == one.last for one in self._marks[-2:]]
-        if len(self._marks) >= _MOST_DEATHS and all(single):
-            self._aside[name] = Aside(len(self._marks), mark.again)
-            self._narrow += self._marks
-            self._marks = []
-            logger.error("%s %s: it is set aside", shown, STOPPED)
+        deaths = Deaths.read(self._file)
+        found = {shard: mark for shard in self._together if (mark := self._found(shard)) is not None}
+        for mark in found.values():
+            deaths.count(mark)
+        if not found and deaths.looked != self._process.hex():
+            deaths.ended_elsewhere()
+        deaths.looked = self._process.hex()
+        deaths.begin(self._shard, positions)
+        self._suspects = [mark for mark in deaths.suspects if self._shard in mark.ahead]
+        self._aside = {name: one for name, one in deaths.aside.items() if self._shard in one.mark.ahead}
+        self._remember(deaths, found)
 
     # What is under way
 
@@ -147,21 +90,21 @@ class UnderWay:
             yield
             return
         name = topic.encode()
-        note = _NOTE.pack(again, partition, first, last, len(name)) + name
+        note = _NOTE.pack(self._process, again, partition, first, last, len(name)) + name
         mapped[1 : 1 + len(note)] = note
-        mapped[0] = 1
+        mapped[0] = _SET
         yield  # an error leaves the note: it ends the process
         mapped[0] = 0
 
     def is_suspect(self, topic: str, partition: int, first: int, last: int) -> bool:
         """Whether records are to be taken one by one."""
-        if not self._narrow and not self._aside:
+        if not self._suspects and not self._aside:
             return False
         if any(name[:2] == (topic, partition) and first <= name[2] <= last for name in self._aside):
             return True
         return any(
             mark.topic == topic and mark.partition == partition and mark.first <= last and first <= mark.last
-            for mark in self._narrow
+            for mark in self._suspects
         )
 
     def is_set_aside(self, topic: str, partition: int, offset: int) -> bool:
@@ -181,66 +124,51 @@ class UnderWay:
 
     # Files
 
-    def _open(self) -> mmap.mmap | None:
+    @property
+    def _file(self) -> Path:
+        return self._beside("" if len(self._together) > 1 else f"-{self._shard}", ".deaths")
+
+    def _note(self, shard: int) -> Path:
+        return self._beside(f"-{shard}", ".under-way")
+
+    def _beside(self, shard: str, suffix: str) -> Path:
         assert self._path is not None
+        return self._path.with_name(f"{self._path.name}{shard}{suffix}")  # an entity's name may have dots
+
+    def _open(self) -> mmap.mmap | None:
+        note = self._note(self._shard)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with _beside(self._path, _NOW).open("w+b") as file:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            with note.open("w+b") as file:
                 file.truncate(_SIZE)
                 self._map = mmap.mmap(file.fileno(), _SIZE)
         except OSError as error:
-            logger.warning("%s: %s; what stops the worker again and again cannot be told", self._path, error)
+            logger.warning("%s: %s; what stops the worker again and again cannot be told", note, error)
             self._path = None
         return self._map
 
-    def _found(self) -> Mark | None:
-        """What was under way when the process before ended; None if nothing was."""
-        assert self._path is not None
+    def _found(self, shard: int) -> Mark | None:
+        """What a shard had under way when the process before ended; None if nothing was."""
         try:
-            data = _beside(self._path, _NOW).read_bytes()
+            data = self._note(shard).read_bytes()
         except OSError:
             return None
-        if len(data) < _SIZE or data[0] != 1:
+        if len(data) < _SIZE or data[0] != _SET:
             return None
-        again, partition, first, last, size = _NOTE.unpack_from(data, 1)
-        name = data[1 + _NOTE.size : 1 + _NOTE.size + size]
-        return Mark(name.decode("utf-8", "replace"), partition, first, last, again)
+        process, again, partition, first, last, size = _NOTE.unpack_from(data, 1)
+        if process == self._process:  # it is at work, in this process
+            return None
+        name = data[1 + _NOTE.size : 1 + _NOTE.size + size].decode("utf-8", "replace")
+        return Mark(process.hex(), name, partition, first, last, again, frozenset(self._together))
 
-    def _remember(self) -> None:
-        assert self._path is not None
-        file, now = _beside(self._path, _BEFORE), _beside(self._path, _NOW)
-        known = {
-            "marks": self._marks,
-            "narrow": self._narrow,
-            "aside": [[*name, *one] for name, one in list(self._aside.items())[-_MOST_KEPT:]],
-        }
+    def _remember(self, deaths: Deaths, noted: Mapping[int, Mark]) -> None:
         try:
-            if any(known.values()):
-                written = _beside(file, ".new")
-                written.write_text(json.dumps(known), "utf-8")
-                written.replace(file)
-            else:
-                file.unlink(missing_ok=True)
-            now.unlink(missing_ok=True)  # what it said counts once
+            deaths.write(self._file)
+            for shard in noted:
+                self._note(shard).unlink(missing_ok=True)  # what it said counts once
         except OSError as error:
-            logger.warning("%s: %s; what stops the worker again and again cannot be told", file, error)
+            logger.warning("%s: %s; what stops the worker again and again cannot be told", self._file, error)
 
 
-def _remembered(path: Path) -> tuple[list[Mark], list[Mark], dict[Name, Aside]]:
-    """Marks, what is to be taken one by one, and what is set aside, as the processes before left them."""
-    try:
-        known: dict[str, Any] = json.loads(_beside(path, _BEFORE).read_text("utf-8"))
-        aside = {(topic, partition, offset): Aside(*one) for topic, partition, offset, *one in known["aside"]}
-        return [Mark(*mark) for mark in known["marks"]], [Mark(*mark) for mark in known["narrow"]], aside
-    except (OSError, ValueError, KeyError, TypeError):
-        return [], [], {}
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)  # an entity's name may have dots
-
-
-_NOW: Final = ".under-way"
-_BEFORE: Final = ".deaths"
 NOTHING_NOTED: Final = UnderWay()
 """Stands for it where nothing is noted."""

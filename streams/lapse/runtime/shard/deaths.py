@@ -1,0 +1,179 @@
+"""The deaths of worker processes, and the records that were under way then: kept in a file, told at every start (X7).
+
+Shards that read the same records (C46) share one file, so that a death counts once for all of them, whichever shard
+was at work. What a shard has passed is its own: a record leaves the file once every shard has passed it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from faust.types import TP
+
+logger = logging.getLogger(__name__)
+
+_MOST_DEATHS: Final = 3
+_MOST_KEPT: Final = 100
+STOPPED: Final = "stopped the worker three times"
+"""What is told of a record that was set aside."""
+
+Name = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+
+class Mark(NamedTuple):
+    """What was under way when a process ended.
+
+    Attributes:
+        process: token of the process; a process dies once.
+        topic: the records' topic.
+        partition: their partition.
+        first: offset of the first one.
+        last: offset of the last one.
+        again: whether they were taken in before, and were only looked at again.
+        ahead: numbers of the shards that have not passed the records.
+    """
+
+    process: str
+    topic: str
+    partition: int
+    first: int
+    last: int
+    again: bool
+    ahead: frozenset[int] = frozenset()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it was one record by itself."""
+        return self.first == self.last
+
+    def meets(self, other: Mark) -> bool:
+        """Whether the two have a record in common."""
+        same = self.topic == other.topic and self.partition == other.partition and self.again == other.again
+        return same and self.first <= other.last and other.first <= self.last
+
+    def passed(self, shard: int, positions: Mapping[TP, int]) -> Mark:
+        """The same, when a shard begins at these positions; what it does not read does not concern it."""
+        if self.again or positions.get(TP(self.topic, self.partition), self.last + 1) <= self.last:
+            return self
+        return self._replace(ahead=self.ahead - {shard})
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.first}" + ("" if self.is_single else f"-{self.last}")
+
+
+class Aside(NamedTuple):
+    """A record that is set aside.
+
+    Attributes:
+        mark: the record, and the last process that ended with it.
+        deaths: how often a process ended with it.
+    """
+
+    mark: Mark
+    deaths: int
+
+
+class Deaths:
+    """The deaths that shards of one entity know of.
+
+    Attributes:
+        suspects: what is to be taken record by record, in the order of the deaths.
+        row: processes that ended in a row with the same records.
+        aside: what is set aside.
+        last: the last process whose death was counted.
+        looked: the last process that began with them.
+    """
+
+    def __init__(self) -> None:
+        self.suspects: list[Mark] = []
+        self.row: list[str] = []
+        self.aside: dict[Name, Aside] = {}
+        self.last = ""
+        self.looked = ""
+
+    def count(self, mark: Mark) -> None:
+        """Count a death; the third in a row with one record, the last two of it alone, sets it aside."""
+        if mark.process == self.last:
+            return
+        self.last = mark.process
+        name = (mark.topic, mark.partition, mark.first)
+        if mark.is_single and name in self.aside:
+            self.aside[name] = Aside(mark, self.aside[name].deaths + 1)
+            return
+        in_row = [one for one in self.suspects if one.process in self.row and one.meets(mark)] + [mark]
+        self.row = [one.process for one in in_row]
+        self.suspects.append(mark)
+        logger.warning("%s was under way when the worker before ended; it is taken record by record now", mark)
+        if len(in_row) >= _MOST_DEATHS and all(one.is_single for one in in_row[-2:]):
+            self.aside[name] = Aside(mark, len(in_row))
+            self.row = []
+            logger.error("%s %s: it is set aside", mark, STOPPED)
+
+    def ended_elsewhere(self) -> None:
+        """Forget what was only looked at again: the process before ended with something else, or by itself."""
+        self.suspects = [mark for mark in self.suspects if not mark.again]
+        self.aside = {name: one for name, one in self.aside.items() if not one.mark.again}
+        self._tidy()
+
+    def begin(self, shard: int, positions: Mapping[TP, int]) -> None:
+        """A shard begins at these positions: forget what every shard has passed.
+
+        What was passed is done with: a topic that is created again has other records at its offsets.
+        """
+        self.suspects = [mark.passed(shard, positions) for mark in self.suspects]
+        begun = {name: Aside(one.mark.passed(shard, positions), one.deaths) for name, one in self.aside.items()}
+        self.suspects = [mark for mark in self.suspects if mark.ahead]
+        self.aside = {name: one for name, one in begun.items() if one.mark.ahead}
+        self._tidy()
+
+    def _tidy(self) -> None:
+        left = {mark.process for mark in self.suspects}
+        self.row = [process for process in self.row if process in left]
+        self.suspects = self.suspects[-_MOST_KEPT:] if self.row or self.aside else []
+        self.aside = dict(list(self.aside.items())[-_MOST_KEPT:])
+
+    # The file
+
+    @classmethod
+    def read(cls, path: Path) -> Deaths:
+        """What the processes before left; nothing if the file is missing or damaged."""
+        found = cls()
+        try:
+            known: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            found.suspects = [_mark(one) for one in known["suspects"]]
+            asides = [Aside(_mark(one), deaths) for one, deaths in known["aside"]]
+            found.aside = {(one.mark.topic, one.mark.partition, one.mark.first): one for one in asides}
+            found.row = [str(process) for process in known["row"]]
+            found.last, found.looked = str(known["last"]), str(known["looked"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return cls()
+        return found
+
+    def write(self, path: Path) -> None:
+        """Replace the file; remove it if there is nothing to remember."""
+        if not self.suspects and not self.aside:
+            path.unlink(missing_ok=True)
+            return
+        known = {
+            "last": self.last,
+            "looked": self.looked,
+            "row": self.row,
+            "suspects": [_plain(mark) for mark in self.suspects],
+            "aside": [[_plain(one.mark), one.deaths] for one in self.aside.values()],
+        }
+        written = path.with_name(path.name + ".new")
+        written.write_text(json.dumps(known), "utf-8")
+        written.replace(path)
+
+
+def _plain(mark: Mark) -> list[Any]:
+    return [*mark[:-1], sorted(mark.ahead)]
+
+
+def _mark(known: Sequence[Any]) -> Mark:
+    return Mark._make([*known[:-1], frozenset(known[-1])])
