@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
-from lapse.core.retirement import ShardMessage, ShardMessageKind
+from lapse.core.shard.retirement import ShardMessage, ShardMessageKind
 from lapse.protocol import signature, topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lapse.core.agreement import ASK_AGAIN_MS, GIVE_UP_MS, GRACE_MS, Agreement
 from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER
-from lapse.core.retirement import (
+from lapse.core.shard.agreement import ASK_AGAIN_MS, GIVE_UP_MS, GRACE_MS, Agreement
+from lapse.core.shard.retirement import (
     Asker,
     Cause,
     Holder,
@@ -69,12 +69,6 @@ class Shard:
         self.removed += gone
         return not self.messages
 
-    def say(self, message: ShardMessage, step: Step) -> None:
-        step.shard_messages.append(ShardMessage.decode(message.encode()))
-
-    def judge(self, verdict: Verdict, step: Step) -> None:
-        step.verdicts.append(verdict)
-
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         step.told.append(self.partition)
 
@@ -98,7 +92,7 @@ class Cluster:
         if lost:
             return
         for message in step.shard_messages:
-            self.shards[message.to].log.append(message)
+            self.shards[message.to].log.append(ShardMessage.decode(message.encode()))
         self.verdicts += step.verdicts
 
     def listen(self, partition: int, lost: bool = False) -> bool:

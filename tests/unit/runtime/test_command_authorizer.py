@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lapse.core.entitlement import Entitlement, Right
 from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.retirement import ShardMessage, ShardMessageKind
+from lapse.core.shard.retirement import ShardMessage, ShardMessageKind
 from lapse.core.used_signature import VALID_MS
 from lapse.protocol import signature
 from lapse.protocol.command import CommandError

@@ -244,10 +244,10 @@ def test_a_query_goes_on_while_its_last_batch_is_written_and_tells_each_record_o
 
     class Watched(SowMachine):
         def deliver(self, now_ms: int) -> bool:
-            before = len(self._step.messages)
+            before = len(self._step.deliveries)
             more = super().deliver(now_ms)
             if broker.happened[-1:] in (["send"], ["commit"]):  # begun, and not ended
-                while_writing.append(len(self._step.messages) - before)
+                while_writing.append(len(self._step.deliveries) - before)
             return more
 
     machine = Watched(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
@@ -289,9 +289,9 @@ def test_an_update_that_comes_during_a_query_is_told_before_the_rest_of_it(while
 
     class Watched(SowMachine):
         def deliver(self, now_ms: int) -> bool:
-            before = len(self._step.messages)
+            before = len(self._step.deliveries)
             more = super().deliver(now_ms)
-            parts.append(len(self._step.messages) - before)
+            parts.append(len(self._step.deliveries) - before)
             if more and told and broker.writing is while_writing and not before_it:
                 before_it.append(sum(parts))
                 assert broker.runner is not None

@@ -22,7 +22,7 @@ def test_integers_of_any_length_stay_apart_and_stay_what_they_are() -> None:
     desk.put(None, {"id": LONG, "m": 1}, 1, lapse_command="delta")
     assert json.loads(desk.compacted[b"[%d]" % LONG]) == {"id": LONG, "n": LONG + 1, "m": 1}
     step = desk.put(None, {"id": LONG, "n": LONG + 2}, 2, lapse_command="delta")
-    (message,) = step.messages
+    (message,) = step.deliveries
     assert json.loads(message.payload or b"") == {"n": LONG + 2}
 
 
@@ -40,6 +40,6 @@ def test_what_json_cannot_tell_of_an_avro_record_is_told_with_the_whole_record()
     desk.ask("delta_subscribe", 0, subscription="s")
     kinds = []
     for at, row in enumerate(({"x": 1.0}, {"x": 2.0}, {"x": float("nan")}, {"x": 3.0}, {"x": 3.0, "raw": b"\xff"})):
-        (message,) = desk.put("k", form.serialize(row, b""), at, raw=True).messages
+        (message,) = desk.put("k", form.serialize(row, b""), at, raw=True).deliveries
         kinds.append(message.kind.value)
     assert kinds == ["publish", "delta", "publish", "delta", "publish"]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.retirement import RETIREMENT, Retirement
+from lapse.core.shard.retirement import RETIREMENT, Retirement
 
 _USED: Final = b"u"
 

@@ -72,7 +72,5 @@ class PendingLetters:
         if dying is None:
             return
         of = self._state.sources[source]
-        removal = dying.removal(of.topic, of.partition, offset)
-        removal.letter_is_safe = True
-        step.removals.append(removal)
+        step.events.append(dying.removal(of.topic, of.partition, offset).event())
         self._decisions.do(Change(ChangeKind.LETTER_WRITTEN, source=source, offset=offset), step)

@@ -15,13 +15,13 @@ from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import LIVE, State
 from lapse.core.queue.step import ShardEvent, Step
 from lapse.core.reason import Reason
-from lapse.core.retirement import Cause, Holder, Report, Retirement, ShardMessage, Verdict
+from lapse.core.shard.retirement import Cause, Holder, Report, Retirement
 
 _REASONS = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
 
 
 class RetirableQueueShard:
-    """What the agreement asks of a queue shard (`lapse.core.agreement.RetirableShard`)."""
+    """What the agreement asks of a queue shard (`lapse.core.shard.agreement.RetirableShard`)."""
 
     def __init__(
         self, decisions: Decisions, removals: Removals, schedule: Schedule, inquiry: Inquiry, activity: Activity
@@ -80,14 +80,6 @@ class RetirableQueueShard:
             self._state.segments.make_room()
         self._schedule.purge(now_ms, step, reason, under_way=True)
         return True
-
-    def say(self, message: ShardMessage, step: Step) -> None:
-        """Send a message."""
-        step.shard_messages.append(message)
-
-    def judge(self, verdict: Verdict, step: Step) -> None:
-        """Answer whom asked."""
-        step.verdicts.append(verdict)
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         """Tell the world that the queue is deleted."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lapse.core.agreement import Agreement
 from lapse.core.expression import compile_filter
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
@@ -41,6 +40,7 @@ from lapse.core.queue.truncation import Truncation
 from lapse.core.queue.view import RecordView
 from lapse.core.reason import Reason
 from lapse.core.record import Record
+from lapse.core.shard.agreement import Agreement
 
 
 class QueueShard:

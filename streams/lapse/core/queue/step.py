@@ -13,7 +13,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change
 from lapse.core.queue.segment import State
 from lapse.core.reason import Reason
-from lapse.core.retirement import ShardMessage, Verdict
+from lapse.core.shard.step import Step as ShardStep
 
 T = TypeVar("T", np.int64, np.uint32)
 
@@ -172,7 +172,6 @@ class Removal:
         detail: the text of the fault; empty = a standard sentence.
         subscription: whose doing it was, if anyone's.
         places: place of each message; of one that never had any, the place of the next that comes. None = not known.
-        letter_is_safe: whether the letters were written before, and only the events are still to come.
     """
 
     messages: Messages
@@ -182,11 +181,15 @@ class Removal:
     detail: str = ""
     subscription: str = ""
     places: NDArray[np.int64] | None = None
-    letter_is_safe: bool = False
 
     def place(self, at: int) -> int:
         """Where a message stood, by its index; the first place of all where that is not known."""
         return 0 if self.places is None else int(self.places[at])
+
+    def event(self) -> ShardEvent:
+        """The event that tells of it."""
+        kind = "dead_lettered" if self.letter else "expired"
+        return ShardEvent(kind, self.at_ms, self.messages, self.subscription, self.detail, self.reasons)
 
 
 @dataclass(slots=True)
@@ -199,6 +202,7 @@ class ShardEvent:
         messages: which messages; None where it is about the queue.
         subscription: whose.
         detail: a sentence for people.
+        reasons: why they left, if they did.
     """
 
     kind: str
@@ -206,24 +210,15 @@ class ShardEvent:
     messages: Messages | None = None
     subscription: str = ""
     detail: str = ""
+    reasons: tuple[Reason, ...] = ()
 
 
 @dataclass(slots=True)
-class Step:
+class Step(ShardStep[ShardEvent, Removal, Delivery]):
     """Everything that one batch of inputs causes.
 
     Attributes:
         changes: already applied to the shard, to be made durable.
-        deliveries: to be sent once the changes are durable.
-        removals: dead letters and events, to be safe before the changes are.
-        events: events, likewise.
-        shard_messages: to other shards of the queue, to be sent once the changes are durable (Q18).
-        verdicts: answers to those who asked for a deletion, likewise.
     """
 
     changes: list[Change] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
-    removals: list[Removal] = field(default_factory=list)
-    events: list[ShardEvent] = field(default_factory=list)
-    shard_messages: list[ShardMessage] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)

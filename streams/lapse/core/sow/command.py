@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Deletion, Places
 from lapse.core.sow.query import Inquiry, Query
@@ -17,7 +18,7 @@ from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import CommandAnswer, QueryAtWork, ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import QueryAtWork, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.version import journal_key as version_name
 

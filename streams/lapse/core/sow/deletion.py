@@ -10,11 +10,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow.record import Facts, facts_of
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import CommandAnswer, Step
+from lapse.core.sow.step import Step
 from lapse.core.sow.subscription import Predicate
 
 PORTION: Final = 500

@@ -34,11 +34,11 @@ class SubscriberFanOut:
             if subscriber.selects(after):
                 changed = self._changed(before, after) if seen and subscription.deltas else None
                 kind = Kind.PUBLISH if changed is None else Kind.DELTA
-                step.messages.append(after.message(kind, subscription.id, payload=changed))
+                step.deliveries.append(after.message(kind, subscription.id, payload=changed))
             elif seen and before is not None:
                 reason = OutOfFocus.NO_LONGER_MATCHES
                 message = before.message(Kind.OUT_OF_FOCUS, subscription.id, place=after.place, reason=reason)
-                step.messages.append(message)
+                step.deliveries.append(message)
 
     def tell_removal(self, name: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
         """Tell of a removal: its journal key, the packed record that leaves, and why."""
@@ -46,7 +46,7 @@ class SubscriberFanOut:
         before = state.view(name, entry)
         for subscriber in state.subscribers.values():
             if subscriber.has_seen(before):
-                step.messages.append(before.message(Kind.OUT_OF_FOCUS, subscriber.subscription.id, reason=reason))
+                step.deliveries.append(before.message(Kind.OUT_OF_FOCUS, subscriber.subscription.id, reason=reason))
             if subscriber.query is not None:
                 subscriber.query.forget(name)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from lapse.core.reason import Reason
 from lapse.core.sow import journal
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import Letter, Place, ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import Place, Removal, ShardEvent, ShardEventKind, Step
 
 _KEY: Final = struct.Struct(">Iq")
 _SIZE: Final = struct.Struct(">I")
@@ -34,7 +34,7 @@ def place_of(name: bytes, sources: list[tuple[str, int]]) -> Place:
     return Place(topic, partition, offset)
 
 
-def pack(letter: Letter) -> bytes:
+def pack(letter: Removal) -> bytes:
     """Write a letter for the journal."""
     facts: dict[str, Any] = {
         "timestamp_ms": letter.timestamp_ms,
@@ -56,13 +56,13 @@ def pack(letter: Letter) -> bytes:
     return _SIZE.pack(len(head)) + head
 
 
-def unpack(data: bytes, place: Place) -> Letter:
+def unpack(data: bytes, place: Place) -> Removal:
     """Read a letter back; one that is `in_log` is without key, value and headers."""
     size = _SIZE.unpack_from(data)[0]
     facts = json.loads(data[_SIZE.size : _SIZE.size + size])
     in_log = "null" not in facts
     value = None if in_log or facts["null"] else data[_SIZE.size + size :]
-    return Letter(
+    return Removal(
         place,
         None if in_log else _bytes(facts["key"]),
         value,
@@ -88,7 +88,7 @@ class PendingLetters:
     def __init__(self, state: SowState) -> None:
         self._state = state
 
-    def keep(self, refused: list[tuple[Letter, str]], step: Step) -> list[bytes]:
+    def keep(self, refused: list[tuple[Removal, str]], step: Step) -> list[bytes]:
         """Keep letters of a step, each with why it is refused; returns their journal keys."""
         faults = {letter.place: fault for letter, fault in refused}
         for at, one in enumerate(step.events):

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow.ranking import Order, Ranking
 from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import CommandAnswer, Kind, Message, Step
+from lapse.core.sow.step import Kind, Message, Step
 from lapse.core.sow.subscription import Predicate
 from lapse.core.sow.view import View
 
@@ -115,7 +116,7 @@ class Query:
         """Begin a query: the group's begin goes out at once, so that no update of the subscription stands before it."""
         query = cls(state, inquiry)
         if not inquiry.only_counts:
-            step.messages.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
+            step.deliveries.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
         step.queries.append(query)
         return query
 
@@ -207,7 +208,7 @@ class Query:
             if inquiry.only_counts:
                 continue
             message = view.message(Kind.SOW, inquiry.subscription, command_id=inquiry.command_id)
-            step.messages.append(message if value is None else message._replace(order_value=value))
+            step.deliveries.append(message if value is None else message._replace(order_value=value))
         self._sent += sent
         if self._left is not None:
             self._left -= sent
@@ -264,7 +265,7 @@ class Query:
         self.finished = True
         self._let_go()
         if not inquiry.only_counts:
-            step.messages.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
+            step.deliveries.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
         if inquiry.answered:
             counts: tuple[tuple[str, int], ...] = (("records", self._sent),)
             if inquiry.heartbeat_timeout_ms:

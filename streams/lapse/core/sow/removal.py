@@ -19,13 +19,13 @@ from lapse.core.sow.record import HEAD, deadline_of, facts_of, headers_of, paylo
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import (
     ExpiryBatch,
-    Letter,
     OutOfFocus,
     OutOfFocusBatch,
     Place,
     Removal,
     ShardEvent,
     ShardEventKind,
+    StateDelete,
     Step,
 )
 from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
@@ -67,7 +67,7 @@ class Removals:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
         facts = facts_of(entry)
         path = path_of(headers_of(entry)) if facts.headers_bytes else b""
-        self._remove(name, entry, Removal(OutOfFocus.EXPIRED, facts.timestamp_ms, path), step)
+        self._remove(name, entry, StateDelete(OutOfFocus.EXPIRED, facts.timestamp_ms, path), step)
         if self.retains:
             self._retain(name, facts.timestamp_ms, facts.offset, facts.source, now_ms, step, path)
         self._tell_removed(name, entry, now_ms, step)
@@ -75,7 +75,7 @@ class Removals:
     def expire_all(self, names: Sequence[bytes], now_ms: int, step: Step) -> None:
         """The same as `expire` for each of many: where nothing is written but events, quickly."""
         state = self._state
-        entries, removals = state.entries, step.removals
+        entries, state_deletes = state.entries, step.state_deletes
         subscribers = state.subscribers.values()
         if self.retains or not self._tells_alone or any(one.query is not None for one in subscribers):
             for name in names:
@@ -84,19 +84,19 @@ class Removals:
         unpack = HEAD.unpack_from
         gone: list[tuple[bytes, int, int, int]] = []
         left: list[tuple[bytes, bytes]] = []
-        alike: dict[int, Removal] = {}
+        alike: dict[int, StateDelete] = {}
         oldest = state.sequence
         for name in names:
             entry = entries[name]
             deadline_ms, timestamp_ms, sequence, offset, source, size = unpack(entry)
             key = name[1:]
             if size and is_replicated(entry, size):
-                removals[name] = Removal(OutOfFocus.EXPIRED, timestamp_ms, path_of(headers_of(entry)))
+                state_deletes[name] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms, path_of(headers_of(entry)))
             else:
-                removal = alike.get(timestamp_ms)
-                if removal is None:
-                    removal = alike[timestamp_ms] = Removal(OutOfFocus.EXPIRED, timestamp_ms)
-                removals[name] = removal
+                deleted = alike.get(timestamp_ms)
+                if deleted is None:
+                    deleted = alike[timestamp_ms] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms)
+                state_deletes[name] = deleted
             gone.append((key, source, offset, deadline_ms))
             left.append((key, entry))
             if sequence < oldest:
@@ -110,7 +110,7 @@ class Removals:
                     if subscriber.has_seen(state.view(name, entry))
                 ]
             if seen:
-                step.messages.append(OutOfFocusBatch(subscriber.subscription.id, seen))
+                step.deliveries.append(OutOfFocusBatch(subscriber.subscription.id, seen))
         state.drop_all(names, step)
         if gone:
             step.events.append(ExpiryBatch(self._decided_ms(now_ms), gone))
@@ -119,7 +119,7 @@ class Removals:
         """Remove a record by a command that counts as of `at_ms`."""
         facts = facts_of(entry)
         # A delete is later than what it deletes, even in the same millisecond.
-        self._remove(name, entry, Removal(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
+        self._remove(name, entry, StateDelete(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
         self.retain(name, at_ms, step)
         place = self._state.place(facts.source, facts.offset)
         step.events.append(ShardEvent(ShardEventKind.DELETED, at_ms, place, name[1:], facts.deadline_ms))
@@ -134,7 +134,7 @@ class Removals:
         facts = facts_of(entry)
         spent = update.origin is not None and update.origin.spent
         path = b"" if update.origin is None else update.origin.path
-        removal = Removal(
+        removal = StateDelete(
             OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED, max(update.timestamp_ms, facts.timestamp_ms + 1), path
         )
         self._remove(name, entry, removal, step)
@@ -150,7 +150,7 @@ class Removals:
         """Let an update leave that is dead already: it replaces what is there, and takes it along."""
         if entry is not None:
             path = b"" if update.origin is None else update.origin.path
-            self._remove(name, entry, Removal(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
+            self._remove(name, entry, StateDelete(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
         if self.retains:
             self._retain_by(update, name, update.timestamp_ms, step)
         self._tell_removed(name, fresh, update.at_ms, step)
@@ -158,7 +158,7 @@ class Removals:
     def purge(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         """Take a record out because the whole SOW topic is deleted (C4)."""
         facts = facts_of(entry)
-        self._remove(name, entry, Removal(OutOfFocus.DELETED, max(now_ms, facts.timestamp_ms + 1)), step)
+        self._remove(name, entry, StateDelete(OutOfFocus.DELETED, max(now_ms, facts.timestamp_ms + 1)), step)
         self._tell_removed(name, entry, now_ms, step, (Reason.PURGED,))
 
     def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:
@@ -180,11 +180,11 @@ class Removals:
         """Remember that a command deleted a key, whether or not it was there: an update may be on its way (C1)."""
         self._retain(name, at_ms, -1, NO_SOURCE, at_ms, step)
 
-    def _remove(self, name: bytes, entry: bytes, removal: Removal, step: Step) -> None:
+    def _remove(self, name: bytes, entry: bytes, removal: StateDelete, step: Step) -> None:
         state = self._state
         if state.subscribers:
             self._fan_out.tell_removal(name, entry, removal.reason, step)
-        step.removals[name] = removal
+        step.state_deletes[name] = removal
         state.change(step, name, None)
 
     def _retain(
@@ -237,12 +237,9 @@ class Removals:
         reasons = in_order(reasons)
         lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)
         if lettered or self._settings.keeps_copies:
-            letter = Letter(
-                place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail, in_log
+            removal = Removal(
+                place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail, in_log, lettered
             )
-            if lettered:
-                step.letters.append(letter)
-            if self._settings.keeps_copies:
-                step.copies.append(letter)
+            step.removals.append(removal)
         kind = ShardEventKind.DEAD_LETTERED if lettered else ShardEventKind.EXPIRED
         step.events.append(ShardEvent(kind, at_ms, place, key, deadline_ms, reasons, "", detail))

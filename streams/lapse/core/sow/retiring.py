@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.retirement import RETIREMENT, Cause, Report, Retirement, ShardMessage, Verdict
+from lapse.core.shard.retirement import RETIREMENT, Cause, Report, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
@@ -18,7 +18,7 @@ _AT_ONCE: Final = 10_000
 
 
 class RetirableSowShard:
-    """What the agreement asks of a SOW shard (`lapse.core.agreement.RetirableShard`)."""
+    """What the agreement asks of a SOW shard (`lapse.core.shard.agreement.RetirableShard`)."""
 
     __slots__ = ("_life", "_removals", "_state")
 
@@ -57,14 +57,6 @@ class RetirableSowShard:
         for name in list(islice(state.tombstones, _AT_ONCE)):
             state.change(step, journal.TOMBSTONE + name[1:], None)
         return not state.tombstones
-
-    def say(self, message: ShardMessage, step: Step) -> None:
-        """Send a message."""
-        step.shard_messages.append(message)
-
-    def judge(self, verdict: Verdict, step: Step) -> None:
-        """Answer whom asked."""
-        step.verdicts.append(verdict)
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         """Tell the world that the SOW topic is deleted."""

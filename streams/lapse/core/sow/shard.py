@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from lapse.core.agreement import Agreement
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP
 from lapse.core.reason import Reason
 from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
+from lapse.core.shard.agreement import Agreement
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
 from lapse.core.sow.command import Command, Commands
@@ -31,7 +31,7 @@ from lapse.core.sow.removal import Removals
 from lapse.core.sow.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import DeletionAtWork, Letter, Place, QueryAtWork, ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import DeletionAtWork, Place, QueryAtWork, Removal, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Subscription
 from lapse.core.sow.tombstone import Tombstone
 
@@ -160,11 +160,11 @@ class SowShard:
                     state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
                     if subscribers:
                         self._fan_out.tell(name, old, fresh, step)
-                    if step.bytes >= max_bytes:
+                    if step.change_bytes >= max_bytes:
                         break
                     continue
             self._take(topic, partition, source, record, step, clock_ms)
-            if step.bytes >= max_bytes:
+            if step.change_bytes >= max_bytes:
                 break
         if self._ids.fresh or state.repeats.chunks:
             newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms) if taken else -1
@@ -303,7 +303,7 @@ class SowShard:
         if deletion.finished and answered:
             step.answers.append(deletion.answer)
 
-    def keep_pending(self, refused: list[tuple[Letter, str]], step: Step) -> list[bytes]:
+    def keep_pending(self, refused: list[tuple[Removal, str]], step: Step) -> list[bytes]:
         """Keep letters of a step that the broker refuses, each with why; returns their names, for `retain` (C27)."""
         return self._pending_letters.keep(refused, step)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from lapse.core.lifetime import NEVER
 from lapse.core.repeats import Batch, Repeats, chunk_of
-from lapse.core.retirement import RETIREMENT, Retirement
+from lapse.core.shard.retirement import RETIREMENT, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.expiry import DeadlineIndex
 from lapse.core.sow.hash_index import HashIndex
@@ -113,7 +113,7 @@ class SowState:
     def change(self, step: Step, name: bytes, value: bytes | None) -> None:
         """Put one change into the step, and apply it."""
         step.changes[name] = value
-        step.bytes += len(name) + _RECORD_BYTES if value is None else len(name) + len(value) + _RECORD_BYTES
+        step.change_bytes += len(name) + _RECORD_BYTES if value is None else len(name) + len(value) + _RECORD_BYTES
         self.apply(name, value)
 
     def put(
@@ -131,7 +131,7 @@ class SowState:
             step: gets the change.
         """
         step.changes[name] = entry
-        step.bytes += len(name) + len(entry) + _RECORD_BYTES
+        step.change_bytes += len(name) + len(entry) + _RECORD_BYTES
         if is_new or deadline_ms < before_ms or self._indexed or self.snapshots:
             self._enter(name, entry, deadline_ms, before_ms, sequence, is_new)
         else:  # nothing changes but the record
@@ -142,7 +142,7 @@ class SowState:
     def drop_all(self, names: Sequence[bytes], step: Step) -> None:
         """The same as `change` to None for each of many records that are there."""
         step.changes.update(dict.fromkeys(names))
-        step.bytes += sum(map(len, names)) + len(names) * _RECORD_BYTES
+        step.change_bytes += sum(map(len, names)) + len(names) * _RECORD_BYTES
         if self._indexed:
             for name in names:
                 self.hash_index.discard(name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
-from lapse.core.retirement import ShardMessage, Verdict
+from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.step import Step as ShardStep
 
 
 class Place(NamedTuple):
@@ -77,8 +78,8 @@ class ExpiryBatch(NamedTuple):
     records: list[tuple[bytes, int, int, int]]
 
 
-class Letter(NamedTuple):
-    """A dead letter: the record's bytes, and the facts of its death.
+class Removal(NamedTuple):
+    """A record that left for L14's reasons: its bytes, which stand nowhere else any more, and why it left.
 
     Attributes:
         place: its bookmark.
@@ -91,6 +92,7 @@ class Letter(NamedTuple):
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
         detail: the text of the fault.
         in_log: whether the underlying log has it as it is.
+        letter: whether it gets a dead letter.
     """
 
     place: Place
@@ -103,6 +105,7 @@ class Letter(NamedTuple):
     deadline_ms: int = NEVER
     detail: str = ""
     in_log: bool = False
+    letter: bool = True
 
 
 class Kind(StrEnum):
@@ -166,38 +169,8 @@ class OutOfFocusBatch(NamedTuple):
     records: list[tuple[bytes, bytes]]
 
 
-class CommandAnswer(NamedTuple):
-    """The answer to one command (X2).
-
-    Attributes:
-        id: the command's id.
-        command: its name.
-        subscription: the subscription that spoke.
-        at_ms: the instant at which it counted, ms since the epoch.
-        refusal: what is wrong and what to do; None = done.
-        counts: figures.
-    """
-
-    id: str
-    command: str
-    subscription: str
-    at_ms: int
-    refusal: Refusal | None = None
-    counts: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def error(self) -> str:
-        """The refusal's text; empty = none."""
-        return "" if self.refusal is None else self.refusal.text
-
-    @property
-    def code(self) -> str:
-        """The refusal's code; empty = none."""
-        return "" if self.refusal is None else self.refusal.code
-
-
-class Removal(NamedTuple):
-    """How a record left, for those who replicate the state (S10).
+class StateDelete(NamedTuple):
+    """How a record left the compacted topic, for those who replicate it (S10).
 
     Attributes:
         reason: deleted or expired.
@@ -261,55 +234,28 @@ class DeletionAtWork(Protocol):
         """Look at the next records, and let those go that are meant."""
 
 
-class Step:
+@dataclass(slots=True)
+class Step(ShardStep[ShardEvent | ExpiryBatch, Removal, Message | OutOfFocusBatch]):
     """Changes and outputs, collected while a batch, a command or a timer is handled.
+
+    A removal is put down where it gets a letter, or where the settings ask for all of them (L15).
 
     Attributes:
         changes: journal records, the latest per key; None = a tombstone. Already applied to the shard.
-        removals: how the records left that the changes remove, by their journal keys (S10).
-        events: events, in order.
-        letters: dead letters, in the order of removal.
-        copies: everything that left for L14's reasons, in that order; only where the settings ask for it (L15).
-        messages: for subscribers, in order.
-        answers: answers to commands.
+        state_deletes: how the records left that the changes remove, by their journal keys (S10).
         queries: queries that began; each is pulled batch by batch until it is finished.
         deletions: deletions that are not finished, and whether they are to be answered; no command is done before.
-        shard_messages: to other shards of the topic, to be sent once the changes are durable.
-        verdicts: answers to those who asked for the topic's deletion, likewise.
-        bytes: size of the changes so far, about.
+        change_bytes: size of the changes so far, about.
     """
 
-    __slots__ = (
-        "answers",
-        "bytes",
-        "changes",
-        "copies",
-        "deletions",
-        "events",
-        "letters",
-        "messages",
-        "queries",
-        "removals",
-        "shard_messages",
-        "verdicts",
-    )
-
-    def __init__(self) -> None:
-        self.changes: dict[bytes, bytes | None] = {}
-        self.removals: dict[bytes, Removal] = {}
-        self.events: list[ShardEvent | ExpiryBatch] = []
-        self.letters: list[Letter] = []
-        self.copies: list[Letter] = []
-        self.messages: list[Message | OutOfFocusBatch] = []
-        self.answers: list[CommandAnswer] = []
-        self.queries: list[QueryAtWork] = []
-        self.deletions: list[tuple[DeletionAtWork, bool]] = []
-        self.shard_messages: list[ShardMessage] = []
-        self.verdicts: list[Verdict] = []
-        self.bytes = 0
+    changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    state_deletes: dict[bytes, StateDelete] = field(default_factory=dict)
+    queries: list[QueryAtWork] = field(default_factory=list)
+    deletions: list[tuple[DeletionAtWork, bool]] = field(default_factory=list)
+    change_bytes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.changes or self.events or self.letters or self.messages or self.answers or self.queries)
+        return bool(self.changes or self.events or self.letters or self.deliveries or self.answers or self.queries)
 
 
 def encode_changes(step: Step) -> list[tuple[bytes, bytes | None]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from lapse.core.queue.step import Removal
-from lapse.core.sow.step import Letter
+from lapse.core.sow.step import Removal as RecordRemoval
 from lapse.runtime.journal.store import Items
 from lapse.runtime.letters.expired_message import ExpiredMessage
 from lapse.runtime.letters.rule_entry import MOST_MESSAGES, Entry, of_copy, of_removal
@@ -111,7 +111,7 @@ class ExpiryRule:
             for at, entry in enumerate(of_removal(removal))
         ]
 
-    def copied(self, copies: Sequence[Letter]) -> Items:
+    def copied(self, copies: Sequence[RecordRemoval]) -> Items:
         """Take in records that left a SOW topic."""
         return [self._add(of_copy(left), None) for left in copies]
 

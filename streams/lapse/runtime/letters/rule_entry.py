@@ -17,7 +17,7 @@ import orjson
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Removal
-from lapse.core.sow.step import Letter
+from lapse.core.sow.step import Removal as RecordRemoval
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import lapse_id, redriven_count
 from lapse.runtime.letters.expired_message import ExpiredMessage
@@ -146,7 +146,7 @@ def of_removal(removal: Removal) -> list[Entry]:
     ]
 
 
-def of_copy(left: Letter) -> Entry:
+def of_copy(left: RecordRemoval) -> Entry:
     """The entry of a record that left a SOW topic."""
     return Entry(
         left.place.topic,

@@ -24,7 +24,7 @@ from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages, Removal, Step
 from lapse.core.reason import Reason
-from lapse.core.retirement import Phase
+from lapse.core.shard.retirement import Phase
 from lapse.protocol import topic as names
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, CommandError, Encoding
@@ -649,7 +649,7 @@ class QueueMachine:
         letters: list[Packed] = []
         of_letters: list[tuple[Removal, int]] = []
         for removal in step.removals:
-            if not removal.letter_is_safe and (removal.letter or self.rule is not None):
+            if removal.letter or self.rule is not None:
                 found = await self._left_behind(removal)
                 if removal.letter:
                     for first in range(0, len(found), _LETTERS_AT_ONCE):

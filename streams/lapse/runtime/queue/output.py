@@ -74,14 +74,9 @@ class QueueOutput:
     def events(self, events: Sequence[ShardEvent], removals: Sequence[Removal]) -> list[Output]:
         """One event for all messages that share a fate (D4)."""
         shared: dict[tuple[Any, ...], list[Messages]] = {}
-        key: tuple[Any, ...]
-        for one in events:
-            key = (one.kind, one.at_ms, one.subscription, (), one.detail)
+        for one in (*events, *(removal.event() for removal in removals)):
+            key = (one.kind, one.at_ms, one.subscription, one.reasons, one.detail)
             shared.setdefault(key, []).extend([one.messages] if one.messages is not None else [])
-        for gone in removals:
-            kind = EventKind.DEAD_LETTERED if gone.letter else EventKind.EXPIRED
-            key = (kind.value, gone.at_ms, gone.subscription, gone.reasons, gone.detail)
-            shared.setdefault(key, []).append(gone.messages)
         outputs: list[Output] = []
         for (kind, at_ms, subscription, reasons, detail), some in shared.items():
             single = some[0] if len(some) == 1 else None

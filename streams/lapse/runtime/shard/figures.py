@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.step import Messages
 from lapse.core.queue.step import Step as QueueStep
 from lapse.core.reason import Reason
 from lapse.core.sow.step import ExpiryBatch, Message, ShardEvent, ShardEventKind
@@ -100,25 +101,29 @@ class ShardFigures:
         counts = self.counts
         for delivery in step.deliveries:
             counts["delivered"] += len(delivery.messages)
-        for kind in step.events:
-            if kind.kind == _END:
+        for event in step.events:
+            if event.kind == _END:
                 continue  # of the queue; what is counted under this name are records
-            counts[kind.kind] += 1 if kind.messages is None else len(kind.messages)
-        letters = 0
+            if event.reasons and event.messages is not None:
+                self._left(event.messages, event.reasons, event.at_ms, letter=True)  # its letter is safe at last
+            else:
+                counts[event.kind] += 1 if event.messages is None else len(event.messages)
         for removal in step.removals:
-            size = len(removal.messages)
-            letters += size if removal.letter else 0
-            for reason in removal.reasons:
-                self.removals[reason] += size
-            deadlines_ms = removal.messages.deadlines_ms
-            if removal.reasons == (Reason.TIME_LIMIT,) and deadlines_ms is not None:
-                # A lease holds expiry back, which is no lateness: only what was never delivered counts.
-                if size == 1:
-                    if not removal.messages.deliveries[0]:
-                        self.lateness.add((removal.at_ms - int(deadlines_ms[0])) / 1000)
-                else:
-                    self.lateness.add_all((removal.at_ms - deadlines_ms[removal.messages.deliveries == 0]) / 1000)
-        self.dead_letters += letters
+            self._left(removal.messages, removal.reasons, removal.at_ms, letter=removal.letter)
+
+    def _left(self, messages: Messages, reasons: Sequence[Reason], at_ms: int, *, letter: bool) -> None:
+        """Count messages that left a queue."""
+        size, deadlines_ms = len(messages), messages.deadlines_ms
+        self.dead_letters += size if letter else 0
+        for reason in reasons:
+            self.removals[reason] += size
+        if tuple(reasons) == (Reason.TIME_LIMIT,) and deadlines_ms is not None:
+            # A lease holds expiry back, which is no lateness: only what was never delivered counts.
+            if size == 1:
+                if not messages.deliveries[0]:
+                    self.lateness.add((at_ms - int(deadlines_ms[0])) / 1000)
+            else:
+                self.lateness.add_all((at_ms - deadlines_ms[messages.deliveries == 0]) / 1000)
 
     def sow_step(self, step: SowStep) -> None:
         """Count a SOW topic's step."""
@@ -142,4 +147,4 @@ class ShardFigures:
         ]
         if late:
             self.lateness.add_all(np.array(late, np.float64) / 1000)
-        self.counts["told"] += sum(1 if isinstance(one, Message) else len(one.records) for one in step.messages)
+        self.counts["told"] += sum(1 if isinstance(one, Message) else len(one.records) for one in step.deliveries)

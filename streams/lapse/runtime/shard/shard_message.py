@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
-from lapse.core.retirement import Asker, Cause, Retirement, ShardMessage, ShardMessageKind, Verdict
+from lapse.core.shard.retirement import Asker, Cause, Retirement, ShardMessage, ShardMessageKind, Verdict
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, Encoding

@@ -11,12 +11,13 @@ from faust.types import TP
 
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
-from lapse.core.retirement import Phase, Verdict
+from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.retirement import Phase, Verdict
 from lapse.core.sow import journal, pending_letters
 from lapse.core.sow.deletion import PORTION
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.shard import SowShard
-from lapse.core.sow.step import CommandAnswer, DeletionAtWork, Letter, QueryAtWork, Step, encode_changes
+from lapse.core.sow.step import DeletionAtWork, QueryAtWork, Removal, Step, encode_changes
 from lapse.protocol import topic as names
 from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.runtime.journal.store import Items
@@ -322,12 +323,13 @@ class SowMachine:
             self.shard.retain(name, step)
         effects.before += self._output.events(step.events, self.shard.state.sources)
         if step.changes:
-            effects.before.append(self._output.state(step.changes, step.removals, self.shard.state.sources))
-        if step.messages:
-            effects.before += self._output.messages(step.messages, self.shard.state.sources)
-        effects.journal = self._split(encode_changes(step)) if step.bytes > _JOURNAL_BYTES else encode_changes(step)
+            effects.before.append(self._output.state(step.changes, step.state_deletes, self.shard.state.sources))
+        if step.deliveries:
+            effects.before += self._output.messages(step.deliveries, self.shard.state.sources)
+        changes = encode_changes(step)
+        effects.journal = self._split(changes) if step.change_bytes > _JOURNAL_BYTES else changes
         if self.rule is not None:
-            self._ahead += self.rule.copied(step.copies)
+            self._ahead += self.rule.copied(step.removals)
         for verdict in step.verdicts:
             if not verdict.asker.silent:
                 answer = _answer_of(verdict, self.shard.state.now_ms)
@@ -343,7 +345,8 @@ class SowMachine:
 
     async def _write_letters(self, step: Step, write_letters: Write) -> None:
         """Write the letters of a step; those that are refused are kept, and tried again (C27, D3)."""
-        letters = self._output.letters(step.letters)
+        removals = step.letters
+        letters = self._output.letters(removals)
         if not letters:
             return
         self.figures.letters_waiting = len(letters)
@@ -353,10 +356,10 @@ class SowMachine:
             why = next(iter(refused.values())).why
             name = self.shard.settings.name
             logger.warning("%s: %d dead letters refused, to be tried again: %s", name, len(refused), why)
-            kept = [(step.letters[at], refusal.why) for at, refusal in refused.items()]
+            kept = [(removals[at], refusal.why) for at, refusal in refused.items()]
             self.retry.add(self.shard.keep_pending(kept, step))
 
-    def _letter(self, name: bytes) -> Letter:
+    def _letter(self, name: bytes) -> Removal:
         state = self.shard.state
         return pending_letters.unpack(state.pending[name], pending_letters.place_of(name, state.sources))
 

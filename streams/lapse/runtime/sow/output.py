@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
+from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
 from lapse.core.sow.origin import ORIGIN, path_of
 from lapse.core.sow.record import HEAD, HEAD_BYTES, unpack_headers
 from lapse.core.sow.step import (
-    CommandAnswer,
     ExpiryBatch,
     Kind,
-    Letter,
     Message,
     OutOfFocus,
     OutOfFocusBatch,
@@ -23,6 +22,7 @@ from lapse.core.sow.step import (
     Removal,
     ShardEvent,
     ShardEventKind,
+    StateDelete,
 )
 from lapse.protocol import answer as answers
 from lapse.protocol import dead_letter, event, header, topic
@@ -84,7 +84,7 @@ class SowOutput:
     def state(
         self,
         changes: Mapping[bytes, bytes | None],
-        removals: Mapping[bytes, Removal],
+        removals: Mapping[bytes, StateDelete],
         sources: Sequence[tuple[str, int]],
     ) -> Packed:
         """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10).
@@ -98,7 +98,7 @@ class SowOutput:
         put, join, varint = rows.append, b"".join, VARINT
         places = _places(sources)
         unpack, record_prefix = HEAD.unpack_from, journal.RECORD[0]
-        tombstones: dict[Removal | None, bytes] = {}
+        tombstones: dict[StateDelete | None, bytes] = {}
         facts: tuple[int, int] | None = None
         block = head = tail = b""
         for name, entry in changes.items():
@@ -267,7 +267,7 @@ class SowOutput:
             )  # fmt: skip
         return rows
 
-    def letters(self, letters: Iterable[Letter]) -> list[Output]:
+    def letters(self, letters: Iterable[Removal]) -> list[Output]:
         """The dead letters, in the order of removal (D2, C27)."""
         outputs: list[Output] = []
         for letter in letters if self._letters else ():
@@ -368,7 +368,7 @@ class SowOutput:
         return Output(self._events, self._partition, key, event.encode(told), [])
 
 
-def _tombstone(removal: Removal | None) -> bytes:
+def _tombstone(removal: StateDelete | None) -> bytes:
     """What a tombstone has behind its key."""
     headers: _Headers = []
     if removal is not None:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 from lapse.config import Config
-from lapse.core.retirement import RETIREMENT, Phase, Retirement
+from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse.runtime.topics import access

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.core.agreement import GRACE_MS
 from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.journal import QueueJournal, restore
 from lapse.core.queue.settings import QueueSettings
@@ -13,7 +12,8 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.transfer import HandOver
 from lapse.core.reason import Reason
-from lapse.core.retirement import Asker, Phase, ShardMessageKind
+from lapse.core.shard.agreement import GRACE_MS
+from lapse.core.shard.retirement import Asker, Phase, ShardMessageKind
 from unit.core.queue.world import converse, published
 
 MINUTE_MS = 60_000

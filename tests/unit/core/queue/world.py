@@ -30,7 +30,7 @@ from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Queued, Step
 from lapse.core.queue.transfer import HandOver
 from lapse.core.reason import Reason
-from lapse.core.retirement import Asker
+from lapse.core.shard.retirement import Asker
 from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent, Told
 
 STATES = {
@@ -290,7 +290,7 @@ class World:
         while not done:
             step = self._open()
             done = self.shard.replace_topic(topic, self.epoch, self.now_ms, step)
-            gone.update(all_gone(step))
+            gone.update(all_gone(step, self._heard))
             if next(falls, False) and not done:
                 self.commit()
                 self._reopen()
@@ -707,7 +707,7 @@ class World:
             for one in step.deliveries
             for row in rows(one.messages)
         ]
-        gone = all_gone(step)
+        gone = all_gone(step, self._heard)
         assert by_subscription(sent) == by_subscription(self._last_sent)
         assert Counter(gone) == Counter(self._last_gone)
         told = [
@@ -909,10 +909,13 @@ def rows(messages: Messages) -> Iterator[tuple[Bookmark, int | None, int, int]]:
         )
 
 
-def all_gone(step: Step) -> list[Gone]:
+def all_gone(step: Step, heard: int = 0) -> list[Gone]:
+    """What left in a step, and what left before and whose letter is safe now: of that there is an event only."""
+    left = [(one, one.letter) for one in step.removals]
+    left += [(one, True) for one in step.events[heard:] if one.reasons]
     return [
-        Gone(bookmark, tuple(map(str, one.reasons)), one.letter, deadline_ms, one.at_ms, deliveries, cancels)
-        for one in step.removals
+        Gone(bookmark, tuple(map(str, one.reasons)), letter, deadline_ms, one.at_ms, deliveries, cancels)
+        for one, letter in left
         for bookmark, deadline_ms, deliveries, cancels in rows(one.messages)
     ]
 

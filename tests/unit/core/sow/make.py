@@ -20,9 +20,9 @@ from lapse.core.sow.step import (
     Message,
     OutOfFocus,
     OutOfFocusBatch,
-    Removal,
     ShardEvent,
     ShardEventKind,
+    StateDelete,
     Step,
 )
 from lapse.protocol.command import Command
@@ -72,11 +72,11 @@ def messages_of(some: Message | OutOfFocusBatch, shard: SowShard) -> list[Messag
     return [view.message(Kind.OUT_OF_FOCUS, some.subscription, reason=OutOfFocus.EXPIRED) for view in views]
 
 
-def state_records(step: Step) -> Iterator[tuple[bytes, bytes | None, Removal | None]]:
+def state_records(step: Step) -> Iterator[tuple[bytes, bytes | None, StateDelete | None]]:
     """What the compacted topic gets of a step: key, packed record or None, and how it left as far as that is known."""
     for name, entry in step.changes.items():
         if name.startswith(journal.RECORD):
-            yield name[1:], entry, step.removals.get(name) if entry is None else None
+            yield name[1:], entry, step.state_deletes.get(name) if entry is None else None
 
 
 class Desk:
@@ -133,12 +133,12 @@ class Desk:
 
     def answer(self, step: Step, at: int) -> list[Message]:
         """All messages of the step's one query."""
-        messages = list(step.messages)
+        messages = list(step.deliveries)
         for query in step.queries:
             while not query.finished:
                 pulled = self.pull(query, at)
                 step.answers += pulled.answers
-                messages += pulled.messages
+                messages += pulled.deliveries
         return messages
 
     def select(self, at: int, **fields: Any) -> list[Any]:
@@ -156,7 +156,7 @@ class Desk:
     def keep(self, step: Step) -> Step:
         """Journal a step; what it tells of many records at once is told of each."""
         step.events[:] = [one for some in step.events for one in events_of(some, self.shard)]
-        step.messages[:] = [one for some in step.messages for one in messages_of(some, self.shard)]
+        step.deliveries[:] = [one for some in step.deliveries for one in messages_of(some, self.shard)]
         for name, value in step.changes.items():
             if value is None:
                 self.journal.pop(name, None)

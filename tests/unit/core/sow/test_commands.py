@@ -66,10 +66,10 @@ def test_the_deadline_is_looked_at_when_a_batch_is_sent():
     step = desk.ask("sow", 1, order_by="/n", top_n=2)
     (query,) = step.queries
     first = desk.pull(query, 2)
-    assert [json.loads(item.payload)["n"] for item in first.messages] == [0]
+    assert [json.loads(item.payload)["n"] for item in first.deliveries] == [0]
     second = desk.pull(query, 20)
-    assert [json.loads(item.payload)["n"] for item in second.messages[:-1]] == [2]
-    assert second.messages[-1].kind is Kind.GROUP_END
+    assert [json.loads(item.payload)["n"] for item in second.deliveries[:-1]] == [2]
+    assert second.deliveries[-1].kind is Kind.GROUP_END
     assert query.finished
     assert not desk.pull(query, 21)
 
@@ -85,7 +85,7 @@ def test_a_plain_query_shows_the_records_as_they_stood_at_the_command():
     desk.put("c", {"n": 2}, 2)
     found = []
     while not query.finished:
-        found += [json.loads(item.payload)["n"] for item in desk.pull(query, 3).messages if item.payload]
+        found += [json.loads(item.payload)["n"] for item in desk.pull(query, 3).deliveries if item.payload]
     assert found == [1, 1]
 
 
@@ -96,7 +96,7 @@ def test_a_query_that_finds_little_lets_others_go_on():
     (query,) = desk.ask("sow", 1, filter="/n = 0").queries
     pulls = []
     while not query.finished:
-        pulls.append(len(desk.pull(query, 1).messages))
+        pulls.append(len(desk.pull(query, 1).deliveries))
     assert len(pulls) == 3
     assert sum(pulls) == 2
 
@@ -166,7 +166,7 @@ def test_a_query_looks_at_so_many_records_at_a_time_and_no_more(order_by, top_n)
     while not query.finished:
         pulled = desk.pull(query, 1)
         assert looks.since() <= 50
-        numbers = [json.loads(message.payload)["n"] for message in pulled.messages if message.kind is Kind.SOW]
+        numbers = [json.loads(message.payload)["n"] for message in pulled.deliveries if message.kind is Kind.SOW]
         assert len(numbers) <= 20
         found += numbers
         pulls += 1
@@ -258,10 +258,10 @@ def test_a_restriction_bounds_what_is_seen_and_touched():
     assert sorted(item.key for item in messages if item.key) == [b"k3", b"k5"]
     desk.ask("subscribe", 10, subscription="s", row_filter="/odd = true")
     desk.crash(11)
-    assert not desk.put("k0", {"n": 0, "odd": False}, 12).messages
-    assert len(desk.put("k0", {"n": 0, "odd": True}, 13).messages) == 1
+    assert not desk.put("k0", {"n": 0, "odd": False}, 12).deliveries
+    assert len(desk.put("k0", {"n": 0, "odd": True}, 13).deliveries) == 1
     # Out of focus shows what was seen, not what is hidden now.
-    (message,) = desk.put("k0", {"secret": 1, "odd": False}, 14).messages
+    (message,) = desk.put("k0", {"secret": 1, "odd": False}, 14).deliveries
     assert json.loads(message.payload) == {"n": 0, "odd": True}
     counts = desk.ask("sow_delete", 15, filter="TRUE", row_filter="/odd = true").answers[0].counts
     assert dict(counts)["removed"] == 3
@@ -304,26 +304,28 @@ def test_depth_counts_what_has_not_expired():
 def test_subscribe_shows_updates_from_now_on():
     desk = filled()
     desk.ask("subscribe", 10, subscription="s", filter="/n > 2")
-    assert seen(desk.put("k3", {"n": 9}, 11).messages) == [(Kind.PUBLISH, b"k3", {"n": 9}, None)]
-    assert not desk.put("k0", {"n": 1}, 12).messages
-    assert seen(desk.put("k0", {"n": 7}, 13).messages) == [(Kind.PUBLISH, b"k0", {"n": 7}, None)]
+    assert seen(desk.put("k3", {"n": 9}, 11).deliveries) == [(Kind.PUBLISH, b"k3", {"n": 9}, None)]
+    assert not desk.put("k0", {"n": 1}, 12).deliveries
+    assert seen(desk.put("k0", {"n": 7}, 13).deliveries) == [(Kind.PUBLISH, b"k0", {"n": 7}, None)]
 
 
 @pytest.mark.feature("S7")
 def test_out_of_focus_tells_why_and_only_of_what_was_seen():
     desk = filled()
     desk.ask("subscribe", 10, subscription="s", filter="/n > 2", heartbeat_timeout_ms=10**6)
-    assert not desk.put("k3", None, 11).messages, "k3 was never seen"
+    assert not desk.put("k3", None, 11).deliveries, "k3 was never seen"
     for key in ("k4", "k5", "k2"):
         desk.put(key, {"n": 5, "key": key}, 12)
-    assert seen(desk.put("k4", {"n": 0}, 13).messages) == [
+    assert seen(desk.put("k4", {"n": 0}, 13).deliveries) == [
         (Kind.OUT_OF_FOCUS, b"k4", {"n": 5, "key": "k4"}, OutOfFocus.NO_LONGER_MATCHES)
     ]
-    assert not desk.put("k4", {"n": 1}, 14).messages
-    assert seen(desk.put("k5", None, 15).messages) == [
+    assert not desk.put("k4", {"n": 1}, 14).deliveries
+    assert seen(desk.put("k5", None, 15).deliveries) == [
         (Kind.OUT_OF_FOCUS, b"k5", {"n": 5, "key": "k5"}, OutOfFocus.DELETED)
     ]
-    assert seen(desk.advance(1012).messages) == [(Kind.OUT_OF_FOCUS, b"k2", {"n": 5, "key": "k2"}, OutOfFocus.EXPIRED)]
+    assert seen(desk.advance(1012).deliveries) == [
+        (Kind.OUT_OF_FOCUS, b"k2", {"n": 5, "key": "k2"}, OutOfFocus.EXPIRED)
+    ]
 
 
 @pytest.mark.feature("S6")
@@ -333,15 +335,15 @@ def test_sow_and_subscribe_has_no_gap_and_no_duplicate_while_its_batches_are_on_
         desk.put(f"k{n}", {"n": n}, n)
     step = desk.ask("sow_and_subscribe", 10, id="q", subscription="s")
     (query,) = step.queries
-    assert [item.kind for item in step.messages] == [Kind.GROUP_BEGIN]
-    sent = desk.pull(query, 11).messages[0].key
+    assert [item.kind for item in step.deliveries] == [Kind.GROUP_BEGIN]
+    sent = desk.pull(query, 11).deliveries[0].key
     unsent = [f"k{n}" for n in range(4) if f"k{n}".encode() != sent]
-    assert not desk.put(unsent[0], None, 12).messages, "gone before it was shown"
-    assert [item.kind for item in desk.put(unsent[1], {"n": 9}, 12).messages] == [Kind.PUBLISH]
-    assert [item.kind for item in desk.put(sent, None, 12).messages] == [Kind.OUT_OF_FOCUS]
+    assert not desk.put(unsent[0], None, 12).deliveries, "gone before it was shown"
+    assert [item.kind for item in desk.put(unsent[1], {"n": 9}, 12).deliveries] == [Kind.PUBLISH]
+    assert [item.kind for item in desk.put(sent, None, 12).deliveries] == [Kind.OUT_OF_FOCUS]
     rest = []
     while not query.finished:
-        rest += desk.pull(query, 13).messages
+        rest += desk.pull(query, 13).deliveries
     assert [item.key for item in rest] == [unsent[2].encode(), None]
 
 
@@ -351,7 +353,7 @@ def test_a_query_that_a_crash_cut_short_begins_again_and_a_finished_one_does_not
     step = desk.ask("sow_and_subscribe", 10, id="q", subscription="s", filter="/n > 2")
     assert desk.crash(11).queries
     step = desk.crash(12)
-    assert [item.kind for item in step.messages] == [Kind.GROUP_BEGIN]
+    assert [item.kind for item in step.deliveries] == [Kind.GROUP_BEGIN]
     assert len(desk.answer(step, 12)) == 5
     assert step.answers[0].id == "q"
     assert not desk.crash(13)
@@ -376,7 +378,7 @@ def test_a_query_that_left_out_an_expired_record_is_done_once_that_is_removed():
     desk.put("a", {}, 0, lapse_ttl_ms=5)
     step = desk.ask("sow_and_subscribe", 1, id="q", subscription="s")
     desk.answer(step, 6)
-    assert desk.advance(7).messages == [], "it was never shown"
+    assert desk.advance(7).deliveries == [], "it was never shown"
     assert not desk.crash(8, shard_of(enabled=False).settings)
 
 
@@ -387,7 +389,7 @@ def test_delta_subscribe_shows_changed_fields_of_what_it_has_seen():
     desk.ask("delta_subscribe", 1, subscription="s")
 
     def told(payload, **headers):
-        ((kind, _, shown, _),) = seen(desk.put("k", payload, 2, **headers).messages)
+        ((kind, _, shown, _),) = seen(desk.put("k", payload, 2, **headers).deliveries)
         return kind, shown
 
     assert told({"a": 1, "o": {"x": 1, "y": 1}}) == (Kind.PUBLISH, {"a": 1, "o": {"x": 1, "y": 1}})
@@ -405,10 +407,10 @@ def test_an_update_that_is_dead_on_arrival_takes_the_record_out_of_focus():
     desk = Desk(shard_of())
     desk.ask("subscribe", 0, subscription="s")
     desk.put("k", {"n": 1}, 1)
-    assert seen(desk.put("k", {"n": 2}, 9, lapse_expires_at_ms=T + 9).messages) == [
+    assert seen(desk.put("k", {"n": 2}, 9, lapse_expires_at_ms=T + 9).deliveries) == [
         (Kind.OUT_OF_FOCUS, b"k", {"n": 1}, OutOfFocus.EXPIRED)
     ]
-    assert not desk.put("new", {"n": 2}, 9, lapse_expires_at_ms=T + 9).messages
+    assert not desk.put("new", {"n": 2}, 9, lapse_expires_at_ms=T + 9).deliveries
 
 
 @pytest.mark.feature("C2", "S6")
@@ -422,7 +424,7 @@ def test_a_silent_subscription_is_lost_at_its_timeout_and_heartbeats_put_it_off(
     assert [(item.kind, item.subscription, item.detail) for item in step.events] == [
         (ShardEventKind.UNSUBSCRIBED, "s", "silent for 100 ms")
     ]
-    assert not desk.put("k", {}, 161).messages
+    assert not desk.put("k", {}, 161).deliveries
     assert not [key for key in desk.journal if key[:1] == b"c"]
 
 
@@ -440,8 +442,8 @@ def test_subscribing_again_replaces_the_options():
     desk = filled()
     desk.ask("subscribe", 10, subscription="s", filter="/n = 1")
     desk.ask("subscribe", 11, subscription="s", filter="/n = 2")
-    assert not desk.put("a", {"n": 1}, 12).messages
-    assert desk.put("b", {"n": 2}, 12).messages
+    assert not desk.put("a", {"n": 1}, 12).deliveries
+    assert desk.put("b", {"n": 2}, 12).deliveries
     desk.ask("sow_and_subscribe", 13, subscription="s", filter="/n = 2")
     step = desk.ask("sow_and_subscribe", 14, subscription="s", filter="/n = 2")
     assert len(desk.answer(step, 14)) == 4
@@ -501,13 +503,13 @@ def test_what_a_user_may_see_is_counted_in_portions() -> None:
         desk.put(f"k{number}", {"odd": bool(number % 2)}, number)
     step = desk.ask("depth", 10, row_filter="/odd = true")
     (query,) = step.queries
-    assert not step.messages
+    assert not step.deliveries
     turns = 0
     answers = list(step.answers)
     while not query.finished:
         later = Step()
         desk.shard.pull(query, T + 10, later)
-        assert not later.messages
+        assert not later.deliveries
         answers += later.answers
         turns += 1
     assert turns >= 4

@@ -68,5 +68,5 @@ def test_a_delta_subscriber_is_told_of_another_type(before: Any, after: Any) -> 
     desk = Desk(shard_of(**JSON))
     desk.ask("delta_subscribe", 0, subscription="s")
     desk.put("k", {"v": before, "w": 1}, 1)
-    (message,) = desk.put("k", {"v": after, "w": 1}, 2).messages
+    (message,) = desk.put("k", {"v": after, "w": 1}, 2).deliveries
     assert (message.kind, json.loads(message.payload or b"")) == ("delta", {"v": after})

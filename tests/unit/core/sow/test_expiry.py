@@ -94,7 +94,7 @@ def test_many_records_of_one_millisecond_leave_in_steps():
     more = True
     while more:
         more = shard.advance(T + 100, step := Step(), limit=250)
-        sizes.append(len(step.removals))
+        sizes.append(len(step.state_deletes))
     assert sum(sizes) == 1000
     assert max(sizes) <= 250
 

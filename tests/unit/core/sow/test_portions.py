@@ -79,7 +79,7 @@ def test_a_query_shows_the_records_as_they_stood(order: str | None) -> None:
     found: list[object] = []
     while not query.finished:
         part = desk.pull(query, 9)
-        found += [message.payload for message in part.messages if message.kind == "sow"]
+        found += [message.payload for message in part.deliveries if message.kind == "sow"]
     expected = [b'{"n": %d}' % number for number in range(COUNT)]
     assert found == expected[::-1] if order else sorted(found) == sorted(expected)
     assert not desk.shard.state.snapshots, "nobody keeps anything any more"

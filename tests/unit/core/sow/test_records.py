@@ -8,7 +8,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.record import facts_of, headers_of, payload_of
-from lapse.core.sow.step import OutOfFocus, Removal, ShardEventKind, Step
+from lapse.core.sow.step import OutOfFocus, ShardEventKind, StateDelete, Step
 from unit.core.sow.make import Arrived, Desk, T, shard_of, state_records
 
 
@@ -415,7 +415,7 @@ def test_one_step_tells_the_compacted_topic_the_last_of_each_key_with_deadline_a
     first = desk.shard.state.view(b"ra", entry)
     assert (key, first.raw, first.headers, left) == (b"a", b"2", {"trace": b"x"}, None)
     assert (first.place, first.timestamp_ms, first.facts.deadline_ms) == (("t", 3, 8), T + 1, T + 101)
-    assert second == (b"b", None, Removal(OutOfFocus.DELETED, T + 1))
+    assert second == (b"b", None, StateDelete(OutOfFocus.DELETED, T + 1))
 
 
 def test_a_batch_is_cut_where_its_changes_exceed_the_limit_and_goes_on_from_there():
@@ -426,7 +426,7 @@ def test_a_batch_is_cut_where_its_changes_exceed_the_limit_and_goes_on_from_ther
         step = Step()
         rows = rows[desk.shard.arrive("t", 0, rows, step) :]
         steps += 1
-        assert step.bytes < 1200
+        assert step.change_bytes < 1200
     assert 7 < steps < 15
     assert len(desk.shard.state.entries) == 50
 

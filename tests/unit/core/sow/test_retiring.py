@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.core.agreement import GRACE_MS
 from lapse.core.reason import Reason
-from lapse.core.retirement import Asker, Phase, Verdict
+from lapse.core.shard.agreement import GRACE_MS
+from lapse.core.shard.retirement import Asker, Phase, Verdict
 from lapse.core.sow.step import Kind, OutOfFocus, ShardEventKind, Step
 from unit.core.sow.make import Desk, T, shard_of
 
@@ -55,7 +55,9 @@ def test_by_force_records_leave_as_purged_and_subscribers_see_them_go() -> None:
         (ShardEventKind.DEAD_LETTERED, b"b", (Reason.PURGED,)),
     }
     assert sorted(letter.value for letter in step.letters) == [b'{"n": 2}', b'{"n": 3}']
-    assert [(one.kind, one.key, one.reason) for one in step.messages] == [(Kind.OUT_OF_FOCUS, b"a", OutOfFocus.DELETED)]
+    assert [(one.kind, one.key, one.reason) for one in step.deliveries] == [
+        (Kind.OUT_OF_FOCUS, b"a", OutOfFocus.DELETED)
+    ]
     assert desk.compacted == {}
 
 

@@ -57,7 +57,7 @@ class ShardLife(RuleBasedStateMachine):
                 # A refused record has no key of its own: it never was the record's.
                 key = event.key if event.key is not None else b"?"
                 self.gone.append((event.kind.value, key, reason))
-        for message in step.messages:
+        for message in step.deliveries:
             if message.subscription:
                 self.mirrors[message.subscription][0].take(message)
         return step
@@ -179,7 +179,7 @@ class ShardLife(RuleBasedStateMachine):
         for query, expected, found in self.asked:
             if not query.finished:
                 step = self.desk.pull(query, self.now)
-                for message in step.messages:
+                for message in step.deliveries:
                     if message.kind is Kind.SOW:
                         assert message.key not in found
                         found[message.key] = json.loads(message.payload)

@@ -47,7 +47,7 @@ RECORDS = st.tuples(
 
 
 def told(step: Step) -> tuple[object, ...]:
-    return step.changes, step.removals, step.events, step.letters, step.messages
+    return step.changes, step.state_deletes, step.events, step.letters, step.deliveries
 
 
 def subscribed(shard: SowShard) -> SowShard:

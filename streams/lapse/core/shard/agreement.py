@@ -18,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
-from lapse.core.retirement import (
+from lapse.core.shard.retirement import (
     Asker,
     Cause,
     Phase,
@@ -43,7 +43,20 @@ REPORT_AGAIN_MS: Final = 5_000
 GRACE_MS: Final = 5_000
 """How long a retired shard answers that the entity is deleted; longer than a client's heartbeat takes to come."""
 
-S = TypeVar("S", contravariant=True)
+
+class Agreed(Protocol):
+    """What the agreement puts down in a step of the shard.
+
+    Attributes:
+        shard_messages: to other shards, to be sent once the step is durable.
+        verdicts: answers to whom asked, likewise.
+    """
+
+    shard_messages: list[ShardMessage]
+    verdicts: list[Verdict]
+
+
+S = TypeVar("S", bound=Agreed, contravariant=True)
 """A step of the shard."""
 
 
@@ -62,12 +75,6 @@ class RetirableShard(Protocol[S]):
 
     def clear(self, retirement: Retirement, now_ms: int, step: S) -> bool:
         """Let some of what is left leave; whether that was all."""
-
-    def say(self, message: ShardMessage, step: S) -> None:
-        """Send a message, once the step is durable."""
-
-    def judge(self, verdict: Verdict, step: S) -> None:
-        """Answer whom asked, once the step is durable."""
 
     def tell(self, retirement: Retirement, now_ms: int, step: S) -> None:
         """Tell the world that the entity is deleted."""
@@ -102,6 +109,11 @@ class Agreement(Generic[S]):
         """Whether a question waits until the shard has read what the logs held."""
         self.stopped = False
         """Whether nothing is left to do, so that the shard must not write any more."""
+
+    @property
+    def retirement(self) -> Retirement | None:
+        """How far it is; None = in service."""
+        return self._retirable.retirement
 
     @property
     def frozen(self) -> bool:
@@ -229,7 +241,7 @@ class Agreement(Generic[S]):
         else:  # a forced one, too, reads on: what a transfer has put here stands in its way (C77)
             self.checking = True
             check = replace(message, kind=ShardMessageKind.CHECK, sender=self._partition, to=self._partition)
-            self._retirable.say(check, step)
+            step.shard_messages.append(check)
 
     def _check(self, message: ShardMessage, now_ms: int, step: S) -> None:
         self.checking = False
@@ -269,7 +281,7 @@ class Agreement(Generic[S]):
                 self._conclude(now_ms, step)
         elif message.report.willing:
             released = ShardMessage(kind=ShardMessageKind.RELEASED, id=message.id, sender=0, to=message.sender)
-            self._retirable.say(released, step)
+            step.shard_messages.append(released)
 
     def _conclude(self, now_ms: int, step: S, *, late: bool = False) -> None:
         """Decide, once everybody has reported, or it is too late for that."""
@@ -293,7 +305,7 @@ class Agreement(Generic[S]):
             self._not_idle_before_ms = max(now_ms + ASK_AGAIN_MS, last_used_ms + self._retirable.idle_ms())
             refusal = self._silent(missing) if missing else self._objected(reports)
         if now.asker is not None:
-            self._retirable.judge(Verdict(now.asker, refusal, summed(reports)), step)
+            step.verdicts.append(Verdict(now.asker, refusal, summed(reports)))
 
     def _silent(self, missing: Sequence[int]) -> Refusal:
         return Refusal(
@@ -334,4 +346,4 @@ class Agreement(Generic[S]):
             force=now.force,
             report=report,
         )
-        self._retirable.say(message, step)
+        step.shard_messages.append(message)
