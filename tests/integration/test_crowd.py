@@ -75,3 +75,26 @@ def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -
     for trickle in trickles:
         turns = {at_ms // 20 for at_ms in trickle.delivered_ms if first_ms < at_ms < last_ms}
         assert len(turns) >= 4, f"{len(turns)} in {last_ms - first_ms} ms: the crowd went first"
+
+
+@pytest.mark.feature("L11", "C60", "Q15")
+@pytest.mark.timeout(180)
+def test_depth_and_peek_do_not_tell_of_a_crowd_that_has_expired_and_is_still_leaving(deploy: Deploy) -> None:
+    one = deploy({"same": {"expiration": "enabled"}}).apply()
+    one.worker().wait_for_shards(1)
+    due_ms = broker_now_ms() + 20_000
+    headers = [("lapse-expires-at-ms", b"%d" % due_ms)]
+    one.write("same", *[b"x" * 100] * CROWD, headers=headers, **{"linger.ms": 20, "batch.size": 500_000})
+    one.write("same", b"stays")
+    with one.queue("same") as queue:
+        until(lambda: queue.depth()["depth"] == CROWD + 1, "the crowd is there", 60)
+        assert broker_now_ms() < due_ms, "the machine is too slow for this test"
+        tail = one.tail(topic.dead_letters(one.name("same")), from_end=True)
+        until(lambda: broker_now_ms() >= due_ms, "it is due", 60)
+        asked, letters = 0, 0
+        while letters < CROWD:
+            depth, peeked = queue.depth(), queue.peek(top_n=2)
+            assert (depth["available"], depth["depth"], len(peeked)) == (1, 1, 1), f"{letters} have left"
+            letters = len(tail.poll())
+            asked += 1
+    assert asked >= 3, "the crowd was gone before anybody looked"

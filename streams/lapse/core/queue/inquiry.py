@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
@@ -26,11 +27,17 @@ class Inquiry:
         self._decisions = decisions
         self._state = decisions.state
 
-    def depth(self) -> dict[str, int]:
+    def depth(self, now_ms: int = -1) -> dict[str, int]:
         """How many messages there are, by state; those without a place do not count in the depth."""
         counts = dict.fromkeys(LIVE, 0)
+        due_ms = self._decisions.deadlines_count_ms(now_ms)
         for index in self._state.segments:
             outline = self._state.outline(index)
+            if outline.min_deadline_ms <= due_ms:
+                segment = self._state.segments.look(index)
+                there = segment.state[self._there(segment, LIVE, now_ms)]
+                counts = {state: count + int((there == state).sum()) for state, count in counts.items()}
+                continue
             counts[State.AVAILABLE] += outline.available
             if outline.available != outline.held:
                 for bound in LIVE[1:]:
@@ -61,13 +68,35 @@ class Inquiry:
         waits_for = {"before_barrier": held, "dying_before_barrier": letters}
         return {name: count for name, count in waits_for.items() if count}
 
-    def matching_depth(self, text: str) -> dict[str, int]:
+    def _there(self, segment: Segment, states: Sequence[State], now_ms: int, text: str = "") -> NDArray[np.intp]:
+        """Places in some states; those that have expired by now are told no more, though a crowd leaves later (L11)."""
+        slots = self._decisions.slots_in(segment, states, text)
+        due_ms = self._decisions.deadlines_count_ms(now_ms)
+        if segment.min_deadline_ms > due_ms or segment.deadline_ms is None:
+            return slots
+        protected = np.isin(segment.state[slots], (State.LEASED, State.TRANSFERRING, State.SENT))
+        return slots[protected | (segment.deadline_ms[slots] > due_ms)]
+
+    def oldest(self, now_ms: int) -> int | None:
+        """The place of the first message that is told of; None if there is none."""
+        first, due_ms = self._state.first_held(), self._decisions.deadlines_count_ms(now_ms)
+        if first is None or self._state.outline(first // SIZE).min_deadline_ms > due_ms:
+            return first
+        for index in sorted(self._state.segments):
+            if index >= first // SIZE and self._state.outline(index).held:
+                segment = self._state.segments.look(index)
+                slots = self._there(segment, (*LIVE, State.SENT), now_ms)
+                if len(slots):
+                    return segment.base + int(slots[0])
+        return None
+
+    def matching_depth(self, text: str, now_ms: int = -1) -> dict[str, int]:
         """The same of the messages that match a filter under selection; of dying ones nothing is known (C82)."""
         counts = dict.fromkeys(LIVE, 0)
         for index in self._state.segments:
             segment = self._state.segments.look(index)
             for state in LIVE:
-                counts[state] += len(self._decisions.slots_in(segment, (state,), text))
+                counts[state] += len(self._there(segment, (state,), now_ms, text))
         told = {state.name.lower(): count for state, count in counts.items()} | {"depth": sum(counts.values())}
         told |= dict.fromkeys(("scheduled", "held", "unconfirmed"), 0)
         for (number, offset), scheduled in self.scheduled(text):
@@ -96,18 +125,19 @@ class Inquiry:
             for first in range(0, len(offsets), JUDGED_AT_ONCE):
                 yield source.topic, source.partition, offsets[first : first + JUDGED_AT_ONCE]
 
-    def peek(self, skip: int, limit: int, text: str) -> Iterator[Queued]:
+    def peek(self, skip: int, limit: int, text: str, now_ms: int = -1) -> Iterator[Queued]:
         """See `QueueShard.peek`."""
-        left = limit
+        left, due_ms = limit, self._decisions.deadlines_count_ms(now_ms)
         for index in sorted(self._state.segments):
             if left <= 0:
                 return
             outline = self._state.outline(index)
-            if not text and skip >= (there := sum(outline.count(state) for state in LIVE)):
+            plain = not text and outline.min_deadline_ms > due_ms
+            if plain and skip >= (there := sum(outline.count(state) for state in LIVE)):
                 skip -= there
                 continue
             segment = self._state.segments.look(index)
-            slots = self._decisions.slots_in(segment, LIVE, text)
+            slots = self._there(segment, LIVE, now_ms, text)
             if skip >= len(slots):
                 skip -= len(slots)
                 continue

@@ -426,12 +426,17 @@ class QueueShard:
         """Places whose payloads are needed to know whether they match a filter under selection."""
         return self._inquiry.to_judge(text, limit)
 
-    def depth(self, text: str = "") -> dict[str, int]:
+    def depth(self, text: str = "", now_ms: int = -1) -> dict[str, int]:
         """How many messages there are, by state; scheduled and dying ones do not count in the depth (Q15, C12).
 
-        With the text of a filter under selection, only messages that match it, and no dying ones.
+        With the text of a filter under selection, only messages that match it, and no dying ones. With an instant,
+        none that has expired by then, though a crowd of them leaves bit by bit (L11).
         """
-        return self._inquiry.matching_depth(text) if text else self._inquiry.depth()
+        return self._inquiry.matching_depth(text, now_ms) if text else self._inquiry.depth(now_ms)
+
+    def oldest(self, now_ms: int) -> int | None:
+        """The place of the first message that has not expired; None if there is none."""
+        return self._inquiry.oldest(now_ms)
 
     def held_up(self) -> dict[str, int]:
         """What is held up by what stands before it, by figure; those that are 0 are left out (C48, C87).
@@ -442,12 +447,13 @@ class QueueShard:
         groups = self._dispatch.groups_held_back()
         return self._inquiry.before_barrier() | ({"groups_held_back": groups} if groups else {})
 
-    def peek(self, skip: int, limit: int, text: str = "") -> Iterator[Queued]:
+    def peek(self, skip: int, limit: int, text: str = "", now_ms: int = -1) -> Iterator[Queued]:
         """Messages in order, scheduled and dying ones behind; takes no lease (Q15).
 
-        With the text of a filter under selection, only messages that match it, and no dying ones.
+        With the text of a filter under selection, only messages that match it, and no dying ones. With an instant,
+        none that has expired by then (L11).
         """
-        return self._inquiry.peek(skip, limit, text)
+        return self._inquiry.peek(skip, limit, text, now_ms)
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
         """Topic, partition and offset of the message at a place; None if it is gone."""

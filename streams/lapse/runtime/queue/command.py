@@ -280,8 +280,8 @@ class QueueCommands:
         if _counts_nothing(command):
             return {"publish_target": self._publish_target}
         if command.filter:
-            return {"counts": self._shard.depth(command.filter), "publish_target": self._publish_target}
-        counts: dict[str, int | None] = {**self._shard.depth(), **self._shard.held_up()}
+            return {"counts": self._shard.depth(command.filter, at_ms), "publish_target": self._publish_target}
+        counts: dict[str, int | None] = {**self._shard.depth(now_ms=at_ms), **self._shard.held_up()}
         counts["subscriptions"] = len(self._shard.state.subscriptions)
         counts["oldest_age_ms"] = None if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
         return {"counts": counts, "publish_target": self._publish_target}
@@ -290,9 +290,9 @@ class QueueCommands:
         if command.bookmarks or command.keys:
             raise Refused("sow of a queue takes a filter, neither keys nor bookmarks")
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
-        messages = [_shown(one) for one in self._shard.peek(skip, limit, command.filter or "")]
+        messages = [_shown(one) for one in self._shard.peek(skip, limit, command.filter or "", at_ms)]
         counted = (command.filter or "") if self._row_filter is not None else ""
-        counts = self._shard.depth(counted) if counted else self._shard.depth() | self._shard.held_up()
+        counts = self._shard.depth(counted, at_ms) | ({} if counted else self._shard.held_up())
         return {"messages": tuple(messages), "counts": counts}
 
 

@@ -314,7 +314,7 @@ class QueueMachine:
                 tp = TP(topic, partition)
                 self.shard.note_end(topic, partition, (await self._payloads.ends([tp]))[tp])
             if command.command == "depth" and not admitted.row_filter:
-                self._commands.oldest_ms = await self.oldest_ms()
+                self._commands.oldest_ms = await self.oldest_ms(at_ms)
             try:
                 text = self._commands.selection(admitted)
                 if text:
@@ -711,9 +711,9 @@ class QueueMachine:
             "segment_loads": segments.loads,
         }
 
-    async def oldest_ms(self) -> int | None:
-        """Arrival of the first message in order, ms since the epoch; None if there is none (Q15)."""
-        place = self.shard.state.first_held()
+    async def oldest_ms(self, now_ms: int = -1) -> int | None:
+        """Arrival of the first message that has not expired, ms since the epoch; None if there is none (Q15)."""
+        place = self.shard.oldest(now_ms)
         bookmark = None if place is None else self.shard.bookmark_of(place)
         if bookmark is None:
             return None

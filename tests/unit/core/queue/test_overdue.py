@@ -1,0 +1,53 @@
+"""What has expired is told no more, though it leaves bit by bit: a crowd takes its time (L11, C60)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from unit.core.queue.world import published
+
+T0 = 1_000_000
+DUE = T0 + 1_000
+CROWD = 10_000
+
+
+def crowded() -> QueueShard:
+    """A leased message that is overdue, a crowd that is, and two that are not."""
+    shard, step = QueueShard(QueueSettings(name="orders", expiration=Expiration(enabled=True))), Step()
+    shard.arrive("orders", 0, [published(0, timestamp=T0, expires_at_ms=DUE)], step)
+    shard.subscribe("s", "", 1, 60_000, "", T0, step)
+    shard.deliver(T0, step)
+    shard.arrive("orders", 0, [published(at, timestamp=T0, expires_at_ms=DUE) for at in range(1, CROWD)], step)
+    shard.arrive("orders", 0, [published(CROWD, timestamp=T0), published(CROWD + 1, timestamp=T0)], step)
+    return shard
+
+
+@pytest.mark.feature("L11", "C60", "Q15")
+@pytest.mark.parametrize("left", [0, 1, 5_000, CROWD - 2, CROWD])
+def test_an_expired_crowd_is_not_told_of_however_little_of_it_has_left(left: int) -> None:
+    shard = crowded()
+    before = shard.depth(now_ms=DUE - 1)
+    assert (before["available"], before["leased"]) == (CROWD + 1, 1)
+    assert len(list(shard.peek(0, 2 * CROWD, now_ms=DUE - 1))) == CROWD + 2
+    if left:
+        shard.advance(DUE, Step(), left)
+    told = shard.depth(now_ms=DUE)
+    assert (told["available"], told["leased"], told["depth"]) == (2, 1, 3)
+    assert [one.offset for one in shard.peek(0, 10, now_ms=DUE)] == [0, CROWD, CROWD + 1]
+    assert [one.offset for one in shard.peek(1, 1, now_ms=DUE)] == [CROWD]
+    shard.unsubscribe("s", DUE, Step())
+    place = shard.oldest(DUE)
+    assert place is not None
+    assert shard.bookmark_of(place) == ("orders", 0, CROWD)
+
+
+@pytest.mark.feature("L11", "L9")
+def test_while_expiration_is_off_all_are_told_of() -> None:
+    shard = QueueShard(QueueSettings(name="orders"))
+    shard.arrive("orders", 0, [published(0, timestamp=T0, expires_at_ms=DUE)], Step())
+    assert shard.depth(now_ms=DUE)["available"] == 1
+    assert shard.oldest(DUE) == 0
