@@ -1,6 +1,9 @@
 """Messages that no topic of lapse takes, as a producer's compression let them in: others pass, no worker stops."""
 
+import os
+
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from support.deployment import Deploy
 from support.log import until
@@ -30,4 +33,33 @@ def test_a_message_that_is_too_large_to_be_delivered_or_lettered_stops_nobody(de
     (told,) = [one for one in deployment.events("prices") if one.event == "dying"]
     assert told.reasons == ("undecodable",)
     assert "9,000,001 bytes" in told.detail
+    assert worker.running
+
+
+@pytest.mark.feature("X7", "Q21", "C38")
+@pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
+def test_a_message_that_is_too_large_for_the_target_is_a_letter_and_others_are_forwarded(
+    deploy: Deploy, semantics: str
+) -> None:
+    deployment = deploy({"source": {"forward_to": "target{}", "semantics": semantics}, "well": {}}).apply()
+    limited = ConfigResource(ResourceType.TOPIC, deployment.name("target"))
+    limited.add_incremental_config(
+        ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin = AdminClient({"bootstrap.servers": deployment.servers})
+    admin.incremental_alter_configs([limited])[limited].result(15)
+    large = os.urandom(50_000)  # no compression makes it smaller
+    worker = deployment.worker().wait_for_shards(2)
+    deployment.write("source", b"before", large, b"after")
+    tail = deployment.tail(deployment.name("target"))
+    assert [one.value() for one in tail.wait(2, 20)] == [b"before", b"after"]
+    (letter,) = deployment.letters("source", 1)
+    told = {name: value.decode() for name, value in letter.headers() or ()}
+    assert letter.value() == large
+    assert told["lapse-reasons"] == "undecodable"
+    assert told["__dlq.errors.message"].startswith("cannot be forwarded: ")
+    assert "raise its max.message.bytes" in told["__dlq.errors.message"]
+    deployment.write("source", b"later")
+    assert [one.value() for one in tail.wait(3, 20)] == [b"before", b"after", b"later"]
+    until(lambda: deployment.depth("source")["depth"] == 0, "all have left")
     assert worker.running

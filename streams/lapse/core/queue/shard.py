@@ -315,11 +315,24 @@ class QueueShard:
         """Turn a record that must not be looked at into a dead letter; it never enters (X7)."""
         self._entrance.set_aside(topic, partition, record, why, step)
 
-    def undecodable(self, topic: str, partition: int, offset: int, why: str, now_ms: int, step: Step) -> None:
-        """Take out a message whose record must not be looked at (X7)."""
+    def undecodable(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        why: str,
+        now_ms: int,
+        step: Step,
+        handed_out: bool = False,
+    ) -> None:
+        """Take out a message whose record must not be looked at, or which nobody takes (X7).
+
+        What was sent at most once has left (C79), unless it was `handed_out` in this very step and reached nobody.
+        """
         self.state.segments.make_room()
         claim = Claim(topic, partition, offset, offset)
-        self._settling.take_out(claim, LIVE, Reason.UNDECODABLE, now_ms, step, why)
+        states = (*LIVE, State.SENT) if handed_out else LIVE
+        self._settling.take_out(claim, states, Reason.UNDECODABLE, now_ms, step, why)
 
     def keep_pending(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
         """Keep messages of a removal of the step whose letters the broker refuses, by their index, with why (C27).

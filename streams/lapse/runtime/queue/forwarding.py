@@ -52,10 +52,14 @@ class Forwarding:
         """Subscribe, for good."""
         shard.subscribe(FORWARDER, f"forwards to {self._topic}", _BACKLOG, NEVER, "", now_ms, step)
 
-    def outputs(self, delivery: Delivery, records: Sequence[Any | None]) -> list[Output]:
-        """What the target gets: key, value and headers as they were, the deadline to the millisecond, counts anew."""
+    def outputs(self, delivery: Delivery, records: Sequence[Any | None]) -> dict[int, Output]:
+        """What the target gets: key, value and headers as they were, the deadline to the millisecond, counts anew.
+
+        Returns:
+            The records by the offset of their message; a message without a record is left out.
+        """
         messages = delivery.messages
-        outputs: list[Output] = []
+        outputs: dict[int, Output] = {}
         for at, record in enumerate(records):
             if record is None:
                 continue
@@ -68,9 +72,8 @@ class Forwarding:
             # The timestamp is its generation: a topic that is created again has the same bookmarks once more.
             place = f"{self._queue}/{messages.topic}:{messages.partition}:{record.offset}/{record.timestamp}"
             headers.append((header.MESSAGE_ID, FORWARDED + place.encode()))
-            outputs.append(
-                Output(self._topic, self._partition(messages.partition, record), record.key, record.value, headers)
-            )
+            target = self._partition(messages.partition, record)
+            outputs[record.offset] = Output(self._topic, target, record.key, record.value, headers)
         return outputs
 
     def settle(self, shard: QueueShard, delivery: Delivery, now_ms: int, step: Step) -> None:

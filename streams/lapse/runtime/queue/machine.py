@@ -619,21 +619,32 @@ class QueueMachine:
         return 0 if self._forwarding is None else self._forwarding.partitions
 
     async def _forward(self, delivery: Delivery, step: Step, write: Write) -> None:
-        """Hand messages on, and take them out of the queue once the target has them."""
+        """Hand messages on, and take them out of the queue once the target has them.
+
+        A message that the target does not take, such as one that is too large, becomes a dead letter that says why.
+        """
         if self._forwarding is None:
             return  # the target went in this step; the subscription has ended, and with it the delivery
-        outputs = self._forwarding.outputs(delivery, await self._records(delivery.messages))
-        refused = await write(outputs)
-        if not refused:
-            self._forwarding.settle(self.shard, delivery, self._now_ms, step)
+        messages, name, partition = delivery.messages, self.shard.settings.name, self.shard.settings.partition
+        outputs = self._forwarding.outputs(delivery, await self._records(messages))
+        refused = await write([*outputs.values()])
+        of_topic = next((one for one in refused.values() if one.of_topic), None)
+        if of_topic is not None:
+            logger.warning("%s, partition %d: forwards nothing until it can: %s", name, partition, of_topic.why)
+            self._forwarding = None
+            self.shard.unsubscribe(FORWARDER, self._now_ms, step, of_topic.why)
             return
-        one = next(iter(refused.values()))
-        if not one.of_topic:
-            raise RuntimeError(f"cannot be forwarded: {one.why}")
-        name, partition = self.shard.settings.name, self.shard.settings.partition
-        logger.warning("%s, partition %d: forwards nothing until it can: %s", name, partition, one.why)
-        self._forwarding = None
-        self.shard.unsubscribe(FORWARDER, self._now_ms, step, one.why)
+        handed_on = [*outputs]
+        for at, refusal in refused.items():
+            why = f"cannot be forwarded: {refusal.why}"
+            logger.warning("%s: %s:%d:%d %s", name, messages.topic, messages.partition, handed_on[at], why)
+            self.shard.undecodable(
+                messages.topic, messages.partition, handed_on[at], why, self._now_ms, step, handed_out=True
+            )
+        lost = sorted(set(messages.offsets.tolist()) - outputs.keys())
+        if lost:
+            self.shard.truncated(messages.topic, messages.partition, lost, self._now_ms, step, handed_out=True)
+        self._forwarding.settle(self.shard, delivery, self._now_ms, step)
 
     async def _records(self, messages: Messages) -> list[Any | None]:
         """The records of messages, in their order; they are read in that of the log."""
