@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from lapse_client.clock import elapsed_ms
 from lapse_client.delivery import Delivery
+from lapse_client.lot import Lot
 from lapse_client.settlement import SettlementBatch
 from lapse_client.shard import Shard
+
+_lot_of: Callable[[Delivery], Lot] = attrgetter("lot")
 
 
 class Acknowledgments:
@@ -55,29 +60,40 @@ class Acknowledgments:
         Raises:
             AlreadySettled: one was settled before; those in front of it are collected.
         """
-        full: set[Shard] = set()
-        shard: Shard | None = None
+        touched: set[Shard] = set()
         try:
             with self._lock:
                 if self._closed:
                     return False
-                for delivery in deliveries:
-                    delivery.mark("acknowledge")
-                    if delivery.is_barrier:
-                        continue
-                    if delivery.shard is not shard:
-                        shard = delivery.shard
-                        enough = self._enough(shard)
-                        batch = self._batches[shard.index]
-                        if not batch.size:
-                            self._since_ms[shard.index] = elapsed_ms()
-                    batch.add(delivery.place, delivery.token)
-                    if batch.size >= enough:
-                        full.add(shard)
+                for lot, some in groupby(deliveries, _lot_of):
+                    if not lot.is_barrier:
+                        touched.add(lot.shard)
+                    self._add(lot, some)
         finally:
-            for shard in full:
-                self.flush(shard)
+            for shard in touched:
+                if self._batches[shard.index].size >= self._enough(shard):
+                    self.flush(shard)
         return True
+
+    def _add(self, lot: Lot, deliveries: Iterator[Delivery]) -> None:
+        """Collect neighbours of one lot; once for each message, so kept short."""
+        offsets: list[int] = []
+        of_lot, token, put = lot.offsets, lot.token, offsets.append
+        batch = self._batches[lot.shard.index]
+        if not batch.size:
+            self._since_ms[lot.shard.index] = elapsed_ms()
+        try:
+            for delivery in deliveries:
+                if delivery.settled_as:
+                    delivery.check_unsettled()
+                delivery.settled_as = "acknowledge"
+                if token is None:
+                    batch.add(lot.source, lot.token_of(delivery.at), of_lot[delivery.at])
+                else:
+                    put(of_lot[delivery.at])
+        finally:
+            if offsets and token is not None and not lot.is_barrier:
+                batch.extend(lot.source, token, offsets)
 
     def flush(self, shard: Shard) -> None:
         """Send a shard's acknowledgments, however few."""

@@ -29,10 +29,10 @@ from lapse_client import subscriber as sync_subscriber
 from lapse_client.aio_queue import Queue
 from lapse_client.aio_reading import DeadLetterReader, history, replay
 from lapse_client.aio_start import started
-from lapse_client.arrivals import Arrivals
+from lapse_client.arrivals import Waiting
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
-from lapse_client.delivery import Delivery, Settling
+from lapse_client.delivery import Delivery
 from lapse_client.error import (
     AlreadySettled,
     AnswerTimeout,
@@ -50,6 +50,7 @@ from lapse_client.history import History, Moment
 from lapse_client.publisher import Payload
 from lapse_client.replay import Replayed
 from lapse_client.settlement import SettlementResult
+from lapse_client.settler import Settling
 from lapse_client.sow_record import SowRecord
 from lapse_client.sow_subscription import SowSubscription as SyncSowSubscription
 
@@ -93,7 +94,7 @@ T = TypeVar("T")
 class _Awakening:
     """Lets a coroutine wait for arrivals that another thread brings."""
 
-    def __init__(self, what: str, arrivals: Arrivals[Any]) -> None:
+    def __init__(self, what: str, arrivals: Waiting[Any]) -> None:
         self._what = what
         self._event = asyncio.Event()
         self._loop = asyncio.get_running_loop()

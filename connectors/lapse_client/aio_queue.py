@@ -11,8 +11,8 @@ from lapse.protocol.answer import QueuedMessage
 from lapse_client import queue as sync_queue
 from lapse_client.aio_start import started
 from lapse_client.connection import Connection
-from lapse_client.delivery import Settling
 from lapse_client.settlement import SettlementResult
+from lapse_client.settler import Settling
 
 
 class Queue:

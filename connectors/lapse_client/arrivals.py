@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -11,33 +12,22 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Arrivals(Generic[T]):
-    """A buffer with waiting; it moves whole lists, so that its lock costs nothing per item."""
+class Waiting(ABC, Generic[T]):
+    """What takers wait for; a buffer behind it says what there is."""
 
     def __init__(self) -> None:
-        self._items: deque[T] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._ended = False
         self._error: BaseException | None = None
         self._waiters = 0
         self.on_change: Callable[[], None] | None = None
         """Called after items came or the end was reached, from another thread; for an event loop to wake up."""
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     @property
     def ended(self) -> bool:
         """Whether nothing more will come."""
         return self._ended
-
-    def put(self, items: list[T]) -> None:
-        """Add items in order."""
-        with self._changed:
-            self._items.extend(items)
-            if self._waiters:
-                self._changed.notify_all() if len(items) > 1 else self._changed.notify()
-        self._tell()
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing more will come: what is left may still be taken, then takers get the error, or nothing."""
@@ -46,13 +36,6 @@ class Arrivals(Generic[T]):
             self._error = self._error or error
             self._changed.notify_all()
         self._tell()
-
-    def pop(self) -> T | None:
-        """Remove and return the first item if there is one; never waits, and needs no lock."""
-        try:
-            return self._items.popleft()
-        except IndexError:
-            return None
 
     def take(self, most: int, timeout_s: float | None = 0.0) -> list[T]:
         """Remove and return up to `most` items, waiting for the first one.
@@ -85,6 +68,44 @@ class Arrivals(Generic[T]):
                 finally:
                     self._waiters -= 1
 
+    @abstractmethod
+    def _pop_some(self, most: int) -> list[T]:
+        """Remove and return up to `most` items that are there; under the lock."""
+
+    def _wake(self, count: int) -> None:
+        """Let takers have what came; under the lock."""
+        if self._waiters:
+            self._changed.notify_all() if count > 1 else self._changed.notify()
+
+    def _tell(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+class Arrivals(Waiting[T]):
+    """A buffer with waiting; it moves whole lists, so that its lock costs nothing per item."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._items: deque[T] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, items: list[T]) -> None:
+        """Add items in order."""
+        with self._changed:
+            self._items.extend(items)
+            self._wake(len(items))
+        self._tell()
+
+    def pop(self) -> T | None:
+        """Remove and return the first item if there is one; never waits, and needs no lock."""
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
+
     def remove(self, unwanted: Callable[[T], bool]) -> int:
         """Drop what is unwanted, and return how much that was."""
         with self._changed:
@@ -110,7 +131,3 @@ class Arrivals(Generic[T]):
         except IndexError:
             pass
         return taken
-
-    def _tell(self) -> None:
-        if self.on_change is not None:
-            self.on_change()

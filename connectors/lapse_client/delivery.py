@@ -2,102 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Literal, Protocol
+from typing import Final
 
-from confluent_kafka import Message
-
-from lapse.core.lifetime import EXPIRES_AT_MS
-from lapse.protocol import header, reference
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import AlreadySettled
-from lapse_client.headers import Headers, headers_of
+from lapse_client.headers import Headers
+from lapse_client.lot import Lot
+from lapse_client.settler import Settling
 from lapse_client.shard import Shard
 
-Settling = Literal["acknowledge", "cancel", "expire", "renew"]
-
-_OWN: Final = frozenset(
-    {
-        header.KIND,
-        header.SUBSCRIPTION,
-        header.COMMAND_ID,
-        header.EPOCH,
-        header.BOOKMARK,
-        header.LEASE_UNTIL_MS,
-        header.DELIVERY_COUNT,
-        header.TIMESTAMP_MS,
-        EXPIRES_AT_MS,
-    }
-)
-"""Headers that the delivery sets; they are attributes here."""
-
-_BARRIER: Final = b"barrier"
 _FOREVER: Final = float("inf")
-
-
-class Settler(Protocol):
-    """Who passes settlements on."""
-
-    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Done with these; sent in batches."""
-
-    def command(
-        self, how: Settling, deliveries: Sequence[Delivery], *, delay_ms: int | None, lease_ms: int | None
-    ) -> object:
-        """Settle these otherwise, at once."""
 
 
 class Delivery:
     """A message under a lease. As a context manager it acknowledges, and on an exception cancels.
 
     Attributes:
-        is_barrier: whether it is a barrier: it has no lease, and settling it does nothing.
-        place: the bookmark as it is on the wire.
-        token: which delivery it is, as settlements say it: `count@epoch`, or `count`; empty for none.
-        shard: where it came from, and where its settlement goes.
+        lot: the messages that it came with.
+        at: its index there.
         lease_ends_ms: when the lease is over by the broker's clock, ms since the epoch; infinite without a lease.
         settled_as: how it was settled; empty while it is not.
     """
 
-    __slots__ = (
-        "_message",
-        "_own",
-        "_settler",
-        "_stamp",
-        "_until",
-        "is_barrier",
-        "lease_ends_ms",
-        "place",
-        "settled_as",
-        "shard",
-        "token",
-    )
+    __slots__ = ("at", "lease_ends_ms", "lot", "settled_as")
 
-    def __init__(self, settler: Settler, shard: Shard, message: Message, fields: dict[str, bytes]) -> None:
-        get = fields.get
-        lease = get(header.LEASE_UNTIL_MS)
-        self._settler = settler
-        self._message = message
-        self._stamp = get(header.TIMESTAMP_MS)
-        self._until = get(EXPIRES_AT_MS)
-        self.shard = shard
+    def __init__(self, lot: Lot, at: int) -> None:
+        self.lot = lot
+        self.at = at
+        self.lease_ends_ms = lot.lease_ends_ms
         self.settled_as = ""
-        self.lease_ends_ms: float = _FOREVER if lease is None else int(lease)
-        self.place = get(header.BOOKMARK, b"::-1")
-        count, epoch = get(header.DELIVERY_COUNT, b""), get(header.EPOCH)
-        self.token = count if epoch is None or not count else b"%b@%b" % (count, epoch)
-        kind = get(header.KIND)
-        self.is_barrier = kind == _BARRIER
-        # The library would keep all headers with the message: a prefetched delivery then weighs a kilobyte more, and
-        # a dozen more objects for the garbage collector to visit, which halves the throughput.
-        own = None
-        if kind == reference.KIND or not _OWN.issuperset(
-            fields
-        ):  # by reference, the fields are not the message's headers
-            own = [item for item in headers_of(message) if item[0] not in _OWN]
-        self._own = own or None
-        message.set_headers([])
 
     def __repr__(self) -> str:
         return f"<delivery {self.bookmark}#{self.delivery_count} from {self.queue}>"
@@ -105,33 +39,53 @@ class Delivery:
     @property
     def queue(self) -> str:
         """The queue it came from."""
-        return self.shard.entity
+        return self.lot.shard.entity
+
+    @property
+    def shard(self) -> Shard:
+        """Where it came from, and where its settlement goes."""
+        return self.lot.shard
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether it is a barrier: it has no lease, and settling it does nothing."""
+        return self.lot.is_barrier
+
+    @property
+    def place(self) -> bytes:
+        """The bookmark as it is on the wire."""
+        return b"%b:%d" % (self.lot.source, self.lot.offsets[self.at])
+
+    @property
+    def token(self) -> bytes:
+        """Which delivery it is, as settlements say it: `count@epoch`, or `count`; empty for none."""
+        return self.lot.token_of(self.at)
 
     @property
     def bookmark(self) -> Bookmark:
         """Where the message stands in its underlying topic."""
-        name, partition, offset = self.place.decode().rsplit(":", 2)
-        return Bookmark(name, int(partition), int(offset))
+        name, _, partition = self.lot.source.decode().rpartition(":")
+        return Bookmark(name, int(partition or 0), self.lot.offsets[self.at])
 
     @property
     def key(self) -> bytes | None:
         """The message's key, untouched."""
-        return self._message.key()
+        return self.lot.key(self.at)
 
     @property
     def value(self) -> bytes | None:
         """The message's value, untouched."""
-        return self._message.value()
+        return self.lot.value(self.at)
 
     @property
     def headers(self) -> Headers:
         """The message's own headers in order, repeated names included."""
-        return list(self._own or ())
+        return self.lot.headers(self.at)
 
     @property
     def delivery_count(self) -> int:
         """How often the message was delivered, this time included; the fencing token."""
-        return int(self.token.partition(b"@")[0] or 0)
+        return self.lot.delivery_counts[self.at]
 
     @property
     def lease_until_ms(self) -> int | None:
@@ -141,12 +95,12 @@ class Delivery:
     @property
     def expires_at_ms(self) -> int | None:
         """The message's deadline, ms since the epoch; None without one."""
-        return None if self._until is None else int(self._until)
+        return self.lot.deadline_ms(self.at)
 
     @property
     def timestamp_ms(self) -> int:
         """The message's arrival, ms since the epoch."""
-        return self._message.timestamp()[1] if self._stamp is None else int(self._stamp)
+        return self.lot.timestamp_ms(self.at)
 
     def acknowledge(self) -> None:
         """Done: the message leaves the queue. Sent in batches, in the background.
@@ -154,7 +108,7 @@ class Delivery:
         Raises:
             AlreadySettled: it was settled before.
         """
-        self._settler.acknowledge((self,))
+        self.lot.settler.acknowledge((self,))
 
     def cancel(self, delay_ms: int | None = None) -> None:
         """Back to the queue, to its original place.
@@ -165,7 +119,7 @@ class Delivery:
         Raises:
             AlreadySettled: it was settled before.
         """
-        self._settler.command("cancel", (self,), delay_ms=delay_ms, lease_ms=None)
+        self.lot.settler.command("cancel", (self,), delay_ms=delay_ms, lease_ms=None)
 
     def expire(self) -> None:
         """Out of the queue now, to the dead letters.
@@ -173,7 +127,7 @@ class Delivery:
         Raises:
             AlreadySettled: it was settled before.
         """
-        self._settler.command("expire", (self,), delay_ms=None, lease_ms=None)
+        self.lot.settler.command("expire", (self,), delay_ms=None, lease_ms=None)
 
     def renew(self, lease_ms: int | None = None) -> None:
         """Ask for a longer lease; `lease_until_ms` changes when the shard has answered.
@@ -184,7 +138,7 @@ class Delivery:
         Raises:
             AlreadySettled: it was settled before.
         """
-        self._settler.command("renew", (self,), delay_ms=None, lease_ms=lease_ms)
+        self.lot.settler.command("renew", (self,), delay_ms=None, lease_ms=lease_ms)
 
     def check_unsettled(self) -> None:
         """Do nothing for a delivery that may still be settled.

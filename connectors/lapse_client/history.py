@@ -14,7 +14,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
 from lapse.core import lifetime
 from lapse.core.letter import FORWARDER
 from lapse.protocol import event as events
-from lapse.protocol import header, reference, topic
+from lapse.protocol import header, packed_delivery, reference, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.codec import CodecError
 from lapse.protocol.event import TERMINAL, EventKind
@@ -311,11 +311,20 @@ class _Search:
             if not counts:
                 return None
             facts["delivery_count"] = counts[0]
+        elif kind == "packed":
+            try:
+                packed = packed_delivery.decode(message.value() or b"")
+            except CodecError:
+                return None
+            offsets = list(packed.offsets)
+            if (packed.topic, packed.partition) != self._bookmark[:2] or self._bookmark.offset not in offsets:
+                return None
+            facts["delivery_count"] = packed.delivery_counts[offsets.index(self._bookmark.offset)]
         elif fields.get(header.BOOKMARK) != str(self._bookmark).encode():
             return None
         elif header.DELIVERY_COUNT in fields:
             facts["delivery_count"] = _number(fields[header.DELIVERY_COUNT])
-        if kind not in ("delivery", "reference"):
+        if kind not in ("delivery", "packed", "reference"):
             facts["kind"] = kind
         facts["subscription"] = (fields.get(header.SUBSCRIPTION) or b"").decode("utf-8", "replace")
         if header.LEASE_UNTIL_MS in fields:

@@ -12,9 +12,9 @@ from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.connection import Connection
 from lapse_client.conversation import Conversation
 from lapse_client.deletion import wait_until_gone
-from lapse_client.delivery import Settling
 from lapse_client.error import Closed
 from lapse_client.settlement import SettlementResult, chunks, results
+from lapse_client.settler import Settling
 
 _OLDEST = "oldest_age_ms"
 _SUBSCRIPTIONS = "subscriptions"

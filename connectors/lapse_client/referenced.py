@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.protocol import header, reference
 from lapse.protocol.bookmark import BookmarkRange
-from lapse.protocol.reference import KIND, Reference
+from lapse.protocol.reference import Reference
 from lapse_client.connection import Connection
-from lapse_client.delivery import Delivery, Settler
 from lapse_client.error import LapseError
+from lapse_client.lot import Lot, ReferencedLot
+from lapse_client.settler import Settler
 from lapse_client.shard import Shard
 
 _AT_ONCE: Final = 2_000
@@ -57,7 +57,7 @@ class RecordReader:
     Args:
         connection: the cluster.
         settler: whose deliveries they become.
-        arrived: gets the deliveries of a reference, which may be fewer than it named: Kafka no longer has the rest.
+        arrived: gets what a reference named, which may be fewer messages: Kafka no longer has the rest.
         failed: told when it cannot go on.
     """
 
@@ -65,7 +65,7 @@ class RecordReader:
         self,
         connection: Connection,
         settler: Settler,
-        arrived: Callable[[Referenced, list[Delivery]], None],
+        arrived: Callable[[Referenced, list[Lot]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._connection = connection
@@ -91,39 +91,29 @@ class RecordReader:
     def _run(self) -> None:
         try:
             while (referenced := self._waiting.get()) is not None and not self._stopping.is_set():
-                self._arrived(referenced, list(self._deliveries(referenced)))
+                self._arrived(referenced, list(self._lots(referenced)))
         except (KafkaException, LapseError, ValueError) as error:
             self._failed(error)
         finally:
             for place in self._places.values():
                 place.consumer.close()
 
-    def _deliveries(self, referenced: Referenced) -> Iterator[Delivery]:
+    def _lots(self, referenced: Referenced) -> Iterator[Lot]:
         messages = referenced.messages
         at = (messages.topic, messages.partition)
         place = self._places.get(at)
         if place is None:
             consumer = self._connection.consumer(enable_partition_eof=True)
             place = self._places[at] = LogPlace(*at, consumer, self._stopping)
-        prefix = f"{messages.topic}:{messages.partition}:".encode()
         base = 0
         for some in messages.ranges:
-            common = {
-                header.KIND: KIND,
-                header.DELIVERY_COUNT: b"%d" % (some.delivery_count or 0),
-                header.EPOCH: referenced.epoch,
-            }
-            if referenced.lease is not None:
-                common[header.LEASE_UNTIL_MS] = referenced.lease
-            for message in place.read(some):
-                offset = message.offset() or 0
-                fields = {**common, header.BOOKMARK: prefix + b"%d" % offset}
-                if messages.deadlines_ms:
-                    deadline_ms = messages.deadlines_ms[base + offset - some.first]
-                    if deadline_ms != NEVER:
-                        fields[EXPIRES_AT_MS] = b"%d" % deadline_ms
-                yield Delivery(self._settler, referenced.shard, message, fields)
+            deadlines_ms = messages.deadlines_ms[base : base + len(some)]
             base += len(some)
+            found = place.read(some)
+            if found:
+                yield ReferencedLot(
+                    self._settler, referenced.shard, some, found, deadlines_ms, referenced.lease, referenced.epoch
+                )
 
 
 class LogPlace:
@@ -135,44 +125,49 @@ class LogPlace:
         self._partition = partition
         self._stopping = stopping
         self._next = -1
-        self._fetched: deque[Message] = deque()
+        self._fetched: list[Message] = []
+        self._at = 0
+        """Index of the first of what was fetched that was not asked for yet."""
 
-    def read(self, some: BookmarkRange) -> Iterator[Message]:
+    def read(self, some: BookmarkRange) -> list[Message]:
         """The records of a range that Kafka still has."""
         if not 0 <= some.first - self._next <= _SKIP or self._next < 0:
-            self._fetched.clear()
+            self._fetched, self._at = [], 0
             self.consumer.assign([TopicPartition(self._topic, self._partition, some.first)])
             self._next = some.first
+        found: list[Message] = []
         while self._next <= some.last and not self._stopping.is_set():
-            if not self._fetched and not self._fetch(some.last):
+            if self._at == len(self._fetched) and not self._fetch(some.last):
                 continue
-            while self._fetched:
-                offset = self._fetched[0].offset() or 0
-                if offset > some.last:  # what the range names before it is no longer there
-                    self._next = some.last + 1
-                    return
-                message = self._fetched.popleft()
-                self._next = offset + 1
-                if offset >= some.first:
-                    yield message
-                if offset == some.last:
-                    return
+            first = bisect_left(self._fetched, some.first, self._at, key=_offset_of)
+            stop = bisect_right(self._fetched, some.last, first, key=_offset_of)
+            found += self._fetched[first:stop]
+            self._at = stop
+            # What the range names before the next record is no longer there.
+            self._next = some.last + 1 if stop < len(self._fetched) else _offset_of(self._fetched[-1]) + 1
+        return found
 
     def _fetch(self, last: int) -> bool:
         """Get more records; at the end of the log, give up the rest of the range."""
         first = self.consumer.poll(_POLL_S)
         if first is None:
             return False
+        fetched: list[Message] = []
         for message in (first, *self.consumer.consume(_AT_ONCE, 0)):
             error = message.error()
             if error is None:
-                self._fetched.append(message)
+                fetched.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
-                if not self._fetched and (message.offset() or 0) > last:
+                if not fetched and (message.offset() or 0) > last:
                     self._next = last + 1
             elif error.fatal() or error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._UNKNOWN_TOPIC):
                 raise LapseError(
                     f"{self._topic} cannot be read: {error}. Deliveries by reference need the right to read the "
-                    "underlying topic; without it, subscribe with payload='inline'"
+                    "underlying topic; without it, subscribe with payload='packed'"
                 )
-        return bool(self._fetched)
+        self._fetched, self._at = fetched, 0
+        return bool(fetched)
+
+
+def _offset_of(message: Message) -> int:
+    return message.offset() or 0

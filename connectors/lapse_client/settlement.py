@@ -50,20 +50,27 @@ class SettlementBatch:
         self.size = 0
         self._offsets: dict[tuple[bytes, bytes], list[int]] = {}
 
-    def add(self, place: bytes, token: bytes) -> None:
+    def add(self, source: bytes, token: bytes, offset: int) -> None:
         """Add a message.
 
         Args:
-            place: its bookmark, as the delivery's header has it.
+            source: its partition, `topic:partition`.
             token: which delivery it is, `count` or `count@epoch`; empty for none.
+            offset: its own.
         """
-        partition, _, offset = place.rpartition(b":")
-        key = (partition, token)
+        key = (source, token)
         offsets = self._offsets.get(key)
         if offsets is None:
             offsets = self._offsets[key] = []
-        offsets.append(int(offset))
+        offsets.append(offset)
         self.size += 1
+
+    def extend(self, source: bytes, token: bytes, offsets: list[int]) -> None:
+        """Add messages of one partition and one token; the list becomes the batch's."""
+        known = self._offsets.setdefault((source, token), offsets)
+        if known is not offsets:
+            known += offsets
+        self.size += len(offsets)
 
     def take(self) -> list[str]:
         """Empty the batch and return what it held as `topic:partition:first[-last][#delivery_count[@epoch]]`."""

@@ -10,16 +10,17 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from lapse_client.connection import Connection, log_end
-from lapse_client.delivery import Delivery, Settling
+from lapse_client.delivery import Delivery
 from lapse_client.error import Closed, LapseError, UnknownEntity
 from lapse_client.settlement import SettlementResult, results
+from lapse_client.settler import Settling
 from lapse_client.subscription import Subscription
-from lapse_client.terms import Terms
+from lapse_client.terms import Payload, Terms
 
 log = logging.getLogger("lapse_client")
 
@@ -54,8 +55,9 @@ class QueueSubscriber:
         connection: the cluster; from the environment by default.
         name: of the subscription, for people and for peeks; unique by default.
         filter: an expression; only messages that match are delivered.
-        payload: `inline`, or `reference`: the queue sends bookmarks only, and the client reads the records from the
-            underlying topics itself, which it needs the right for; cheaper for the worker.
+        payload: `packed`: many messages come in one record; `inline`: each comes in a record of its own, as other
+            programs get them; `reference`: the queue sends bookmarks only, and the client reads the records from the
+            underlying topics itself, which it needs the right for.
         heartbeat_timeout_ms: silence after which the queue takes the leases back, in ms; None = the queue's
             `heartbeat_timeout`.
         ack_batch_size: acknowledgments in one command at most.
@@ -75,7 +77,7 @@ class QueueSubscriber:
         connection: Connection | None = None,
         name: str | None = None,
         filter: str | None = None,  # noqa: A002  # the command's word
-        payload: Literal["inline", "reference"] = "inline",
+        payload: Payload = "packed",
         heartbeat_timeout_ms: int | None = None,
         ack_batch_size: int = 1_000,
         ack_interval_ms: int = 50,

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Final, cast
+from typing import Final
 
 from confluent_kafka import Message, TopicPartition
 
-from lapse.protocol import header, prefetch
+from lapse.protocol import header, packed_delivery, prefetch, reference
 from lapse.protocol.answer import Answer, Settlement
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
-from lapse.protocol.reference import KIND
 from lapse_client.acknowledgments import Acknowledgments
-from lapse_client.arrivals import Arrivals
 from lapse_client.channel import Channel, Fields, forgotten, tells_of_end
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.credit import Credits, Grant
-from lapse_client.delivery import Delivery, Settling
+from lapse_client.delivery import Delivery
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, LapseError
+from lapse_client.lot import Lot, PackedLot, SingleLot
+from lapse_client.prefetched import Prefetched
 from lapse_client.referenced import RecordReader, Referenced
 from lapse_client.settlement import NOT_SENT, SettlementBatch, SettlementResult, chunks, results
+from lapse_client.settler import Settling
 from lapse_client.shard import Shard
 from lapse_client.terms import Terms
 
@@ -69,13 +69,11 @@ class Subscription:
     ) -> None:
         self._by_pattern = by_pattern
         self.terms = terms
-        self.arrivals: Arrivals[Delivery] = Arrivals()
-        self.read: Callable[[Shard, Message, Fields], Delivery | Referenced] = functools.partial(Delivery, self)
         self._records: RecordReader | None = None
         if terms.payload == "reference":
-            self.read = self._read_reference
             self._records = RecordReader(connection, self, self._read_records, self.failed)
-        self.channel = Channel(connection, queues, self)
+        self.channel: Channel[Lot | Referenced | None] = Channel(connection, queues, self)
+        self.arrivals = Prefetched(self.channel.clock.past_ms, self._forget)
         self.channel.ours.add(terms.name.encode())
         self._on_refused = on_refused
         self._lock = threading.Lock()
@@ -147,7 +145,7 @@ class Subscription:
     def stop(self) -> None:
         """Hand out no more; what was handed out can still be settled."""
         self._stopped = True
-        self.arrivals.remove(lambda _: True)
+        self.arrivals.drop(lambda _: True)
         self.arrivals.end()
 
     def close(self, timeout_s: float) -> None:
@@ -177,27 +175,13 @@ class Subscription:
 
     def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
         """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
-        deadline_ms = None if timeout_s is None else elapsed_ms() + timeout_s * 1000
-        while True:
-            taken = self.arrivals.take(most, timeout_s)
-            if not taken:
-                return taken
-            now_ms = self.channel.clock.past_ms()
-            kept = [delivery for delivery in taken if delivery.lease_ends_ms > now_ms]
-            if len(kept) != len(taken):
-                self._forget(delivery for delivery in taken if delivery.lease_ends_ms <= now_ms)
-            if kept:
-                return kept
-            if deadline_ms is not None:
-                timeout_s = max(0.0, (deadline_ms - elapsed_ms()) / 1000)
+        return self.arrivals.take(most, timeout_s)
 
     def receive(self, timeout_s: float | None) -> Delivery | None:
         """Return one delivery whose lease still holds; None after the timeout, or at the end."""
         delivery = self.arrivals.pop()
-        if delivery is not None and delivery.lease_ends_ms > self.channel.clock.past_ms():
-            return delivery
         if delivery is not None:
-            self._forget([delivery])
+            return delivery
         taken = self.take(1, timeout_s)
         return taken[0] if taken else None
 
@@ -251,7 +235,7 @@ class Subscription:
         for shard, group in _by_shard(how, deliveries).items():
             batch = SettlementBatch()
             for delivery in group:
-                batch.add(delivery.place, delivery.token)
+                batch.add(delivery.lot.source, delivery.token, delivery.lot.offsets[delivery.at])
             want = "all" if answer or how == "renew" else "errors"
             for bookmarks in chunks(batch.take()):
                 command = self._command(how, bookmarks=bookmarks, delay_ms=delay_ms, lease_ms=lease_ms, answer=want)
@@ -270,26 +254,44 @@ class Subscription:
                     self._credits.settled(shard.index, len(group), elapsed_ms())
         return asked
 
-    def received(self, records: Sequence[Delivery | Referenced]) -> None:
+    def read(self, shard: Shard, message: Message, fields: Fields) -> Lot | Referenced | None:
+        """Make a lot of a record, or a reference to one; None of what cannot be read (from `Channel`).
+
+        Raises:
+            LapseError: a worker of another version wrote it, and will go on to.
+        """
+        kind = fields.get(header.KIND)
+        try:
+            if kind == packed_delivery.KIND:
+                packed = packed_delivery.decode(message.value() or b"")
+                return PackedLot(self, shard, packed, fields) if len(packed) else None
+            if kind == reference.KIND:
+                return Referenced.read(shard, message, fields, self._generations[shard.index])
+            return SingleLot(self, shard, message, fields)
+        except packed_delivery.UnknownVersion as error:
+            raise LapseError(f"{shard.entity}: {error}") from error
+        except (ValueError, KeyError) as error:
+            where = f"{message.topic()}:{message.partition()}:{message.offset()}"
+            log.warning("%s is dropped, what it hands out comes again when the leases end: %s", where, error)
+            return None
+
+    def received(self, records: Sequence[Lot | Referenced | None]) -> None:
         """Take deliveries in, and count them (from `Channel`)."""
-        arrived: list[Delivery] = []
-        if self._records is None:
-            arrived = cast("list[Delivery]", records)
-        else:
-            for record in records:
-                if isinstance(record, Delivery):
-                    arrived.append(record)
-                    continue
-                with self._lock:
-                    self._credits.delivered(record.shard.index, len(record.messages), elapsed_ms())
-                self._records.add(record)
-        if self._left_at_ms:
-            arrived = [delivery for delivery in arrived if not delivery.shard.gone]
+        arrived: list[Lot] = []
         counts: dict[int, int] = {}
-        for delivery in arrived:
-            if not delivery.is_barrier:
-                index = delivery.shard.index
-                counts[index] = counts.get(index, 0) + 1
+        for record in records:
+            if record is None or record.shard.gone:
+                continue
+            index = record.shard.index
+            if isinstance(record, Referenced):
+                if self._records is not None:  # the reader may be quicker than this: so it counts first
+                    with self._lock:
+                        self._credits.delivered(index, len(record.messages), elapsed_ms())
+                    self._records.add(record)
+                continue
+            arrived.append(record)
+            if not record.is_barrier:
+                counts[index] = counts.get(index, 0) + len(record)
         now_ms = elapsed_ms()
         with self._lock:
             for index, count in counts.items():
@@ -297,21 +299,16 @@ class Subscription:
         if not self._stopped:
             self.arrivals.put(arrived)
 
-    def _read_reference(self, shard: Shard, message: Message, fields: Fields) -> Delivery | Referenced:
-        if fields.get(header.KIND) == KIND:
-            return Referenced.read(shard, message, fields, self._generations[shard.index])
-        return Delivery(self, shard, message, fields)
-
-    def _read_records(self, referenced: Referenced, deliveries: list[Delivery]) -> None:
+    def _read_records(self, referenced: Referenced, lots: list[Lot]) -> None:
         """Records that references named were read (from `RecordReader`)."""
         index = referenced.shard.index
         if referenced.generation != self._generations[index]:
-            deliveries = []
-        if missing := len(referenced.messages) - len(deliveries):
+            lots = []
+        if missing := len(referenced.messages) - sum(map(len, lots)):
             with self._lock:
                 self._credits.settled(index, missing, elapsed_ms())
-        if deliveries and not self._stopped:
-            self.arrivals.put(deliveries)
+        if not self._stopped:
+            self.arrivals.put(lots)
 
     def refused(self, shard: Shard, answer: Answer) -> None:
         """Subscribe again where the subscription is unknown; report refused settlements (from `Channel`)."""
@@ -338,7 +335,7 @@ class Subscription:
         self._left_at_ms[entity] = elapsed_ms()
         gone = [shard.index for shard in self._shards if shard.entity == entity and not shard.gone]
         self.channel.leave(entity)
-        self.arrivals.remove(lambda delivery: delivery.shard.gone)
+        self.arrivals.drop(lambda lot: lot.shard.gone)
         with self._lock:
             for index in gone:
                 self._generations[index] += 1
@@ -364,7 +361,7 @@ class Subscription:
         for delivery in deliveries:
             delivery.check_unsettled()
             if not delivery.is_barrier:
-                batch.add(delivery.place, delivery.token)
+                batch.add(delivery.lot.source, delivery.token, delivery.lot.offsets[delivery.at])
         if raising:
             raise self._error or Closed(f"the subscriber of {', '.join(sorted(self.queues))}")
         self._not_sent(how, batch.take(), "the subscriber is closed; settle before close()")
@@ -509,19 +506,15 @@ class Subscription:
         self._generations[shard.index] += 1
         with self._lock:
             self._credits.lost(shard.index)
-        dropped = self.arrivals.remove(lambda delivery: delivery.shard is shard)
+        dropped = self.arrivals.drop(lambda lot: lot.shard is shard)
         with self._lock:
             self._credits.settled(shard.index, dropped, elapsed_ms())
 
-    def _forget(self, deliveries: Iterable[Delivery]) -> None:
-        """Their leases were over before the application saw them: the queue has them again."""
-        counts: dict[int, int] = {}
-        for delivery in deliveries:
-            counts[delivery.shard.index] = counts.get(delivery.shard.index, 0) + 1
-        log.info("%d prefetched deliveries dropped: their leases are over", sum(counts.values()))
+    def _forget(self, shard: Shard, count: int) -> None:
+        """Their leases were over before the application saw them: the queue has them again (from `Prefetched`)."""
+        log.info("%d prefetched deliveries dropped: their leases are over", count)
         with self._lock:
-            for index, count in counts.items():
-                self._credits.settled(index, count, elapsed_ms())
+            self._credits.settled(shard.index, count, elapsed_ms())
 
     def note_renewal(self, answer: Answer, deliveries: Sequence[Delivery]) -> None:
         """Set the new end of the leases that an answer says are renewed."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, get_args
 from uuid import uuid4
 
-_LEAST = {"max_backlog": 0, "heartbeat_timeout_ms": 100, "ack_batch_size": 1, "ack_interval_ms": 0}
+Payload = Literal["inline", "packed", "reference"]
+"""How deliveries come: with their payloads, each in a record of its own or many in one; or as bookmarks only."""
+
+_LEAST: Final = {"max_backlog": 0, "heartbeat_timeout_ms": 100, "ack_batch_size": 1, "ack_interval_ms": 0}
 
 
 def _unique_name() -> str:
@@ -22,7 +25,7 @@ class Terms:
         name: the subscription; unique by default.
         filter: which messages, as an expression; None = all.
         heartbeat_timeout_ms: silence after which it counts as lost and its leases return, in ms; None = the queue's.
-        payload: `inline`, or `reference`: the client reads the records from the underlying topics itself.
+        payload: how deliveries come.
         ack_batch_size: acknowledgments in one command at most.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
     """
@@ -31,13 +34,13 @@ class Terms:
     name: str = field(default_factory=_unique_name)
     filter: str | None = None
     heartbeat_timeout_ms: int | None = None
-    payload: Literal["inline", "reference"] = "inline"
+    payload: Payload = "packed"
     ack_batch_size: int = 1_000
     ack_interval_ms: int = 50
 
     def __post_init__(self) -> None:
-        if self.payload not in ("inline", "reference"):
-            raise ValueError(f"payload = {self.payload!r}: expected inline or reference")
+        if self.payload not in get_args(Payload):
+            raise ValueError(f"payload = {self.payload!r}: expected inline, packed or reference")
         for what, least in _LEAST.items():
             value = getattr(self, what)
             if value is None and what == "heartbeat_timeout_ms":

@@ -12,7 +12,7 @@ from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.protocol import codec
 from lapse.protocol import header as names
 from lapse.protocol import schema as avro
-from lapse_spark import facts, header, schema
+from lapse_spark import facts, header, packed_delivery, schema
 
 _BOOKMARK = r"^([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,19})$"
 _WITH_BOOKMARK = ("delivery", "barrier")
@@ -49,22 +49,28 @@ def parse(raw: DataFrame) -> DataFrame:
             header.number(headers, names.TIMESTAMP_MS).alias("arrived_at_ms"),
             header.number(headers, names.EPOCH).alias("epoch"),
             F.when(kind == "reference", _referred()).alias("body"),
+            F.when(kind == "packed", packed_delivery.handed_out(F.col("value"))).alias("packed"),
         ),
     ).withColumns(
         {
-            "topic": F.coalesce(F.col("body.topic"), _part(1)),
-            "partition": F.coalesce(F.col("body.partition"), _part(2).try_cast("int")),
+            "topic": F.coalesce(F.col("body.topic"), F.col("packed.topic"), _part(1)),
+            "partition": F.coalesce(F.col("body.partition"), F.col("packed.partition"), _part(2).try_cast("int")),
             "offset": _part(3).try_cast("bigint"),
-            "deadlines_ms": F.when(F.col("body").isNotNull(), _deadlines(F.col("body.deadlines_ms"))),
+            "deadlines_ms": F.coalesce(
+                F.when(F.col("body").isNotNull(), _deadlines(F.col("body.deadlines_ms"))), F.col("packed.deadlines_ms")
+            ),
         }
     )
     one = F.struct(F.col("offset").alias("first"), F.col("offset").alias("last"), "delivery_count")
-    ranges = F.coalesce(F.col("body.ranges"), F.when(F.col("offset").isNotNull(), F.array(one)))
+    ranges = F.coalesce(F.col("body.ranges"), F.col("packed.ranges"), F.when(F.col("offset").isNotNull(), F.array(one)))
     read = read.withColumn("ranges", ranges.cast(schema.DELIVERY["ranges"].dataType))
     damaged = F.exists(
         "ranges",
         lambda few: (
-            (few["first"] < 0) | (few["last"] < few["first"]) | (few["last"] - few["first"] >= _MOST_IN_A_RANGE)
+            few["first"].isNull()
+            | (few["first"] < 0)
+            | (few["last"] < few["first"])
+            | (few["last"] - few["first"] >= _MOST_IN_A_RANGE)
         ),
     )
     fault = (
@@ -74,13 +80,14 @@ def parse(raw: DataFrame) -> DataFrame:
             f"header {names.BOOKMARK} is missing or unreadable",
         )
         .when((F.col("kind") == "reference") & F.col("body.topic").isNull(), "no reference of the known schema")
-        .when(damaged, "a reference with a range that is none")
+        .when((F.col("kind") == "packed") & F.col("packed").isNull(), "no packed delivery of the known version")
+        .when(damaged, "a range that is none")
     )
     return schema.conform(read.withColumn("fault", fault), schema.DELIVERY)
 
 
 def each(deliveries: DataFrame) -> DataFrame:
-    """One row for every message that is delivered, also by reference: the same columns, without the two arrays.
+    """One row for every message that is delivered, also packed or by reference: the columns without the two arrays.
 
     Args:
         deliveries: readable ones, `schema.DELIVERY`; answers and epochs deliver nothing, and are left out.
@@ -124,11 +131,9 @@ def _referred() -> Column:
 
 def _deadlines(packed: Column) -> Column:
     """Deadlines out of little-endian 64-bit numbers; null for `NEVER`."""
-    digits = F.hex(packed)
     places = F.when(F.length(packed) >= 8, F.sequence(F.lit(0), (F.length(packed) / 8).cast("int") - 1))
 
     def number(place: Column) -> Column:
-        octets = [F.substr(digits, place * 16 + 15 - 2 * octet, F.lit(2)) for octet in range(8)]
-        return F.nullif(F.conv(F.concat(*octets), 16, 10).try_cast("bigint"), F.lit(NEVER))
+        return F.nullif(packed_delivery.number(packed, 8 * place, 8), F.lit(NEVER))
 
     return F.coalesce(F.transform(places, number), F.array().cast("array<bigint>"))

@@ -122,11 +122,11 @@ DELIVERED_RANGE: Final = StructType(
 """Consecutive offsets of one partition that are delivered for the same time, both ends included."""
 
 DELIVERY: Final = _columns(
-    ("kind", _TEXT, "delivery, reference, barrier, answer, epoch; of a SOW topic publish, oof, …"),
+    ("kind", _TEXT, "delivery, packed, reference, barrier, answer, epoch; of a SOW topic publish, oof, …"),
     ("subscription", _TEXT, "To whom it was sent."),
     ("topic", _TEXT, "Bookmark: underlying topic of the message."),
     ("partition", _INT, "Bookmark: its partition."),
-    ("offset", _LONG, "Bookmark: its offset; a reference has `ranges`."),
+    ("offset", _LONG, "Bookmark: its offset; `packed` and `reference` have `ranges`."),
     ("delivery_count", _INT, "Which delivery of the message it is; the fencing token."),
     ("lease_until_ms", _LONG, "When the lease ends, ms since the epoch."),
     ("expires_at_ms", _LONG, "The message's deadline, ms since the epoch; null without one."),
@@ -141,9 +141,13 @@ DELIVERY: Final = _columns(
     (
         "ranges",
         ArrayType(DELIVERED_RANGE),
-        "Which messages, in the order of delivery; of a reference as many as it names.",
+        "Which messages, in the order of delivery; of `packed` and `reference` as many as they hand out.",
     ),
-    ("deadlines_ms", ArrayType(_LONG), "Of a reference: deadlines, one by one, null without one; empty: none has one."),
+    (
+        "deadlines_ms",
+        ArrayType(_LONG),
+        "Of `packed` and `reference`: deadlines, one by one, null without one; empty: none has one.",
+    ),
 )
 
 SOW: Final = _columns(

@@ -80,7 +80,7 @@ def collect(subscriber: QueueSubscriber, wanted: set[bytes], timeout: float = 60
 
 
 @pytest.mark.feature("Q2", "Q3", "X3", "D4")
-@pytest.mark.parametrize("payload", ["inline", "reference"])
+@pytest.mark.parametrize("payload", ["packed", "inline", "reference"])
 @pytest.mark.parametrize("max_backlog", [1, 100])
 def test_what_is_published_to_a_queue_comes_once(lapse: Deployment, payload: str, max_backlog: int) -> None:
     count = 20 if max_backlog == 1 else 1000
@@ -100,7 +100,7 @@ def test_what_is_published_to_a_queue_comes_once(lapse: Deployment, payload: str
 
 
 @pytest.mark.feature("Q5", "Q8", "X3")
-@pytest.mark.parametrize("payload", ["inline", "reference"])
+@pytest.mark.parametrize("payload", ["packed", "inline", "reference"])
 def test_a_cancelled_message_comes_again(lapse: Deployment, payload: str) -> None:
     wanted = lapse.publish(10, "again")
     with lapse.subscriber(10, payload=payload) as subscriber:

@@ -23,15 +23,15 @@ def dies(process: WorkerProcess) -> WorkerProcess:
 
 
 @pytest.mark.feature("C55", "Q9", "C36")
-@pytest.mark.parametrize("payload", ["inline", "reference"])
+@pytest.mark.parametrize("payload", ["packed", "inline", "reference"])
 def test_a_delivery_that_was_only_journaled_arrives_with_its_count_and_lease(
-    deploy: Deploy, payload: Literal["inline", "reference"]
+    deploy: Deploy, payload: Literal["packed", "inline", "reference"]
 ) -> None:
     """With one delivery allowed, the message would die of one that nobody could see."""
     here = deploy({"once": {"max_deliveries": 1, "lease_period": "60s"}}, session_timeout="2s").apply()
     process = worker(here).wait_for_shards(1)
     with here.subscriber("once", 4, payload=payload) as subscriber:
-        if payload == "inline":
+        if payload != "reference":
             here.write("once", "seen")
             first = subscriber.receive(20)
             assert first is not None
@@ -70,14 +70,15 @@ def test_a_delivery_that_nobody_saw_and_whose_lease_is_over_does_not_count(deplo
 
 
 @pytest.mark.feature("C55", "Q6", "C79")
+@pytest.mark.parametrize("payload", ["packed", "inline"])
 @pytest.mark.parametrize("instant", ["before", "half", "after"])
 def test_at_most_once_what_was_only_journaled_arrives_and_what_was_written_never_again(
-    deploy: Deploy, instant: str
+    deploy: Deploy, instant: str, payload: Literal["packed", "inline"]
 ) -> None:
     """A crash delivers nothing twice, and nothing is lost but for what a subscriber loses."""
     here = deploy({"gone": {"semantics": "at-most-once"}}, session_timeout="2s").apply()
     process = worker(here).wait_for_shards(1)
-    with here.subscriber("gone", 10) as subscriber:
+    with here.subscriber("gone", 10, payload=payload) as subscriber:
         here.write("gone", "a", instant, "b")
         dies(process)
         process.start().wait_for_shards(1)

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Message, Producer
 
 from lapse.protocol import answer as answers
-from lapse.protocol import event, header, reference, topic
+from lapse.protocol import event, header, packed_delivery, reference, topic
 from lapse.protocol.event import TERMINAL
 from lapse_client.error import LapseError
 from support.deployment import Deployment
@@ -139,7 +139,7 @@ class Load:
 
     def _consume(self, number: int) -> None:
         chance = random.Random(number)
-        payload = "reference" if number % 2 else "inline"
+        payload = ("packed", "reference", "inline")[number % 3]
         with self.deployment.subscriber(self.queue, 40, timeout_s=60, payload=payload) as subscriber:
             while not self._consuming.is_set():
                 delivery = subscriber.receive(0.1)
@@ -293,5 +293,11 @@ def _handed_out(message: Message, fields: dict[str, bytes | None]) -> list[tuple
         ]
         deadlines = [None if at == reference.NEVER else at for at in named.deadlines_ms] or [None] * len(places)
         return [(place, times, at) for (place, times), at in zip(places, deadlines, strict=True)]
+    if kind == packed_delivery.KIND:
+        packed = packed_delivery.decode(message.value() or b"")
+        return [
+            ((packed.partition, offset), packed.delivery_counts[at], packed.deadline_ms(at))
+            for at, offset in enumerate(packed.offsets)
+        ]
     assert kind == b"epoch", kind
     return []

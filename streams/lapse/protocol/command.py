@@ -76,7 +76,7 @@ class Command:
     bookmarks: tuple[str, ...] = ()
     filter: str | None = None
     max_backlog: int | None = None
-    payload: Literal["inline", "reference"] = "inline"
+    payload: Literal["inline", "packed", "reference"] = "inline"
     heartbeat_timeout_ms: int | None = None
     lease_ms: int | None = None
     delay_ms: int | None = None

@@ -85,7 +85,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "bookmarks": _array(MOST_BOOKMARKS),
     "filter": _text,
     "max_backlog": _count,
-    "payload": _one_of("inline", "reference"),
+    "payload": _one_of("inline", "packed", "reference"),
     "heartbeat_timeout_ms": _period,
     "lease_ms": _period,
     "delay_ms": _count,

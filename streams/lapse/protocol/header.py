@@ -42,7 +42,7 @@ SIGNATURE: Final = "lapse-signature"
 
 # On every record of `lapse.<name>.deliveries` (D4).
 KIND: Final = "lapse-kind"
-"""`delivery`, `reference`, `barrier`, `answer`, `epoch`.
+"""`delivery`, `packed`, `reference`, `barrier`, `answer`, `epoch`.
 
 Of a SOW topic also `group-begin`, `sow`, `group-end`, `publish`, `oof`.
 """

@@ -148,7 +148,8 @@ class Copier:
         if place is None:
             consumer = self._source.consumer(enable_partition_eof=True)
             place = self._places[where] = LogPlace(*where, consumer, self._stopping)
-        return next(place.read(BookmarkRange(*where, bookmark.offset, bookmark.offset)), None)
+        found = place.read(BookmarkRange(*where, bookmark.offset, bookmark.offset))
+        return found[0] if found else None
 
 
 def _bytes(key: str | bytes) -> bytes:

@@ -10,6 +10,7 @@ from lapse.protocol.command import Command
 from lapse_client.acknowledgments import Acknowledgments
 from lapse_client.delivery import Delivery
 from lapse_client.error import AlreadySettled
+from lapse_client.lot import SingleLot
 from lapse_client.settlement import MOST_RANGES, SettlementBatch, bears_repetition, chunks, results
 from lapse_client.shard import Shard
 
@@ -32,7 +33,7 @@ def delivery(shard: Shard, offset: int, kind: bytes = b"delivery") -> Delivery:
         "lapse-bookmark": b"t:%d:%d" % (shard.partition, offset),
         "lapse-delivery-count": b"1",
     }
-    return Delivery(None, shard, Message(), fields)
+    return Delivery(SingleLot(None, shard, Message(), fields), 0)
 
 
 @pytest.mark.feature("Q8", "C13")
@@ -40,7 +41,7 @@ def delivery(shard: Shard, offset: int, kind: bytes = b"delivery") -> Delivery:
 def test_ranges_name_exactly_what_was_added(added: list[tuple[str, int, int, int]]) -> None:
     batch = SettlementBatch()
     for topic, partition, offset, count in added:
-        batch.add(f"{topic}:{partition}:{offset}".encode(), str(count).encode())
+        batch.add(f"{topic}:{partition}".encode(), str(count).encode(), offset)
     assert batch.size == len(added)
     found = [BookmarkRange.parse(text) for text in batch.take()]
     expected = {(Bookmark(topic, partition, offset), count) for topic, partition, offset, count in added}
@@ -54,7 +55,7 @@ def test_ranges_name_exactly_what_was_added(added: list[tuple[str, int, int, int
 def test_a_repeated_bookmark_is_named_once() -> None:
     batch = SettlementBatch()
     for offset in (4, 3, 3, 5, 9):
-        batch.add(b"t:0:%d" % offset, b"")
+        batch.add(b"t:0", b"", offset)
     assert batch.take() == ["t:0:3-5", "t:0:9"]
 
 

@@ -2,7 +2,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lapse.protocol import reference
+from lapse.protocol import packed_delivery, reference
+from lapse.protocol.packed_delivery import column
 from lapse_spark import delivery, quarantine, schema, sow
 
 pytestmark = pytest.mark.spark
@@ -63,7 +64,45 @@ def test_a_reference_names_its_messages(spark):
     bad = rows(b"", None, b"foreign", good[:-3], reference.encode("t", 0, [(9, 5, 1)], []), good)
     assert [row.fault for row in bad.orderBy("delivery_offset").collect()] == [
         *["no reference of the known schema"] * 4,
-        "a reference with a range that is none",
+        "a range that is none",
+        None,
+    ]
+
+
+def packed(topic, offsets, counts, deadlines=()):
+    return packed_delivery.encode(
+        topic,
+        2,
+        column("q", offsets),
+        column("q", [17] * len(offsets)),
+        column("I", counts),
+        [b"value"] * len(offsets),
+        deadlines_ms=column("q", deadlines),
+        keys=[b"key"] * len(offsets),
+    )
+
+
+@pytest.mark.feature("D4")
+def test_a_packed_delivery_hands_out_its_messages(spark):
+    def rows(*values):
+        heads = [("lapse-kind", b"packed"), ("lapse-subscription", b"s1"), ("lapse-lease-until-ms", b"99")]
+        records = [("lapse.q.deliveries", 0, place, AT, None, value, heads) for place, value in enumerate(values)]
+        return delivery.parse(spark.createDataFrame(records, schema.RAW))
+
+    good = packed("orders", [5, 6, 1 << 40], [1, 1, 3], [7, packed_delivery.NEVER, 1 << 40])
+    read = rows(good, packed("t", range(300), [2] * 300))
+    assert [row.fault for row in read.collect()] == [None, None]
+    one, other = ([row for row in delivery.each(read).collect() if row.topic == name] for name in ("orders", "t"))
+    facts = [(row.partition, row.offset, row.delivery_count, row.expires_at_ms, row.lease_until_ms) for row in one]
+    assert facts == [(2, 5, 1, 7, 99), (2, 6, 1, None, 99), (2, 1 << 40, 3, 1 << 40, 99)]
+    assert [(row.offset, row.delivery_count, row.expires_at_ms) for row in other] == [
+        (offset, 2, None) for offset in range(300)
+    ]
+
+    bad = rows(b"", None, b"LD", good[:60], good[:2] + b"\x02" + good[3:], packed("t", [-1], [1]), good)
+    assert [row.fault for row in bad.orderBy("delivery_offset").collect()] == [
+        *["no packed delivery of the known version"] * 5,
+        "a range that is none",
         None,
     ]
 

@@ -110,7 +110,7 @@ class Dispatch:
         kind = ChangeKind.SENT if once else ChangeKind.LEASED
         self._decisions.do(Change(kind, joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step)
         for messages in self._decisions.messages_at(places):
-            step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.by_reference))
+            step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.payload))
             if once:
                 step.events.append(ShardEvent("delivered_at_most_once", now_ms, messages, subscription=subscription.id))
 

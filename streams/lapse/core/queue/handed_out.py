@@ -39,7 +39,7 @@ class HandedOut:
             rest = iter(places)
             of_change = [
                 (
-                    Delivery(holder.id, messages, change.until_ms, holder.by_reference),
+                    Delivery(holder.id, messages, change.until_ms, holder.payload),
                     [next(rest) for _ in range(len(messages))],
                 )
                 for messages in self._decisions.messages_at(places)

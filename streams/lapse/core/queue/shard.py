@@ -30,7 +30,7 @@ from lapse.core.queue.settlement import Claim, Outcome
 from lapse.core.queue.settling import Settling
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Queued, Removal, ShardEvent, Step
-from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.subscription import Payload, Subscription
 from lapse.core.queue.target_depth import TargetDepth
 from lapse.core.queue.timer import Timers
 from lapse.core.queue.transfer import HandOver
@@ -133,7 +133,7 @@ class QueueShard:
         filter_text: str,
         now_ms: int,
         step: Step,
-        by_reference: bool = False,
+        payload: Payload = "inline",
         row_filter: str = "",
     ) -> Subscription:
         """Begin a subscription, or replace its options and keep its leases (Q3, C20).
@@ -155,7 +155,7 @@ class QueueShard:
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             filter=filter_text,
             last_seen_ms=now_ms,
-            by_reference=by_reference,
+            payload=payload,
             row_filter=row_filter,
         ).facts()
         self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts), step)

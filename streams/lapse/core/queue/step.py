@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change
 from lapse.core.queue.segment import State
+from lapse.core.queue.subscription import Payload
 from lapse.core.reason import Reason
 from lapse.core.shard.step import Step as ShardStep
 
@@ -149,14 +150,14 @@ class Delivery:
         subscription: its id.
         messages: which.
         until_ms: end of the lease, ms since the epoch; 0 without a lease (at-most-once).
-        by_reference: whether they go without their payloads.
+        payload: how they are written; a barrier stands in a record of its own in any case.
         barrier: whether this is a barrier, which nobody has to settle (Q12).
     """
 
     subscription: str
     messages: Messages
     until_ms: int
-    by_reference: bool = False
+    payload: Payload = "inline"
     barrier: bool = False
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
+
+Payload = Literal["inline", "packed", "reference"]
+"""How a message goes to a subscription: in a record of its own, with others in one, or by its bookmark."""
 
 
 @dataclass(slots=True)
@@ -20,7 +23,7 @@ class Subscription:
         filter: content filter, empty = all messages.
         last_seen_ms: instant of its last command, ms since the epoch.
         outstanding: deliveries that it has not settled.
-        by_reference: whether its deliveries name messages without their payloads.
+        payload: how its deliveries are written.
         row_filter: what its user may see at most, which is part of the filter; empty = all (X4).
     """
 
@@ -33,7 +36,7 @@ class Subscription:
     filter: str = ""
     last_seen_ms: int = 0
     outstanding: int = 0
-    by_reference: bool = False
+    payload: Payload = "inline"
     row_filter: str = ""
 
     @property

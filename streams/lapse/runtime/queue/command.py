@@ -184,7 +184,7 @@ class QueueCommands:
                 command.filter or "",
                 at_ms,
                 step,
-                command.payload == "reference",
+                command.payload,
                 self._row_filter or "",
             )
         except ExpressionError as error:

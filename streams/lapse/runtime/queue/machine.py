@@ -538,7 +538,7 @@ class QueueMachine:
                 continue
             missing = replace(delivery, messages=delivery.messages.some(np.array(at, np.intp)))
             count += len(at)
-            if missing.by_reference:
+            if missing.payload == "reference":
                 outputs.append(self._output.reference(missing))
             else:
                 outputs.append(self._output.deliveries(missing, await self._records(missing.messages)))
@@ -587,7 +587,7 @@ class QueueMachine:
             if delivery.subscription == FORWARDER:
                 await self._forward(delivery, step, write_letters)
                 continue
-            if delivery.by_reference and not delivery.barrier:
+            if delivery.payload == "reference" and not delivery.barrier:
                 self._payloads.passed_by(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
                 effects.after.append(self._output.reference(delivery))
                 continue

@@ -11,7 +11,7 @@ import numpy as np
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
 from lapse.core.queue.step import Delivery, Messages, Removal, ShardEvent
 from lapse.protocol import answer as answers
-from lapse.protocol import dead_letter, event, header, reference, topic
+from lapse.protocol import dead_letter, event, header, packed_delivery, reference, topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Encoding
@@ -19,6 +19,7 @@ from lapse.protocol.event import Event, EventKind
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
 from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.packed_letter import PackedLetters
+from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.command_authorizer import parted
 
 _OWN_PREFIX = "lapse-"
@@ -139,17 +140,21 @@ class QueueOutput:
         return Packed(self._letters, partition, letters)
 
     def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
-        """The records that hand messages to a subscription: original key and value, the rest in headers (D4)."""
+        """The records that hand messages to a subscription: one each, or packed ones if it asks for them (D4)."""
         messages = delivery.messages
         to, subscription = self.address(delivery.subscription)
+        together = delivery.payload == "packed" and not delivery.barrier
+        kind = packed_delivery.KIND if together else b"delivery"
         shared = [
-            (header.KIND, b"barrier" if delivery.barrier else b"delivery"),
+            (header.KIND, b"barrier" if delivery.barrier else kind),
             (header.SUBSCRIPTION, subscription.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]
         if delivery.until_ms:
             shared.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
         head = packed_headers(shared)
+        if together:
+            return Packed(to, self._partition, packed_records(messages, records, head, len(shared)))
         prefix = f"{messages.topic}:{messages.partition}:".encode() + b"%d"
         counts = messages.deliveries.tolist()
         deadlines = [NEVER] * len(counts) if messages.deadlines_ms is None else messages.deadlines_ms.tolist()

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from faust.types import TP
 
 from lapse.core.queue.step import Messages
-from lapse.protocol import codec, header, reference
+from lapse.protocol import codec, header, packed_delivery, reference
 from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.shard.payload import LogReader
 
@@ -87,8 +87,11 @@ async def _read(reader: LogReader, place: TP, first: int, end: int) -> set[Row] 
         records = await reader.read(*place, first, min(first + _AT_ONCE, end) - 1)
         if not records:
             return None
-        for record in records:
-            epoch = take(record, epoch, rows)
+        try:
+            for record in records:
+                epoch = take(record, epoch, rows)
+        except packed_delivery.UnknownVersion:
+            return None
         first = records[-1].offset + 1
     return rows
 
@@ -110,6 +113,8 @@ def take(record: Any, epoch: int, rows: set[Row]) -> int:
             rows.add((name, *bookmark, int(fields.get(header.DELIVERY_COUNT, b""))))
     elif kind == reference.KIND:
         rows.update(_referred(name, record.value or b""))
+    elif kind == packed_delivery.KIND:
+        rows.update(_packed(name, record.value or b""))
     return written
 
 
@@ -122,4 +127,17 @@ def _referred(name: bytes, value: bytes) -> Iterable[Row]:
         (name, found.topic, found.partition, offset, some.delivery_count or 0)
         for some in found.ranges
         for offset in range(some.first, some.last + 1)
+    ]
+
+
+def _packed(name: bytes, value: bytes) -> Iterable[Row]:
+    try:
+        found = packed_delivery.decode(value)
+    except packed_delivery.UnknownVersion:
+        raise
+    except codec.CodecError:
+        return []  # nobody can read it; so nobody has what it hands out
+    return [
+        (name, found.topic, found.partition, offset, count)
+        for offset, count in zip(found.offsets, found.delivery_counts, strict=True)
     ]

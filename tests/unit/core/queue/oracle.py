@@ -97,7 +97,7 @@ class Subscriber:
     last_seen_ms: int
     asked: int = 0
     filter: str = ""
-    by_reference: bool = False
+    payload: str = "inline"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Sent:
     cancels: int
     until_ms: int
     barrier: bool = False
-    by_reference: bool = False
+    payload: str = "inline"
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Oracle:
         timeout_ms: int,
         now_ms: int,
         text: str = "",
-        by_reference: bool = False,
+        payload: str = "inline",
     ) -> None:
         asked = max_backlog
         if self.settings.max_backlog is not None:
@@ -294,7 +294,7 @@ class Oracle:
             known = self.subscribers[subscription] = Subscriber(subscription, self.next_number, 0, 0, 0)
             self.next_number += 1
         known.max_backlog, known.timeout_ms, known.last_seen_ms = max_backlog, timeout_ms, now_ms
-        known.asked, known.filter, known.by_reference = asked, text, by_reference
+        known.asked, known.filter, known.payload = asked, text, payload
 
     def heard(self, subscription: str, now_ms: int) -> bool:
         known = self.subscribers.get(subscription)
@@ -418,9 +418,9 @@ class Oracle:
 
     def send(self, subscriber: Subscriber, message: Message, until_ms: int, barrier: bool = False) -> None:
         counts = (message.deliveries, message.cancels)
-        by_reference = subscriber.by_reference and not barrier
+        payload = "inline" if barrier else subscriber.payload
         self.deliveries.append(
-            Sent(subscriber.id, message.bookmark, message.deadline_ms, *counts, until_ms, barrier, by_reference)
+            Sent(subscriber.id, message.bookmark, message.deadline_ms, *counts, until_ms, barrier, payload)
         )
 
     def before_the_barrier(self) -> list[Message]:

@@ -285,8 +285,8 @@ SWITCHES: dict[str, Switch] = {
         acts=(_settle_hidden, _settle_own_hidden),
     ),
     "by_reference": Switch(
-        acts=(lambda machine, random: machine.subscribe(random.choice(NAMES), 4, 100_000, "", True),),
-        shows=lambda world: any(one.by_reference for one in world.oracle.subscribers.values()),
+        acts=(lambda machine, random: machine.subscribe(random.choice(NAMES), 4, 100_000, "", "reference"),),
+        shows=lambda world: any(one.payload == "reference" for one in world.oracle.subscribers.values()),
     ),
     "disk": Switch(
         room=0,

@@ -180,10 +180,10 @@ class ShardMachine(RuleBasedStateMachine):
         max_backlog=st.sampled_from([0, 1, 2, 4, 10]),
         timeout_ms=st.sampled_from([120, 100_000, 100_000]),
         text=TEXTS,
-        by_reference=st.booleans(),
+        payload=st.sampled_from(["inline", "packed", "reference"]),
     )
-    def subscribe(self, name, max_backlog, timeout_ms, text, by_reference) -> None:
-        self.world.subscribe(name, max_backlog, timeout_ms, text, by_reference)
+    def subscribe(self, name, max_backlog, timeout_ms, text, payload) -> None:
+        self.world.subscribe(name, max_backlog, timeout_ms, text, payload)
 
     @rule(name=NAMES)
     def unsubscribe(self, name) -> None:

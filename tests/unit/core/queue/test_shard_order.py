@@ -901,12 +901,12 @@ def test_a_lost_record_leaves_and_frees_place_group_barrier_and_depth(once: bool
 def test_a_delivery_goes_by_reference_where_the_subscription_asks_for_it_but_a_barrier_never() -> None:
     one = world({}, traits=BARRIER)
     step = one._open()
-    one.shard.subscribe("inky", "", 5, 1 << 40, "", 1_000, step, by_reference=True)
+    one.shard.subscribe("inky", "", 5, 1 << 40, "", 1_000, step, payload="reference")
     one.shard.deliver(1_000, step)
     one.shard.settle(SettleAction.ACKNOWLEDGE, "inky", [at(0)], 1_000, step)
     one.shard.arrive("orders", 0, [*one.topics["orders", 0], publish_only(one, STOP)], step)
     one.shard.deliver(1_000, step)
-    assert [(d.by_reference, d.barrier) for d in step.deliveries] == [(True, False), (False, True)]
+    assert [(d.payload, d.barrier) for d in step.deliveries] == [("reference", False), ("inline", True)]
 
 
 def publish_only(one: World, body: dict):

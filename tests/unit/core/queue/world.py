@@ -28,6 +28,7 @@ from lapse.core.queue.settlement import Claim, Outcome, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Queued, Step
+from lapse.core.queue.subscription import Payload
 from lapse.core.queue.transfer import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.retirement import Asker
@@ -189,14 +190,14 @@ class World:
         max_backlog: int = 1,
         timeout_ms: int = 1_000_000,
         text: str = "",
-        by_reference: bool = False,
+        payload: Payload = "inline",
     ) -> None:
         now_ms = self.now_ms
         self._both(
             lambda step: _none(
-                self.shard.subscribe(subscription, "client", max_backlog, timeout_ms, text, now_ms, step, by_reference)
+                self.shard.subscribe(subscription, "client", max_backlog, timeout_ms, text, now_ms, step, payload)
             ),
-            lambda: self.oracle.subscribe(subscription, max_backlog, timeout_ms, now_ms, text, by_reference),
+            lambda: self.oracle.subscribe(subscription, max_backlog, timeout_ms, now_ms, text, payload),
         )
 
     def heard(self, subscription: str) -> None:
@@ -703,7 +704,7 @@ class World:
         step = self.step
         self._last_sent, self._last_gone = self.oracle.deliveries, self.oracle.removals
         sent = [
-            Sent(one.subscription, *row, one.until_ms, one.barrier, one.by_reference)
+            Sent(one.subscription, *row, one.until_ms, one.barrier, one.payload)
             for one in step.deliveries
             for row in rows(one.messages)
         ]
@@ -950,7 +951,7 @@ def dump(state: QueueState) -> bytes:
         sorted(state.pending.items()),
         sorted((one.id, one.number, one.target, one.confirmed) for one in state.transfers),
         [
-            (s.id, s.number, s.client, s.max_backlog, s.heartbeat_timeout_ms, s.filter, s.by_reference, s.outstanding)
+            (s.id, s.number, s.client, s.max_backlog, s.heartbeat_timeout_ms, s.filter, s.payload, s.outstanding)
             for s in state.subscriptions.values()
         ],
     ]

@@ -1,0 +1,248 @@
+"""Lots: messages of one partition that were handed out together, under one lease; each is read when it is asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Final
+
+from confluent_kafka import Message
+
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
+from lapse.protocol import header
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.packed_delivery import PackedDelivery
+from lapse_client.headers import Headers, headers_of
+from lapse_client.settler import Settler
+from lapse_client.shard import Shard
+
+_BARRIER: Final = b"barrier"
+_FOREVER: Final = float("inf")
+
+_OWN: Final = frozenset(
+    {
+        header.KIND,
+        header.SUBSCRIPTION,
+        header.COMMAND_ID,
+        header.EPOCH,
+        header.BOOKMARK,
+        header.LEASE_UNTIL_MS,
+        header.DELIVERY_COUNT,
+        header.TIMESTAMP_MS,
+        EXPIRES_AT_MS,
+    }
+)
+"""Headers that the delivery sets; they are attributes here."""
+
+
+class Lot(ABC):
+    """Messages that came together; a delivery is one of them, by its index.
+
+    Attributes:
+        settler: passes settlements on.
+        shard: where they came from, and where their settlements go.
+        source: their partition as bookmarks have it, `topic:partition`.
+        offsets: one of each message, in the order of delivery.
+        delivery_counts: one of each message.
+        lease_ends_ms: when their leases are over by the broker's clock, ms since the epoch; infinite without a lease.
+        token: which delivery they all are, as settlements say it: `count@epoch`, or `count`, or empty for none; None
+            where their counts differ.
+        is_barrier: whether it is a barrier.
+    """
+
+    __slots__ = ("_epoch", "delivery_counts", "lease_ends_ms", "offsets", "settler", "shard", "source", "token")
+
+    is_barrier = False
+
+    def __init__(
+        self,
+        settler: Settler,
+        shard: Shard,
+        source: bytes,
+        offsets: Sequence[int],
+        delivery_counts: Sequence[int],
+        *,
+        lease: bytes | None,
+        epoch: bytes | None,
+        alike: bool = True,
+    ) -> None:
+        self.settler = settler
+        self.shard = shard
+        self.source = source
+        self.offsets = offsets
+        self.delivery_counts = delivery_counts
+        self.lease_ends_ms: float = _FOREVER if lease is None else int(lease)
+        self._epoch = epoch
+        self.token = self._token_of(delivery_counts[0]) if alike else None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def token_of(self, at: int) -> bytes:
+        """Which delivery a message is, as settlements say it."""
+        return self._token_of(self.delivery_counts[at]) if self.token is None else self.token
+
+    def _token_of(self, count: int) -> bytes:
+        if not count:
+            return b""
+        return b"%d" % count if self._epoch is None else b"%d@%b" % (count, self._epoch)
+
+    @abstractmethod
+    def key(self, at: int) -> bytes | None:
+        """The key of a message, untouched."""
+
+    @abstractmethod
+    def value(self, at: int) -> bytes | None:
+        """The value of a message, untouched."""
+
+    @abstractmethod
+    def headers(self, at: int) -> Headers:
+        """The own headers of a message in order, repeated names included."""
+
+    @abstractmethod
+    def timestamp_ms(self, at: int) -> int:
+        """The arrival of a message, ms since the epoch."""
+
+    @abstractmethod
+    def deadline_ms(self, at: int) -> int | None:
+        """The deadline of a message, ms since the epoch; None without one."""
+
+
+class SingleLot(Lot):
+    """One message, in a record of its own; or a barrier."""
+
+    __slots__ = ("_deadline", "_message", "_own", "_stamp", "is_barrier")
+
+    def __init__(self, settler: Settler, shard: Shard, message: Message, fields: dict[str, bytes]) -> None:
+        get = fields.get
+        source, _, offset = get(header.BOOKMARK, b"::-1").rpartition(b":")
+        counts = (int(get(header.DELIVERY_COUNT) or 0),)
+        lease, epoch = get(header.LEASE_UNTIL_MS), get(header.EPOCH)
+        super().__init__(settler, shard, source, (int(offset),), counts, lease=lease, epoch=epoch)
+        self.is_barrier = get(header.KIND) == _BARRIER
+        self._message = message
+        self._stamp = get(header.TIMESTAMP_MS)
+        self._deadline = get(EXPIRES_AT_MS)
+        # The library would keep all headers with the message: a prefetched delivery then weighs a kilobyte more, and
+        # a dozen more objects for the garbage collector to visit, which halves the throughput.
+        own = None if _OWN.issuperset(fields) else [item for item in headers_of(message) if item[0] not in _OWN]
+        self._own = own or None
+        message.set_headers([])
+
+    def key(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._message.key()
+
+    def value(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._message.value()
+
+    def headers(self, at: int) -> Headers:
+        """See `Lot`."""
+        return list(self._own or ())
+
+    def timestamp_ms(self, at: int) -> int:
+        """See `Lot`."""
+        return self._message.timestamp()[1] if self._stamp is None else int(self._stamp)
+
+    def deadline_ms(self, at: int) -> int | None:
+        """See `Lot`."""
+        return None if self._deadline is None else int(self._deadline)
+
+
+class PackedLot(Lot):
+    """Messages of a packed delivery; its bytes are kept while one of them is."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, settler: Settler, shard: Shard, packed: PackedDelivery, fields: dict[str, bytes]) -> None:
+        super().__init__(
+            settler,
+            shard,
+            f"{packed.topic}:{packed.partition}".encode(),
+            packed.offsets,
+            packed.delivery_counts,
+            lease=fields.get(header.LEASE_UNTIL_MS),
+            epoch=fields.get(header.EPOCH),
+            alike=packed.counts_are_alike,
+        )
+        self._packed = packed
+
+    def key(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._packed.key(at)
+
+    def value(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._packed.value(at)
+
+    def headers(self, at: int) -> Headers:
+        """See `Lot`."""
+        return self._packed.headers(at)
+
+    def timestamp_ms(self, at: int) -> int:
+        """See `Lot`."""
+        return self._packed.timestamps_ms[at]
+
+    def deadline_ms(self, at: int) -> int | None:
+        """See `Lot`."""
+        return self._packed.deadline_ms(at)
+
+
+class ReferencedLot(Lot):
+    """Messages that a range of a reference named, as they were read from the underlying topic.
+
+    Args:
+        settler: passes settlements on.
+        shard: who handed them out.
+        some: the range.
+        messages: its records, those that Kafka still has.
+        deadlines_ms: deadline of each offset of the range, `NEVER` without one; empty = none has one.
+        lease: end of the leases, as the header has it; None at most once.
+        epoch: the epoch that handed them out, as the header has it.
+    """
+
+    __slots__ = ("_deadlines_ms", "_first", "_messages")
+
+    def __init__(
+        self,
+        settler: Settler,
+        shard: Shard,
+        some: BookmarkRange,
+        messages: Sequence[Message],
+        deadlines_ms: Sequence[int],
+        lease: bytes | None,
+        epoch: bytes,
+    ) -> None:
+        whole = len(messages) == len(some)
+        offsets = range(some.first, some.last + 1) if whole else [message.offset() or 0 for message in messages]
+        source = f"{some.topic}:{some.partition}".encode()
+        super().__init__(
+            settler, shard, source, offsets, (some.delivery_count or 0,) * len(messages), lease=lease, epoch=epoch
+        )
+        self._first = some.first
+        self._messages = messages
+        self._deadlines_ms = deadlines_ms
+
+    def key(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._messages[at].key()
+
+    def value(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._messages[at].value()
+
+    def headers(self, at: int) -> Headers:
+        """See `Lot`."""
+        return [item for item in headers_of(self._messages[at]) if item[0] not in _OWN]
+
+    def timestamp_ms(self, at: int) -> int:
+        """See `Lot`."""
+        return self._messages[at].timestamp()[1]
+
+    def deadline_ms(self, at: int) -> int | None:
+        """See `Lot`."""
+        if not self._deadlines_ms:
+            return None
+        deadline_ms = self._deadlines_ms[self.offsets[at] - self._first]
+        return None if deadline_ms == NEVER else deadline_ms

@@ -1,0 +1,72 @@
+"""Deliveries that have arrived and that nobody has asked for yet; no object stands for one before somebody does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import repeat
+
+from lapse_client.arrivals import Waiting
+from lapse_client.delivery import Delivery
+from lapse_client.lot import Lot
+from lapse_client.shard import Shard
+
+
+class Prefetched(Waiting[Delivery]):
+    """Lots in the order of their arrival.
+
+    Args:
+        past_ms: an instant that the broker's clock has passed, ms since the epoch.
+        forget: told of a shard, and of how many messages that were dropped because their leases are over.
+    """
+
+    def __init__(self, past_ms: Callable[[], float], forget: Callable[[Shard, int], None]) -> None:
+        super().__init__()
+        self._past_ms = past_ms
+        self._forget = forget
+        self._lots: deque[Lot] = deque()
+        self._at = 0
+        """Index of the next message of the first lot."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lots)) - self._at
+
+    def put(self, lots: list[Lot]) -> None:
+        """Add lots in order; none of them is empty."""
+        if not lots:
+            return
+        with self._lock:
+            self._lots.extend(lots)
+            self._wake(2 if len(lots) > 1 else len(lots[0]))
+        self._tell()
+
+    def pop(self) -> Delivery | None:
+        """Remove and return the first delivery whose lease still holds, if there is one; never waits."""
+        with self._lock:
+            return next(iter(self._pop_some(1)), None)
+
+    def drop(self, unwanted: Callable[[Lot], bool]) -> int:
+        """Drop lots, and return how many messages that were."""
+        with self._lock:
+            before = len(self)
+            kept = deque(lot for lot in self._lots if not unwanted(lot))
+            if not kept or kept[0] is not self._lots[0]:
+                self._at = 0
+            self._lots = kept
+            return before - len(self)
+
+    def _pop_some(self, most: int) -> list[Delivery]:
+        taken: list[Delivery] = []
+        while self._lots and len(taken) < most:
+            lot, first = self._lots[0], self._at
+            if lot.lease_ends_ms <= self._past_ms():
+                self._forget(lot.shard, len(lot) - first)
+                stop = len(lot)
+            else:
+                stop = min(len(lot), first + most - len(taken))
+                taken += map(Delivery, repeat(lot), range(first, stop))
+            self._at = stop
+            if stop == len(lot):
+                self._lots.popleft()
+                self._at = 0
+        return taken

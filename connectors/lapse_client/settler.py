@@ -1,0 +1,20 @@
+"""Settlers: who passes on what an application decides about its deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+Settling = Literal["acknowledge", "cancel", "expire", "renew"]
+
+
+class Settler(Protocol):
+    """Passes settlements on; deliveries are those of `lapse_client.delivery`."""
+
+    def acknowledge(self, deliveries: Sequence[Any]) -> None:
+        """Done with these; sent in batches."""
+
+    def command(
+        self, how: Settling, deliveries: Sequence[Any], *, delay_ms: int | None, lease_ms: int | None
+    ) -> object:
+        """Settle these otherwise, at once."""

@@ -1,0 +1,277 @@
+"""Packed deliveries: many messages, payloads included, in one record of a deliveries topic (D4).
+
+Numbers stand in columns of a fixed width, little-endian, then keys, values and the messages' own headers. A reader
+finds any message without reading the others. The layout is described in `docs/protocol.md`.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final
+
+from lapse.core.lifetime import NEVER
+from lapse.protocol.codec import CodecError
+
+KIND: Final = b"packed"
+"""Of a packed delivery, in its header `lapse-kind`."""
+
+VERSION: Final = 1
+"""What this module writes and reads."""
+
+HEAD: Final = struct.Struct("<2sBBIIH")
+"""Mark, version, flags, number of messages, partition, length of the topic's name in bytes."""
+
+_MARK: Final = b"LD"
+_DEADLINES, _KEYS, _HEADERS = 1, 2, 4
+_KNOWN_FLAGS: Final = _DEADLINES | _KEYS | _HEADERS
+_LENGTH: Final = struct.Struct("<i")
+_FIXED_BYTES: Final = 24
+"""Of each message: offset, timestamp, delivery count, length of the value."""
+
+Headers = Sequence[tuple[str, bytes | None]]
+Column = Sequence[int]
+
+
+class UnknownVersion(CodecError):
+    """A packed delivery of another version of the format."""
+
+
+def encode(
+    topic: str,
+    partition: int,
+    offsets: bytes,
+    timestamps_ms: bytes,
+    delivery_counts: bytes,
+    values: Sequence[bytes | None],
+    *,
+    deadlines_ms: bytes = b"",
+    keys: Sequence[bytes | None] = (),
+    headers: Sequence[bytes] = (),
+) -> bytes:
+    """Write a packed delivery.
+
+    Args:
+        topic: underlying topic.
+        partition: its partition.
+        offsets: a `column` of int64, one of each message.
+        timestamps_ms: likewise.
+        delivery_counts: a `column` of uint32.
+        values: of the messages.
+        deadlines_ms: a `column` of int64, `NEVER` for a message without one; empty = none has one.
+        keys: of the messages; empty = none has one.
+        headers: of each message what `encode_headers` made of them; empty = none has any.
+    """
+    name = topic.encode()
+    flags = (_DEADLINES if deadlines_ms else 0) | (_KEYS if keys else 0) | (_HEADERS if headers else 0)
+    return b"".join(
+        (
+            HEAD.pack(_MARK, VERSION, flags, len(values), partition, len(name)),
+            name,
+            offsets,
+            timestamps_ms,
+            delivery_counts,
+            _lengths(values),
+            deadlines_ms,
+            _lengths(keys),
+            _lengths(headers),
+            *filter(None, keys),
+            *filter(None, values),
+            *headers,
+        )
+    )
+
+
+def column(kind: str, numbers: Iterable[int]) -> bytes:
+    """Numbers as a column: `q` = int64, `I` = uint32, `i` = int32."""
+    packed = array(kind, numbers)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """Write the headers of one message: names and values, each behind its length."""
+    parts: list[bytes] = []
+    for name, value in headers:
+        encoded = name.encode("utf-8", "surrogateescape")
+        parts += (_LENGTH.pack(len(encoded)), encoded, _LENGTH.pack(-1 if value is None else len(value)), value or b"")
+    return b"".join(parts)
+
+
+class PackedDelivery:
+    """Messages of one partition that are handed to a subscription; each part is taken out when it is asked for.
+
+    Attributes:
+        topic: underlying topic.
+        partition: its partition.
+        offsets: one of each message, in the order of delivery.
+        delivery_counts: how the manieth delivery of each message it is.
+        timestamps_ms: arrivals, ms since the epoch.
+        deadlines_ms: deadline of each message, `NEVER` without one, ms since the epoch; empty = none has one.
+    """
+
+    __slots__ = (
+        "_data",
+        "_headers",
+        "_key_lengths",
+        "_keys",
+        "_value_lengths",
+        "_values",
+        "deadlines_ms",
+        "delivery_counts",
+        "offsets",
+        "partition",
+        "timestamps_ms",
+        "topic",
+    )
+
+    def __init__(self, data: bytes) -> None:
+        """Read the columns.
+
+        Raises:
+            UnknownVersion: another version wrote it.
+            CodecError: the bytes are no packed delivery, or are damaged.
+        """
+        flags, count, self.partition, at = _read_head(data)
+        view = memoryview(data)
+        self.topic, at = _read_topic(data, at)
+        width = _FIXED_BYTES + 8 * bool(flags & _DEADLINES) + 4 * bool(flags & _KEYS) + 4 * bool(flags & _HEADERS)
+        if at + count * width > len(data):
+            raise CodecError(f"packed delivery: {len(data)} bytes end within the columns of {count} messages")
+
+        def numbers(kind: str, each: int, there: bool = True) -> memoryview | array[int]:
+            nonlocal at
+            first, at = at, at + count * each * there
+            return _numbers(view[first:at], kind)
+
+        self.offsets: Column = numbers("q", 8)
+        self.timestamps_ms: Column = numbers("q", 8)
+        self.delivery_counts: Column = numbers("I", 4)
+        self._value_lengths = numbers("i", 4).tolist()
+        self.deadlines_ms: Column = numbers("q", 8, bool(flags & _DEADLINES))
+        self._key_lengths = numbers("i", 4, bool(flags & _KEYS)).tolist()
+        self._data = data
+        headers = numbers("i", 4, bool(flags & _HEADERS)).tolist()
+        self._keys = _bounds(self._key_lengths, at, "key")
+        self._values = _bounds(self._value_lengths, self._keys[-1], "value")
+        self._headers = _bounds(headers, self._values[-1], "headers") if headers else self._values[-1:]
+        if self._headers[-1] != len(data):
+            raise CodecError(f"packed delivery: {len(data)} bytes, and its columns speak of {self._headers[-1]}")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def counts_are_alike(self) -> bool:
+        """Whether all messages have the same delivery count."""
+        counts = self.delivery_counts
+        return all(count == counts[0] for count in counts)
+
+    def key(self, at: int) -> bytes | None:
+        """The key of a message, by its index."""
+        if not self._key_lengths or self._key_lengths[at] < 0:
+            return None
+        return self._data[self._keys[at] : self._keys[at + 1]]
+
+    def value(self, at: int) -> bytes | None:
+        """The value of a message, by its index."""
+        if self._value_lengths[at] < 0:
+            return None
+        return self._data[self._values[at] : self._values[at + 1]]
+
+    def deadline_ms(self, at: int) -> int | None:
+        """The deadline of a message, by its index, ms since the epoch; None without one."""
+        if not self.deadlines_ms or self.deadlines_ms[at] == NEVER:
+            return None
+        return self.deadlines_ms[at]
+
+    def headers(self, at: int) -> list[tuple[str, bytes | None]]:
+        """The own headers of a message, by its index, in their order.
+
+        Raises:
+            CodecError: these bytes are damaged.
+        """
+        if len(self._headers) == 1:
+            return []
+        data, at, stop = self._data, self._headers[at], self._headers[at + 1]
+        found: list[tuple[str, bytes | None]] = []
+        while at < stop:
+            name, at = _part(data, at, stop)
+            value, at = _part(data, at, stop)
+            found.append(((name or b"").decode("utf-8", "surrogateescape"), value))
+        return found
+
+
+def decode(data: bytes) -> PackedDelivery:
+    """Read a packed delivery.
+
+    Raises:
+        UnknownVersion: another version wrote it.
+        CodecError: the bytes are no packed delivery, or are damaged.
+    """
+    return PackedDelivery(data)
+
+
+def _read_head(data: bytes) -> tuple[int, int, int, int]:
+    """Flags, number of messages, partition, length of the topic's name."""
+    if len(data) < HEAD.size:
+        raise CodecError(f"packed delivery: {len(data)} bytes, too few for its head")
+    mark, version, flags, count, partition, length = HEAD.unpack_from(data)
+    if mark != _MARK:
+        raise CodecError(f"no packed delivery: it begins with {mark.hex()}, expected {_MARK.hex()}")
+    if version != VERSION:
+        raise UnknownVersion(
+            f"a packed delivery of version {version}, and this client reads version {VERSION}: "
+            "bring client and worker to one version, or subscribe with payload inline"
+        )
+    if flags & ~_KNOWN_FLAGS:
+        raise CodecError(f"packed delivery: unknown flags {flags & ~_KNOWN_FLAGS:#04x}")
+    return flags, count, partition, length
+
+
+def _read_topic(data: bytes, length: int) -> tuple[str, int]:
+    """The topic's name, and where it ends."""
+    end = HEAD.size + length
+    try:
+        return data[HEAD.size : end].decode(), end
+    except UnicodeDecodeError as error:
+        raise CodecError(f"packed delivery: the topic's name is no text: {error}") from error
+
+
+def _lengths(some: Sequence[bytes | None]) -> bytes:
+    """Lengths as a column, −1 for null."""
+    try:
+        return column("i", map(len, some))  # type: ignore[arg-type]
+    except TypeError:
+        return column("i", (-1 if one is None else len(one) for one in some))
+
+
+def _numbers(view: memoryview, kind: str) -> memoryview | array[int]:
+    if sys.byteorder == "little":
+        return view.cast(kind)  # type: ignore[call-overload,no-any-return]
+    swapped = array(kind, view.tobytes())
+    swapped.byteswap()
+    return swapped
+
+
+def _bounds(lengths: Sequence[int], first: int, what: str) -> list[int]:
+    """Where each part begins, and the last one ends."""
+    if lengths and min(lengths) < 0:
+        if min(lengths) < -1:
+            raise CodecError(f"packed delivery: a {what} of {min(lengths)} bytes")
+        lengths = [max(0, length) for length in lengths]
+    return list(accumulate(lengths, initial=first))
+
+
+def _part(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
+    """What stands behind its length, and where it ends."""
+    begin = at + _LENGTH.size
+    length = _LENGTH.unpack_from(data, at)[0] if begin <= stop else -2
+    end = begin + max(0, length)
+    if length < -1 or end > stop:
+        raise CodecError("packed delivery: headers that do not end where their message does")
+    return (None if length < 0 else data[begin:end]), end

@@ -1,0 +1,114 @@
+"""What was handed out together is taken in order, once, and only while its lease holds."""
+
+import threading
+import time
+
+import pytest
+
+from lapse.protocol import packed_delivery
+from lapse.protocol.packed_delivery import column, decode
+from lapse_client.acknowledgments import Acknowledgments
+from lapse_client.delivery import Delivery
+from lapse_client.error import AlreadySettled
+from lapse_client.lot import PackedLot
+from lapse_client.prefetched import Prefetched
+from lapse_client.shard import Shard
+
+SHARD = Shard(0, "q", 0)
+
+
+def lot(first: int, count: int, lease_ms: int | None = None, shard: Shard = SHARD, counts: list[int] | None = None):
+    body = packed_delivery.encode(
+        "t",
+        0,
+        column("q", range(first, first + count)),
+        column("q", [17] * count),
+        column("I", counts or [1] * count),
+        [b"%d" % offset for offset in range(first, first + count)],
+    )
+    fields = {"lapse-epoch": b"5"}
+    if lease_ms is not None:
+        fields["lapse-lease-until-ms"] = b"%d" % lease_ms
+    return PackedLot(None, shard, decode(body), fields)
+
+
+def values(some: list[Delivery]) -> list[int]:
+    return [int(one.value or b"") for one in some]
+
+
+def prefetched(now_ms: float = 0.0) -> tuple[Prefetched, list[int]]:
+    forgotten: list[int] = []
+    return Prefetched(lambda: now_ms, lambda _, count: forgotten.append(count)), forgotten
+
+
+@pytest.mark.feature("X3", "D4")
+def test_takers_share_what_arrives_without_loss_or_repeat() -> None:
+    arrivals, _ = prefetched()
+    taken: list[list[int]] = [[] for _ in range(4)]
+
+    def work(number: int) -> None:
+        while True:
+            one = arrivals.pop() if number % 2 else None
+            some = [one] if one is not None else arrivals.take(3, None)
+            if not some:
+                return
+            taken[number] += values(some)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for start in range(0, 20_000, 10):
+        arrivals.put([lot(start, 3), lot(start + 3, 7)])
+    while len(arrivals):
+        time.sleep(0.001)
+    arrivals.end()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(item for some in taken for item in some) == list(range(20_000))
+    assert all(some == sorted(some) for some in taken)
+
+
+@pytest.mark.feature("X3", "L10")
+def test_what_is_left_of_a_lot_is_dropped_when_its_lease_is_over() -> None:
+    now_ms = 0.0
+    forgotten: list[tuple[Shard, int]] = []
+    arrivals = Prefetched(lambda: now_ms, lambda *of: forgotten.append(of))
+    arrivals.put([lot(0, 4, 100), lot(4, 2, 200), lot(6, 1)])
+    assert values(arrivals.take(1)) == [0]
+    now_ms = 100.0
+    assert values(arrivals.take(9)) == [4, 5, 6]
+    assert forgotten == [(SHARD, 3)]
+    arrivals.put([lot(7, 2, 100)])
+    assert arrivals.pop() is None
+    assert forgotten[1:] == [(SHARD, 2)]
+    assert arrivals.take(1, 0.01) == []
+
+
+@pytest.mark.feature("X3")
+def test_lots_of_a_shard_are_dropped_and_others_stay_where_they_were() -> None:
+    other = Shard(1, "q", 1)
+    arrivals, _ = prefetched()
+    arrivals.put([lot(0, 4), lot(10, 3, shard=other), lot(20, 2)])
+    assert values(arrivals.take(2)) == [0, 1]
+    assert arrivals.drop(lambda one: one.shard is other) == 3
+    assert len(arrivals) == 4
+    assert values(arrivals.take(1)) == [2]
+    assert arrivals.drop(lambda one: one.offsets[0] == 0) == 1
+    assert values(arrivals.take(9)) == [20, 21]
+    assert arrivals.drop(lambda _: True) == 0
+
+
+@pytest.mark.feature("X3", "C13", "Q8")
+def test_deliveries_of_a_lot_are_settled_as_ranges_with_their_own_counts() -> None:
+    sent: list[list[str]] = []
+    waiting = Acknowledgments([SHARD], lambda _: 100, lambda _, ranges, count: sent.append(ranges))
+    alike, mixed = lot(0, 5), lot(5, 3, counts=[1, 2, 2])
+    some = [Delivery(alike, at) for at in range(5)] + [Delivery(mixed, at) for at in range(3)]
+    assert waiting.add(some)
+    with pytest.raises(AlreadySettled, match="t:0:3 is settled already"):
+        waiting.add([Delivery(lot(8, 1), 0), some[3]])
+    waiting.flush_all()
+    assert [sorted(ranges) for ranges in sent] == [["t:0:0-5#1@5", "t:0:6-7#2@5", "t:0:8#1@5"]]
+    one = some[6]
+    assert (str(one.bookmark), one.delivery_count, one.place, one.token) == ("t:0:6", 2, b"t:0:6", b"2@5")
+    assert (one.key, one.headers, one.timestamp_ms, one.expires_at_ms, one.lease_until_ms) == (None, [], 17, None, None)
