@@ -212,6 +212,18 @@ def test_a_sow_topic_shows_and_hides_records_by_user(office: Entitled) -> None:
         assert {one.key for one in ops.query()} == {b"1", b"2"}
 
 
+@pytest.mark.feature("C82", "L5", "S3")
+def test_scheduled_updates_are_withdrawn_by_those_who_may_see_them(office: Entitled) -> None:
+    quotes = office.name("quotes")
+    in_an_hour = [("lapse-enqueue-at-ms", str(broker_now_ms() + 3_600_000).encode())]
+    own, other = (write(office.servers, quotes, [trade(desk)], key=b"9", headers=in_an_hour)[0] for desk in "AB")
+    with office.sow_of("alice", "quotes") as alice:
+        both = [office.bookmark("quotes", one) for one in (own, other)]
+        assert alice.delete(bookmarks=both[1:]) == 0
+        assert alice.delete(bookmarks=both) == 1
+        assert alice.delete(bookmarks=both) == 0, "the other one is as if never there"
+
+
 @pytest.mark.feature("X7", "Q21", "C4")
 def test_what_takes_an_administrator_is_refused_to_others(office: Entitled) -> None:
     name = office.name("wide")

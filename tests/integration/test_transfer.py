@@ -344,7 +344,7 @@ def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> N
     assert (counts["depth"], counts["held"]) == (3, 46)
 
 
-@pytest.mark.feature("Q17", "Q14")
+@pytest.mark.feature("Q17", "Q14", "C82")
 def test_a_filter_says_which_messages_go(sides: Sides) -> None:
     """All that match, or those of the bookmarks that do; a dry run counts the same."""
     values = [f'{{"price": {price}}}' for price in (50, 150, 250, 350)]
@@ -368,6 +368,15 @@ def test_a_filter_says_which_messages_go(sides: Sides) -> None:
     with sides.here.queue("single") as queue:
         assert len([*queue.peek()]) == 2
         queue.purge()
+    later = [("lapse-enqueue-at-ms", str(broker_now_ms() + 3_600_000).encode())]
+    sides.here.write("single", *values, headers=later)
+    until(lambda: sides.here.depth("single")["scheduled"] == 4, "scheduled ones")
+    assert sides.transfer("single", *dear, "--dry-run") == {"transferred": 3, "left": {}}
+    assert sides.transfer("single", *dear)["transferred"] == 3
+    assert [sides.here.depth("single")["scheduled"], sides.there.depth("single")["scheduled"]] == [1, 3]
+    with sides.here.queue("single") as queue, sides.there.queue("single") as there:
+        queue.purge()
+        there.purge()
     refused = sides.transfer("single", "--filter", "/price >", code=1)
     assert "line 1" in refused["error"]
 

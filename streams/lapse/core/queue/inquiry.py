@@ -174,6 +174,15 @@ class Inquiry:
                 claims += [Claim(messages.topic, messages.partition, *ends, found=True) for ends in messages.ranges()]
         return claims
 
+    def selected_scheduled(self, text: str) -> list[Claim]:
+        """See `QueueShard.selected_scheduled`."""
+        claims: list[Claim] = []
+        for (number, offset), scheduled in self.scheduled(text):
+            if scheduled.held or not scheduled.transfer:
+                source = self._state.sources[number]
+                claims.append(Claim(source.topic, source.partition, offset, offset, found=True))
+        return claims
+
     def to_judge(self, text: str, limit: int) -> list[int]:
         """See `QueueShard.to_judge`."""
         places: list[int] = []

@@ -431,6 +431,10 @@ class QueueShard:
         """Messages that match a filter under selection, as claims; complete once `to_judge` gives no more (Q8)."""
         return self._inquiry.selected(text)
 
+    def selected_scheduled(self, text: str) -> list[Claim]:
+        """The same of messages without a place, once `scheduled_to_judge` is done; unconfirmed ones are left out."""
+        return self._inquiry.selected_scheduled(text)
+
     def scheduled_to_judge(self) -> Iterator[tuple[str, int, list[int]]]:
         """Topic, partition and offsets of messages without a place, some at a time, for `judge_bookmarks` (C82)."""
         return self._inquiry.scheduled_to_judge()

@@ -20,6 +20,7 @@ from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import QueryAtWork, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
+from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
 
 _BOOKMARK: Final = re.compile(
@@ -240,8 +241,7 @@ class Commands:
         withdrawn, places = 0, None
         if command.bookmarks:
             places = self._places(command.bookmarks)
-            # With a row_filter, a scheduled version is out of reach: nobody has seen what it will be.
-            withdrawn = 0 if row_filter else self._withdraw(places, at_ms, step)
+            withdrawn = self._withdraw(places, seen, at_ms, step)
         indexed = self._indexed((*asked, *seen))
         none_named = places is not None and not places
         walk = Walk(()) if none_named else self._state.record_names.walk() if indexed is None else Walk(indexed)
@@ -321,15 +321,17 @@ class Commands:
 
     def _count_visible(self, command: Command, at_ms: int, step: Step, row_filter: str) -> None:
         """Count the records that a user may see: a look at every one, in portions (X4)."""
+        seen = predicates(None, row_filter, self._settings.compile_filter)
         inquiry = Inquiry(
             command_id=command.id,
             command=command.command,
             subscription=command.subscription,
-            predicates=predicates(None, row_filter, self._settings.compile_filter),
+            predicates=seen,
             batch_size=self._settings.max_scan,
             at_ms=at_ms,
             answered=command.answer == "all",
             only_counts=True,
+            scheduled=sum(self._is_seen(version, seen) for _, version in self._state.schedule),
         )
         Query.begin(self._state, inquiry, step)
 
@@ -418,15 +420,25 @@ class Commands:
                 ranges.setdefault(source, []).append((first, last))
         return Places(ranges)
 
-    def _withdraw(self, places: Places, at_ms: int, step: Step) -> int:
+    def _withdraw(self, places: Places, seen: tuple[Predicate, ...], at_ms: int, step: Step) -> int:
+        """Withdraw what is named of the scheduled versions, as far as a user sees it (L5, C82); returns how many."""
         names = [
             version_name(version.source, version.offset)
             for _, version in self._state.schedule
-            if places.have(version.source, version.offset)
+            if places.have(version.source, version.offset) and self._is_seen(version, seen)
         ]
         for name in names:
             self._life.withdraw(name, at_ms, step)
         return len(names)
+
+    def _is_seen(self, version: Version, seen: tuple[Predicate, ...]) -> bool:
+        """Whether a user sees a scheduled version; one that deletes says nothing that a filter could match."""
+        if not seen:
+            return True
+        if version.payload is None:
+            return False
+        view = self._state.view_of_version(version)
+        return all(predicate(view) is True for predicate in seen)
 
 
 def _select(compiled: tuple[Predicate, ...], state: SowState, name: bytes, entry: bytes) -> bool:

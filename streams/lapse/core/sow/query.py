@@ -42,6 +42,7 @@ class Inquiry:
         answered: whether a answer follows the group's end.
         heartbeat_timeout_ms: of the subscription that follows; the answer says it. 0 = none does.
         only_counts: whether only the number of records is asked for.
+        scheduled: how many scheduled updates are told of beside it.
     """
 
     command_id: str
@@ -58,6 +59,7 @@ class Inquiry:
     answered: bool = True
     heartbeat_timeout_ms: int = 0
     only_counts: bool = False
+    scheduled: int = 0
 
 
 class Query:
@@ -268,6 +270,8 @@ class Query:
             step.deliveries.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
         if inquiry.answered:
             counts: tuple[tuple[str, int], ...] = (("records", self._sent),)
+            if inquiry.only_counts:
+                counts += (("scheduled", inquiry.scheduled),)
             if inquiry.heartbeat_timeout_ms:
                 counts += (("heartbeat_timeout_ms", inquiry.heartbeat_timeout_ms),)
             step.answers.append(

@@ -14,7 +14,7 @@ from lapse.core.shard.retirement import RETIREMENT, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.expiry import DeadlineIndex
 from lapse.core.sow.hash_index import HashIndex
-from lapse.core.sow.record import HEAD, deadline_of
+from lapse.core.sow.record import HEAD, Facts, deadline_of, pack
 from lapse.core.sow.record_names import RecordNames
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.step import Place, Step
@@ -319,6 +319,13 @@ class SowState:
     def view(self, name: bytes, entry: bytes) -> View:
         """Return what filters and subscribers see of a packed record."""
         return View(name, entry, self.sources, self.settings.parse)
+
+    def view_of_version(self, version: Version) -> View:
+        """Return what a filter sees of a scheduled version: what it says by itself, whatever it will meet (C82)."""
+        facts = Facts(
+            version.deadline_ms, version.timestamp_ms, -1, version.offset, version.source, len(version.headers)
+        )
+        return self.view(journal.RECORD + version.key, pack(facts, version.headers, version.payload or b""))
 
     def is_due(self, entry: bytes, at_ms: int) -> bool:
         """Whether a record has expired at an instant, ms since the epoch, and that is acted on (L10)."""

@@ -243,7 +243,8 @@ class QueueCommands:
         if not command.filter:
             return _bounded(_settlements(outcomes, command), {})
         settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
-        counts = {"settled": _size(settled), "skipped": _size(outcomes) - _size(settled)}
+        out_of_sight = len(self._shard.selected_scheduled(command.filter))  # untouched, whatever names them (C16)
+        counts = {"settled": _size(settled), "skipped": _size(outcomes) - _size(settled) + out_of_sight}
         return _bounded(_settlements(settled, command), counts)
 
     def _renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
@@ -301,7 +302,7 @@ _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "so
 _ABOUT_ALL = frozenset({"subscribe", "sow", "depth"})
 """Commands that are about all messages, unless they name a filter."""
 
-_ABOUT_SCHEDULED = frozenset({"purge", "sow", "depth"})
+_ABOUT_SCHEDULED = frozenset({"acknowledge", "cancel", "expire", "purge", "sow", "depth", "transfer"})
 """Commands whose filters reach messages that are not visible yet."""
 
 _LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})

@@ -513,4 +513,25 @@ def test_what_a_user_may_see_is_counted_in_portions() -> None:
         answers += later.answers
         turns += 1
     assert turns >= 4
-    assert [dict(answer.counts) for answer in answers] == [{"records": 4}]
+    assert [dict(answer.counts) for answer in answers] == [{"records": 4, "scheduled": 0}]
+
+
+@pytest.mark.feature("C82", "L5", "X4")
+def test_a_scheduled_version_is_counted_and_withdrawn_by_who_may_see_it_and_as_never_there_for_others() -> None:
+    desk = Desk(shard_of())
+    desk.put("seen", {"odd": True}, 0, lapse_enqueue_at_ms=T + 5_000)
+    desk.put("hidden", {"odd": False}, 1, lapse_enqueue_at_ms=T + 5_000)
+    desk.put("gone", None, 2, lapse_enqueue_at_ms=T + 5_000)
+
+    def counts(step: Step) -> dict[str, int]:
+        while not step.answers:
+            desk.shard.pull(step.queries[0], T + 10, step)
+        return dict(step.answers[0].counts)
+
+    assert counts(desk.ask("depth", 10, row_filter="/odd = true")) == {"records": 0, "scheduled": 1}
+    asked = {"bookmarks": ("t:0:0-2",), "row_filter": "/odd = true"}
+    step = desk.ask("sow_delete", 11, **asked)
+    assert counts(step) == {"removed": 1, "skipped": 0}
+    assert counts(desk.ask("sow_delete", 12, **asked)) == counts(desk.ask("sow_delete", 12, bookmarks=("t:0:90-99",)))
+    assert [version.key for _, version in desk.shard.state.schedule] == [b"hidden", b"gone"]
+    assert counts(desk.ask("depth", 13, row_filter="/odd = true")) == {"records": 0, "scheduled": 0}
