@@ -414,7 +414,7 @@ def test_a_sow_topic_shows_each_user_his_records_on_his_own_topic():
     one.command(signed("alice", "sow_delete", T + 4, filter="TRUE"))
     one.command(signed("alice", "delete", T + 5, force=True))
     bodies = [body for _, body in told(finish(one))["lapse.orders.deliveries.alice"] if "status" in body]
-    assert bodies[0]["counts"] == {"records": 1}
+    assert bodies[0]["counts"] == {"records": 1, "scheduled": 0}
     assert bodies[1]["counts"]["removed"] == 1
     assert "SOW topic orders: delete takes the entitlement admin" in bodies[2]["error"]
     assert len(one.shard.state.entries) == 2
