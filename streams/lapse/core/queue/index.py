@@ -10,17 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.instants import Instants
-from lapse.core.queue.segment import (
-    DELAYED,
-    EXPIRED,
-    GONE,
-    LEASED,
-    SENT,
-    TRANSFERRING,
-    Segment,
-    Where,
-    slots_of,
-)
+from lapse.core.queue.message_state import BINDS, THERE
+from lapse.core.queue.segment import Segment, Where, slots_of
 from lapse.core.queue.segment_summary import Outline
 from lapse.core.queue.tops import Key, Tops
 from lapse.core.queue.trait import OWN_GROUP, Flag
@@ -82,8 +73,7 @@ class Index:
         self.grouped |= segment.groups is not None
         if segment.flags is not None:
             state = segment.state[first:stop]
-            there = (state != GONE) & (state != EXPIRED)
-            for slot in np.flatnonzero(there & ((segment.flags[first:stop] & Flag.BARRIER) != 0)).tolist():
+            for slot in np.flatnonzero(THERE[state] & ((segment.flags[first:stop] & Flag.BARRIER) != 0)).tolist():
                 insort(self.barriers, segment.base + first + slot)
 
     def forget_barriers(self, segment: Segment, where: Where) -> None:
@@ -97,7 +87,7 @@ class Index:
         """Count messages of a group that are bound, one way or the other."""
         if segment.groups is None:
             return
-        bound = np.isin(segment.state[where], (LEASED, SENT, DELAYED, TRANSFERRING))
+        bound = BINDS[segment.state[where]]
         for group in segment.groups[where][bound].tolist():
             if group != OWN_GROUP:
                 self._bound_groups[group] += by

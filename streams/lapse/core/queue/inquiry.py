@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.matching import UNKNOWN
+from lapse.core.queue.message_state import LIVE, State
 from lapse.core.queue.scheduled import Scheduled
-from lapse.core.queue.segment import LIVE, SIZE, Segment, State
+from lapse.core.queue.segment import SIZE, Segment
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Queued
 

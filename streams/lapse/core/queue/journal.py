@@ -269,6 +269,7 @@ def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = No
         state.adopt(Segment.decode(columns[index]))
         state.as_of[index] = as_of
         restored.whole_at[index] = key
+    state.recovering = True
     for sequence in sequences:
         state.sequence = sequence
         for change in _decode(steps[sequence]):

@@ -10,9 +10,9 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry import Inquiry
+from lapse.core.queue.message_state import LIVE, State
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import LIVE, State
 from lapse.core.queue.step import ShardEvent, Step
 from lapse.core.reason import Reason
 from lapse.core.shard.retirement import Cause, Holder, Report, Retirement

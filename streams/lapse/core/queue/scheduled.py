@@ -10,6 +10,7 @@ import numpy as np
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change
+from lapse.core.queue.message_state import State
 from lapse.core.queue.trait import OWN_GROUP, Flag, TraitReader, Traits
 
 _SLACK: Final = 64
@@ -39,6 +40,15 @@ class Scheduled(NamedTuple):
     then_ms: int = 0
     held: bool = False
     ready: bool = False
+
+    @property
+    def state(self) -> State:
+        """Which of the states without a place it is in."""
+        if self.ready:
+            return State.HELD
+        if self.transfer:
+            return State.TRANSFERRING_EARLY if self.held else State.UNCONFIRMED
+        return State.SCHEDULED
 
     def traits(self, of: TraitReader) -> Traits:
         """Its traits, as far as the queue asks for them."""

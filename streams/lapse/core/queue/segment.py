@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from enum import IntEnum
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,22 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.message_state import BINDS, ENDS, EXPIRES, THERE
+from lapse.core.queue.message_state import State as State
 from lapse.core.queue.trait import Flag, Traits
 
 SIZE: Final = 4096
 NOBODY: Final = -1
-
-
-class State(IntEnum):
-    """What a place holds. The numbers are persisted."""
-
-    GONE = 0
-    AVAILABLE = 1
-    LEASED = 2
-    DELAYED = 3
-    SENT = 4
-    EXPIRED = 5
-    TRANSFERRING = 6
 
 
 GONE: Final = np.uint8(State.GONE)
@@ -46,15 +35,6 @@ TRANSFERRING: Final = np.uint8(State.TRANSFERRING)
 
 Where: TypeAlias = slice | NDArray[np.intp]
 """Some places of a segment: consecutive ones, or ascending slots."""
-
-LIVE: Final = (State.AVAILABLE, State.LEASED, State.DELAYED, State.TRANSFERRING)
-"""States that count in the depth (C12)."""
-
-UNLEASED: Final = (State.AVAILABLE, State.DELAYED, State.TRANSFERRING)
-"""States in which nobody works on a message."""
-
-_BOUND: Final = (State.LEASED, State.DELAYED, State.SENT, State.TRANSFERRING)
-"""States in which the holder and until columns say something."""
 
 
 class Run(NamedTuple):
@@ -81,7 +61,7 @@ class Segment:
     Attributes:
         index: `base // SIZE`.
         used: how many places are taken, from the first on.
-        held: how many of them are not GONE or EXPIRED; the segment can be dropped when it is full and this is 0.
+        held: how many messages are there; the segment can be dropped when it is full and this is 0.
         available: how many are AVAILABLE.
         state: a `State` per place.
         deadline_ms: instant of expiry per place; None while all are `NEVER`.
@@ -268,7 +248,7 @@ class Segment:
 
     def _has_holders(self) -> bool:
         """Whether the holder and until columns say something."""
-        return bool(np.isin(self.state[: self.used], _BOUND).any() or self.came_back.any())
+        return bool(BINDS[self.state[: self.used]].any() or self.came_back.any())
 
     def deadline_of(self, slot: int) -> int:
         """Deadline of one place, ms since the epoch; `NEVER` without one."""
@@ -282,7 +262,7 @@ class Segment:
         """Derive `held`, `available` and the earliest instants from the columns."""
         state = self.state[: self.used]
         self.available = int(np.count_nonzero(state == AVAILABLE))
-        self.held = int(np.count_nonzero((state != GONE) & (state != EXPIRED)))
+        self.held = int(np.count_nonzero(THERE[state]))
         self.find_min_deadline()
         self.find_min_until()
 
@@ -290,8 +270,7 @@ class Segment:
         """Derive `min_deadline_ms`: the earliest deadline of a place that is not leased."""
         self.min_deadline_ms = NEVER
         if self.deadline_ms is not None:
-            state = self.state[: self.used]
-            waiting = (state == AVAILABLE) | (state == DELAYED) | (state == TRANSFERRING)
+            waiting = EXPIRES[self.state[: self.used]]
             if waiting.any():
                 self.min_deadline_ms = int(self.deadline_ms[: self.used][waiting].min())
 
@@ -299,10 +278,9 @@ class Segment:
         """Derive `min_until_ms`: the earliest end of a lease or delay."""
         self.min_until_ms = NEVER
         if self.until_ms is not None:
-            state = self.state[: self.used]
-            bound = (state == LEASED) | (state == DELAYED)
-            if bound.any():
-                self.min_until_ms = int(self.until_ms[: self.used][bound].min())
+            ending = ENDS[self.state[: self.used]]
+            if ending.any():
+                self.min_until_ms = int(self.until_ms[: self.used][ending].min())
 
     def run_at(self, slot: int) -> Run:
         """The run in which a place stands."""

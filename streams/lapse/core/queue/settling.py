@@ -15,9 +15,10 @@ from lapse.core.queue import settlement
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.matching import YES
+from lapse.core.queue.message_state import LIVE, State
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import AVAILABLE, DELAYED, LIVE, SENT, SIZE, Segment, State, Where, slots_of, where_of
+from lapse.core.queue.segment import AVAILABLE, DELAYED, SENT, SIZE, Segment, Where, slots_of, where_of
 from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.source import Standing
 from lapse.core.queue.step import Messages, ShardEvent, Step

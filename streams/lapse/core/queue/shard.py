@@ -20,11 +20,12 @@ from lapse.core.queue.entrance import Entrance
 from lapse.core.queue.handed_out import HandedOut
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE, Inquiry
 from lapse.core.queue.matching import Matching
+from lapse.core.queue.message_state import LIVE, UNLEASED, State
 from lapse.core.queue.pending_letters import PendingLetters
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.retiring import RetirableQueueShard
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import LIVE, SIZE, UNLEASED, State
+from lapse.core.queue.segment import SIZE
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Outcome
 from lapse.core.queue.settling import Settling

@@ -7,27 +7,26 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.queue import repeats
 from lapse.core.queue.change import Change, ChangeKind, Places
 from lapse.core.queue.ending import Ending
 from lapse.core.queue.index import Index
+from lapse.core.queue.message_state import FILLS, MEANINGS, THERE, State, state_of_all
+from lapse.core.queue.movement import DEFERRALS, MOVES, Impossible, Move, write_columns
 from lapse.core.queue.pending_letter import PendingLetter, pending_letter_of
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import (
     AVAILABLE,
-    DELAYED,
     EXPIRED,
-    GONE,
-    LEASED,
     NOBODY,
-    SENT,
     SIZE,
-    TRANSFERRING,
     Run,
     Segment,
     Where,
     count_of,
+    slots_of,
     where_of,
 )
 from lapse.core.queue.segment_spill import Segments
@@ -65,6 +64,7 @@ class QueueState:
         ending: when the shard was last used, and how far its end is (C4, C39, Q18).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
         dropped: segments that are gone since the journal was last written.
+        recovering: whether the journal is being read.
         as_of: during recovery, the last step that a segment read whole already contains.
         index: what is kept beside the segments so that they need not be scanned.
         expired: ranges (source, first offset, last offset) that expired and whose segment is gone.
@@ -92,6 +92,7 @@ class QueueState:
         self._first = 0
         self._first_pending: int | None = None
         self._nothing = Segment(-1)
+        self.recovering = False
         self.index = Index(self.outline, self._best)
 
     def outline(self, index: int) -> Outline:
@@ -160,7 +161,7 @@ class QueueState:
             if self.outline(index).held:
                 segment = self.segments.look(index)
                 state = segment.state[slot : segment.used]
-                there = np.flatnonzero((state != GONE) & (state != EXPIRED))
+                there = np.flatnonzero(THERE[state])
                 if len(there):
                     self._first += int(there[0])
                     return self._first
@@ -218,18 +219,10 @@ class QueueState:
         match change.kind:
             case ChangeKind.ARRIVED:
                 self._arrive(change)
-            case ChangeKind.LEASED | ChangeKind.SENT:
-                self._lease(change, LEASED if change.kind is ChangeKind.LEASED else SENT)
-            case ChangeKind.RETURNED | ChangeKind.CANCELLED | ChangeKind.UNDELIVERED:
-                self._return(change)
-            case ChangeKind.RENEWED:
-                self._renew(change)
-            case ChangeKind.SETTLED | ChangeKind.EXPIRED | ChangeKind.RELEASED:
-                self._leave(change)
-            case ChangeKind.SCHEDULED:
-                self.scheduled.add(change.source, change.offset, scheduled_of(change))
-            case ChangeKind.UNSCHEDULED:
-                self.scheduled.discard(change.source, change.offset)
+            case kind if kind in MOVES:
+                self._move(change, MOVES[kind])
+            case ChangeKind.SCHEDULED | ChangeKind.UNSCHEDULED:
+                self._defer(change)
             case ChangeKind.SUBSCRIBED:
                 self.subscription_table.add(change.facts)
             case ChangeKind.UNSUBSCRIBED:
@@ -240,8 +233,8 @@ class QueueState:
                 repeats.apply(self.repeats, change)
             case ChangeKind.REPLACED:
                 self.sources.replace(change.source)
-            case ChangeKind.HELD | ChangeKind.TRANSFER:
-                self._transfer(change)
+            case ChangeKind.TRANSFER:
+                self.transfers.apply(change)
             case _:
                 self._apply_to_the_whole(change)
 
@@ -308,94 +301,90 @@ class QueueState:
         self.next_place = place + count
         source.next_offset = max(source.next_offset, offset + count)
 
-    def _lease(self, change: Change, state: np.uint8) -> None:
-        for segment, where in self.parts(change.places):
-            holder, until_ms = segment.leases()
-            count = count_of(where)
-            segment.state[where] = state
-            segment.deliveries[where] += 1
-            holder[where] = change.holder
-            until_ms[where] = change.until_ms
-            segment.available -= count
-            self.index.bind_groups(segment, where, 1)
-            self.subscription_table.count(change.holder, count)
-            if change.kind is ChangeKind.LEASED:
-                self.index.note_until(segment, change.until_ms)
-            self._touch(segment)
+    def _defer(self, change: Change) -> None:
+        """Keep a message that gets no place yet, say anew why, or let it go."""
+        name = change.source, change.offset
+        known = self.scheduled.get(*name)
+        before = State.UNREAD if known is None else known.state
+        scheduled = None if change.kind is ChangeKind.UNSCHEDULED else scheduled_of(change)
+        after = State.GONE if scheduled is None else scheduled.state
+        if (change.kind, before, after) not in DEFERRALS:
+            raise Impossible(f"{change.kind.name} cannot take a message from {before.name} to {after.name}: {name}")
+        if scheduled is None:
+            self.scheduled.discard(*name)
+        else:
+            self.scheduled.add(*name, scheduled)
 
-    def _renew(self, change: Change) -> None:
+    def _move(self, change: Change, move: Move) -> None:
+        """Take messages with places from state to state, as their life has it; all else follows from the two states."""
+        to = move.into(change.until_ms)
         for segment, where in self.parts(change.places):
-            _, until_ms = segment.leases()
-            until_ms[where] = change.until_ms
-            self._touch(segment)
-            self.index.note_until(segment, change.until_ms)
-
-    def _transfer(self, change: Change) -> None:
-        """Know a transfer, or hold messages for it (Q17)."""
-        if change.kind is ChangeKind.TRANSFER:
-            self.transfers.apply(change)
-        for segment, where in self.parts(change.places):
-            holder, until_ms = segment.leases()
-            state = segment.state[where]
-            segment.available -= int(np.count_nonzero(state == AVAILABLE))
-            self.index.bind_groups(segment, where, -1)
-            until_ms[where] = np.where(state == DELAYED, until_ms[where], 0)
-            segment.state[where] = TRANSFERRING
-            holder[where] = change.holder
-            self.index.bind_groups(segment, where, 1)
-            self._touch(segment)
-
-    def _return(self, change: Change) -> None:
-        delayed = change.until_ms > 0
-        for segment, where in self.parts(change.places):
-            holder, until_ms = segment.leases()
-            segment.available -= int(np.count_nonzero(segment.state[where] == AVAILABLE))
-            self._release(segment, where)
-            self.index.bind_groups(segment, where, -1)
-            if delayed:
-                holder[where] = NOBODY
-            else:
-                holder[where] = np.where(segment.state[where] == TRANSFERRING, NOBODY, holder[where])
-                self.index.came_back.add(segment.index)
-            if change.kind is ChangeKind.CANCELLED:
-                segment.cancel_counts()[where] += 1
-            elif change.kind is ChangeKind.UNDELIVERED:
-                segment.deliveries[where] -= 1
-            if delayed:
-                segment.state[where] = DELAYED
-                until_ms[where] = change.until_ms
-                self.index.note_until(segment, change.until_ms)
-                self.index.bind_groups(segment, where, 1)
-            else:
-                segment.state[where] = AVAILABLE
-                segment.available += count_of(where)
-                self._head = min(self._head, segment.index)
-            if segment.deadline_ms is not None:
-                self.index.note_deadlines(segment, segment.deadline_ms[where])
-            self._touch(segment)
-
-    def _leave(self, change: Change) -> None:
-        to = EXPIRED if change.kind is ChangeKind.EXPIRED else GONE
-        for segment, where in self.parts(change.places):
-            state = segment.state[where]
-            segment.available -= int(np.count_nonzero(state == AVAILABLE))
-            segment.held -= int(np.count_nonzero((state != GONE) & (state != EXPIRED)))
-            self.index.bind_groups(segment, where, -1)
-            self.index.forget_barriers(segment, where)
-            if segment.holder is not None:
-                self._release(segment, where)
-                segment.holder[where] = NOBODY
+            before = segment.state[where]
+            alike = state_of_all(before)
+            if not move.fits(before, alike):
+                where, before = self._as_far_as_known(change, move, segment, where)
+                alike = None
+            if alike is not to:
+                self._leave(segment, where, before, alike)
+            write_columns(change, to, segment, where, before, alike)
             segment.state[where] = to
+            if alike is not to:
+                self._enter(segment, where, to, change)
+            if MEANINGS[to].ends:
+                self.index.note_until(segment, change.until_ms)
             if segment.droppable:
                 self._drop(segment)
             else:
                 self._touch(segment)
 
-    def _release(self, segment: Segment, where: Where) -> None:
-        """Give the holders of some places their backlog back."""
-        if segment.holder is not None:
-            state = segment.state[where]
-            self.subscription_table.count_each(segment.holder[where][(state == LEASED) | (state == SENT)], -1)
+    def _as_far_as_known(
+        self, change: Change, move: Move, segment: Segment, where: Where
+    ) -> tuple[Where, NDArray[np.uint8]]:
+        """Which places a change is about of a segment of which the journal has the end only; it was gone soon after.
+
+        Raises:
+            Impossible: nothing is being recovered, so the change must not have been made.
+        """
+        slots = slots_of(where)
+        takes = move.takes[segment.state[slots]]
+        if not self.recovering:
+            wrong = int(slots[~takes][0])
+            found = State(int(segment.state[wrong])).name
+            raise Impossible(f"{change.kind.name} takes no message that is {found}: place {segment.base + wrong}")
+        return slots[takes], segment.state[slots[takes]]
+
+    def _leave(self, segment: Segment, where: Where, before: NDArray[np.uint8], alike: State | None) -> None:
+        """Undo what follows from the states in which messages were; `alike` if all were in that one."""
+        if alike is None:
+            segment.available -= int(np.count_nonzero(before == AVAILABLE))
+            self.index.bind_groups(segment, where, -1)
+            if segment.holder is not None:
+                self.subscription_table.count_each(segment.holder[where][FILLS[before]], -1)
+            return
+        meaning = MEANINGS[alike]
+        if alike is State.AVAILABLE:
+            segment.available -= len(before)
+        if meaning.binds:
+            self.index.bind_groups(segment, where, -1)
+        if meaning.fills and segment.holder is not None:
+            self.subscription_table.count_each(segment.holder[where], -1)
+
+    def _enter(self, segment: Segment, where: Where, to: State, change: Change) -> None:
+        """Do what follows from the state in which messages are now."""
+        count, meaning = count_of(where), MEANINGS[to]
+        if not meaning.there:
+            segment.held -= count
+            self.index.forget_barriers(segment, where)
+        elif to is State.AVAILABLE:
+            segment.available += count
+            self.index.came_back.add(segment.index)
+            self._head = min(self._head, segment.index)
+        if meaning.expires and segment.deadline_ms is not None and count:
+            self.index.note_deadlines(segment, segment.deadline_ms[where])
+        if meaning.binds:
+            self.index.bind_groups(segment, where, 1)
+        if meaning.fills:
+            self.subscription_table.count(change.holder, count)
 
     def _drop(self, segment: Segment) -> None:
         expired = np.flatnonzero(segment.state == EXPIRED)
@@ -421,6 +410,7 @@ class QueueState:
 
     def settle_indexes(self) -> None:
         """After recovery: derive every index and count that the journal does not hold."""
+        self.recovering = False
         self.as_of.clear()
         self.index = Index(self.outline, self._best)
         self.subscription_table.forget_outstanding()
@@ -439,8 +429,7 @@ class QueueState:
     def _count_bound(self, segment: Segment) -> None:
         """Count what the holders of a segment's messages have outstanding."""
         if segment.holder is not None:
-            bound = (segment.state == LEASED) | (segment.state == SENT)
-            self.subscription_table.count_each(segment.holder[bound], 1)
+            self.subscription_table.count_each(segment.holder[FILLS[segment.state]], 1)
 
 
 def _append_run(runs: list[Run], run: Run) -> None:

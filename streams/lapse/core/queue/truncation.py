@@ -8,9 +8,9 @@ import numpy as np
 
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, places_of
+from lapse.core.queue.message_state import LIVE, UNLEASED, State
 from lapse.core.queue.removal import Removals
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.segment import LIVE, UNLEASED, State
 from lapse.core.queue.step import Step
 from lapse.core.reason import Reason
 

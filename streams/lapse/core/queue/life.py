@@ -1,0 +1,214 @@
+"""The life of a message: one table of states and triggers, with guards and effects, on which the shard runs.
+
+Each row says what a trigger does to a message in a state: which change carries it out, where the message is then, which
+event tells of it, and for which reason it leaves. A state that a trigger has no row for is left alone: that is what
+protects a message. `QueueState.apply` takes no change that has no row here.
+A new feature adds rows, or a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from lapse.core.queue.change import ChangeKind
+from lapse.core.queue.message_state import LIVE, MEANINGS, State
+from lapse.core.reason import Reason
+
+
+class Trigger(StrEnum):
+    """What happens to a message, from outside or by time."""
+
+    ARRIVE = "arrive"
+    SPOIL = "spoil"
+    COME_DUE = "come due"
+    DEADLINE = "deadline passes"
+    DELIVER = "deliver"
+    RELEASE = "release"
+    END = "end of lease or delay"
+    LOSE_CONSUMER = "lose its consumer"
+    UNDELIVER = "undeliver"
+    EXCEED = "exceed a limit"
+    ACKNOWLEDGE = "acknowledge"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    RENEW = "renew"
+    PURGE = "purge"
+    TRUNCATE = "truncate"
+    REPLACE_TOPIC = "replace the topic"
+    RETIRE = "retire the queue"
+    BEGIN_TRANSFER = "begin a transfer"
+    CONFIRM_TRANSFER = "confirm a transfer"
+    ABANDON_TRANSFER = "abandon a transfer"
+    ACCEPT = "accept what a transfer put here"
+    DISCARD = "discard what a transfer put here"
+    REFUSE_LETTER = "refuse its letter"
+    WRITE_LETTER = "write its letter"
+
+
+class Guard(StrEnum):
+    """On what it depends which row holds, where a trigger has several for a state."""
+
+    VISIBLE = "it is visible now"
+    LATER = "its instant is still to come"
+    FROM_TRANSFER = "a transfer put it there"
+    UNREADABLE = "its lifetime cannot be read"
+    LATE = "its deadline has passed"
+    REPEATED = "its id was seen within the window"
+    FOR_ANOTHER = "it is for another queue"
+    ROOM = "there is room below the target depth"
+    NO_ROOM = "there is no room below the target depth"
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+    DELAY = "with a delay, or a delay that is not over"
+    LEASED_TOO = "leased messages too"
+    HANDED_OUT = "it was handed out in this very step"
+    IDLE = "the queue was idle"
+
+
+class Row(NamedTuple):
+    """What a trigger does to a message in a state.
+
+    Attributes:
+        trigger: what happens.
+        state: where the message is.
+        when: the guard; None = always, or whenever no other row's guard holds.
+        changes: what carries it out, in order; none = nothing was known of the message, and nothing is.
+        to: where the message is then; one that leaves past its deadline is EXPIRED instead of GONE.
+        tells: the event; empty = none, or that of its removal.
+        reason: why it leaves, if for one of L14's reasons; every other one that holds is given as well (C22).
+    """
+
+    trigger: Trigger
+    state: State
+    when: Guard | None
+    changes: tuple[ChangeKind, ...]
+    to: State
+    tells: str = ""
+    reason: Reason | None = None
+
+
+_IDLE: Final = (State.AVAILABLE, State.DELAYED)
+_WAITING: Final = (*_IDLE, State.TRANSFERRING)
+_PLANNED: Final = (State.SCHEDULED, State.HELD)
+_DEFERRED: Final = tuple(state for state in State if MEANINGS[state].deferred)
+_LEFT: Final = (State.GONE, State.EXPIRED)
+_ENTERS: Final = (ChangeKind.UNSCHEDULED, ChangeKind.ARRIVED)
+_Changes = ChangeKind | tuple[ChangeKind, ...]
+
+
+def _rows(
+    trigger: Trigger,
+    states: State | Iterable[State],
+    changes: _Changes,
+    to: State,
+    tells: str = "",
+    reason: Reason | None = None,
+    when: Guard | None = None,
+) -> Iterator[Row]:
+    done = (changes,) if isinstance(changes, ChangeKind) else changes
+    for state in (states,) if isinstance(states, State) else states:
+        yield Row(trigger, state, when, done, to, tells, reason)
+
+
+def _leaves(
+    trigger: Trigger, states: State | Iterable[State], reason: Reason, when: Guard | None = None
+) -> Iterator[Row]:
+    """Rows of messages that leave for a reason, with a place or without one."""
+    for state in (states,) if isinstance(states, State) else states:
+        change = ChangeKind.UNSCHEDULED if MEANINGS[state].deferred else ChangeKind.SETTLED
+        yield Row(trigger, state, when, (change,), State.GONE, "", reason)
+
+
+def _comes_back(trigger: Trigger, state: State, tells: str) -> Iterator[Row]:
+    """Rows of a message without a place that a transfer lets go."""
+    yield Row(trigger, state, Guard.LATER, (ChangeKind.SCHEDULED,), State.SCHEDULED, tells)
+    yield Row(trigger, state, Guard.NO_ROOM, (ChangeKind.SCHEDULED,), State.HELD, tells)
+    yield Row(trigger, state, Guard.ROOM, _ENTERS, State.AVAILABLE, tells)
+
+
+def _table() -> Iterator[Row]:
+    kind, state = ChangeKind, State
+    at = Trigger.ARRIVE
+    yield from _rows(at, state.UNREAD, kind.ARRIVED, state.AVAILABLE, when=Guard.VISIBLE)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, "scheduled", when=Guard.LATER)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.UNCONFIRMED, when=Guard.FROM_TRANSFER)
+    yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.INVALID_LIFETIME, when=Guard.UNREADABLE)
+    yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.TIME_LIMIT, when=Guard.LATE)
+    yield from _rows(at, state.UNREAD, (), state.GONE, "repeated", when=Guard.REPEATED)
+    yield from _rows(at, state.UNREAD, (), state.GONE, when=Guard.FOR_ANOTHER)
+    yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    at = Trigger.SPOIL
+    yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.UNDECODABLE)
+    yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    yield from _leaves(at, LIVE, Reason.UNDECODABLE)
+    at = Trigger.COME_DUE
+    yield from _rows(at, state.SCHEDULED, kind.SCHEDULED, state.HELD, "held", when=Guard.NO_ROOM)
+    yield from _rows(at, _PLANNED, _ENTERS, state.AVAILABLE, when=Guard.ROOM)
+    yield from _leaves(Trigger.DEADLINE, (*_WAITING, *_DEFERRED), Reason.TIME_LIMIT)
+    at = Trigger.DELIVER
+    yield from _rows(at, state.AVAILABLE, kind.LEASED, state.LEASED, when=Guard.AT_LEAST_ONCE)
+    yield from _rows(at, state.AVAILABLE, kind.SENT, state.SENT, "delivered_at_most_once", when=Guard.AT_MOST_ONCE)
+    yield from _rows(Trigger.RELEASE, state.AVAILABLE, kind.RELEASED, state.GONE, "barrier_released")
+    yield from _rows(Trigger.END, state.LEASED, kind.RETURNED, state.AVAILABLE, "lease_returned")
+    yield from _rows(Trigger.END, state.DELAYED, kind.RETURNED, state.AVAILABLE)
+    yield from _rows(Trigger.LOSE_CONSUMER, state.LEASED, kind.RETURNED, state.AVAILABLE, "lease_returned")
+    yield from _rows(Trigger.LOSE_CONSUMER, state.SENT, kind.SETTLED, state.GONE)
+    yield from _rows(Trigger.UNDELIVER, (state.LEASED, state.SENT), kind.UNDELIVERED, state.AVAILABLE)
+    for reason in (Reason.MAX_DELIVERIES, Reason.MAX_CANCELS):
+        yield from _leaves(Trigger.EXCEED, _IDLE, reason)
+    yield from _settlements()
+    yield from _leaves(Trigger.PURGE, (*_IDLE, *_PLANNED), Reason.PURGED)
+    yield from _leaves(Trigger.PURGE, state.LEASED, Reason.PURGED, Guard.LEASED_TOO)
+    at = Trigger.TRUNCATE
+    yield from _leaves(at, (*_WAITING, *_DEFERRED), Reason.LOG_TRUNCATED)
+    yield from _leaves(at, (state.LEASED, state.SENT), Reason.LOG_TRUNCATED, Guard.HANDED_OUT)
+    yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    at = Trigger.REPLACE_TOPIC
+    yield from _leaves(at, (*LIVE, *_DEFERRED), Reason.LOG_TRUNCATED)
+    yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
+    yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    yield from _leaves(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.PURGED)
+    yield from _leaves(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.AUTO_DELETED, Guard.IDLE)
+    yield from _transfers()
+    yield from _rows(Trigger.REFUSE_LETTER, _LEFT, kind.LETTER_PENDING, state.PENDING, "dying")
+    yield from _rows(Trigger.WRITE_LETTER, state.PENDING, kind.LETTER_WRITTEN, state.GONE)
+
+
+def _settlements() -> Iterator[Row]:
+    """What subscriptions, and others who may settle, ask for."""
+    kind, state = ChangeKind, State
+    at = Trigger.ACKNOWLEDGE
+    yield from _rows(at, (state.LEASED, *_IDLE), kind.SETTLED, state.GONE, "acknowledged")
+    yield from _rows(at, state.HELD, kind.UNSCHEDULED, state.GONE, "acknowledged")
+    yield from _rows(at, state.UNREAD, kind.REMEMBERED, state.REMEMBERED, "acknowledged")
+    at = Trigger.CANCEL
+    yield from _rows(at, state.LEASED, kind.CANCELLED, state.AVAILABLE, "cancelled")
+    yield from _rows(at, state.LEASED, kind.CANCELLED, state.DELAYED, "cancelled", when=Guard.DELAY)
+    yield from _leaves(at, _PLANNED, Reason.WITHDRAWN)
+    yield from _leaves(Trigger.EXPIRE, (state.LEASED, *_IDLE), Reason.FORCED_EXPIRE)
+    for at in (Trigger.ACKNOWLEDGE, Trigger.CANCEL, Trigger.EXPIRE):
+        yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
+    yield from _rows(Trigger.RENEW, state.LEASED, kind.RENEWED, state.LEASED, "renewed")
+
+
+def _transfers() -> Iterator[Row]:
+    """What hands messages over, and takes them over (Q17)."""
+    kind, state = ChangeKind, State
+    at = Trigger.BEGIN_TRANSFER
+    yield from _rows(at, _IDLE, kind.HELD, state.TRANSFERRING, "transferring")
+    yield from _rows(at, _PLANNED, kind.SCHEDULED, state.TRANSFERRING_EARLY, "transferring")
+    at = Trigger.CONFIRM_TRANSFER
+    yield from _rows(at, state.TRANSFERRING, kind.SETTLED, state.GONE, "transferred")
+    yield from _rows(at, state.TRANSFERRING_EARLY, kind.UNSCHEDULED, state.GONE, "transferred")
+    at, tells = Trigger.ABANDON_TRANSFER, "transfer_cancelled"
+    yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.AVAILABLE, tells)
+    yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
+    yield from _comes_back(at, state.TRANSFERRING_EARLY, tells)
+    yield from _comes_back(Trigger.ACCEPT, state.UNCONFIRMED, "transfer_confirmed")
+    yield from _leaves(Trigger.DISCARD, state.UNCONFIRMED, Reason.WITHDRAWN)
+
+
+ROWS: Final = tuple(_table())
+"""The table."""
