@@ -14,22 +14,17 @@ iterators are asynchronous. Deliveries are the same objects: settling one never 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import threading
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client import publisher as sync_publisher
 from lapse_client import sow as sync_sow
 from lapse_client import subscriber as sync_subscriber
+from lapse_client.aio_client import AsyncClient, Awakening
 from lapse_client.aio_queue import Queue
 from lapse_client.aio_reading import DeadLetterReader, history, replay
-from lapse_client.aio_start import started
-from lapse_client.arrivals import Waiting
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
 from lapse_client.delivery import Delivery
@@ -91,57 +86,12 @@ _AT_ONCE: Final = 1_000
 T = TypeVar("T")
 
 
-class _Awakening:
-    """Lets a coroutine wait for arrivals that another thread brings."""
-
-    def __init__(self, what: str, arrivals: Waiting[Any]) -> None:
-        self._what = what
-        self._event = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._arrivals = arrivals
-        arrivals.on_change = self._changed
-
-    async def take(self, get: Callable[[], T], timeout_s: float | None) -> T:
-        """Call `get` until it returns something, or the timeout or the end is reached.
-
-        Raises:
-            OtherEventLoop: another event loop started it.
-        """
-        self.check_loop()
-        deadline = None if timeout_s is None else self._loop.time() + timeout_s
-        while True:
-            self._event.clear()
-            found = get()
-            if found or self._arrivals.ended:
-                return found
-            left = None if deadline is None else deadline - self._loop.time()
-            if left is not None and left <= 0:
-                return found
-            try:
-                await asyncio.wait_for(self._event.wait(), left)
-            except TimeoutError:
-                continue
-
-    def check_loop(self) -> None:
-        """Do nothing in the event loop that started it.
-
-        Raises:
-            OtherEventLoop: another event loop started it.
-        """
-        if asyncio.get_running_loop() is not self._loop:
-            raise OtherEventLoop(self._what)
-
-    def _changed(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._event.set)
-
-
-class QueueSubscriber:
+class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
     """Receives a queue's messages under leases; see `lapse_client.QueueSubscriber`, whose arguments these are."""
 
     def __init__(self, queue: str | re.Pattern[str], max_backlog: int = 1, **options: Any) -> None:
-        self._twin = sync_subscriber.QueueSubscriber(queue, max_backlog, **options)
-        self._awakening: _Awakening | None = None
+        super().__init__(sync_subscriber.QueueSubscriber(queue, max_backlog, **options))
+        self._awakening: Awakening | None = None
         self._working: set[asyncio.Task[Any] | None] = set()
 
     @property
@@ -152,8 +102,8 @@ class QueueSubscriber:
     async def start(self) -> QueueSubscriber:
         """Subscribe; `async with` does so too. A cancelled start leaves no subscription behind."""
         if self._awakening is None:
-            await started(self._twin.start, self._twin.close)
-            self._awakening = _Awakening(f"the subscriber of {self._twin.queue}", self._twin.subscription.arrivals)
+            await super().start()
+            self._awakening = Awakening(f"the subscriber of {self._twin.queue}", self._twin.subscription.arrivals)
         self._awakening.check_loop()
         return self
 
@@ -168,14 +118,6 @@ class QueueSubscriber:
         if working := [task for task in self._working if task is not None]:
             await asyncio.wait(working)
         await asyncio.to_thread(self._twin.close)
-
-    async def __aenter__(self) -> QueueSubscriber:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self.messages()
@@ -257,19 +199,11 @@ class QueueSubscriber:
         return await self._awakening.take(get, timeout_s)
 
 
-class Publisher:
+class Publisher(AsyncClient[sync_publisher.Publisher]):
     """Publishes with lifetimes; see `lapse_client.Publisher`, whose arguments these are."""
 
     def __init__(self, connection: Connection | None = None, *, timeout_s: float = 30.0) -> None:
-        self._twin = sync_publisher.Publisher(connection, timeout_s=timeout_s)
-
-    async def __aenter__(self) -> Publisher:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+        super().__init__(sync_publisher.Publisher(connection, timeout_s=timeout_s))
 
     async def publish(self, to: str, value: Payload, key: Payload = None, **options: Any) -> Bookmark:
         """Publish a record and wait until Kafka has it; the options are those of the synchronous `publish`."""
@@ -280,42 +214,22 @@ class Publisher:
         """Wait until Kafka has everything."""
         await asyncio.to_thread(self._twin.flush)
 
-    async def close(self) -> None:
-        """Flush, and refuse to publish from then on."""
-        await asyncio.to_thread(self._twin.close)
 
-
-class SowSubscription:
+class SowSubscription(AsyncClient[SyncSowSubscription]):
     """Updates of a SOW topic; see `lapse_client.SowSubscription`."""
 
     def __init__(self, topic: str, twin: SyncSowSubscription) -> None:
+        super().__init__(twin)
         self._what = f"the subscription to {topic}"
-        self._twin = twin
-        self._awakening: _Awakening | None = None
-        self._closed = False
+        self._awakening: Awakening | None = None
 
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        """Warn of a subscription that nobody closed, and end it."""
-        if getattr(self, "_awakening", None) is None or self._closed:
-            return
-        warn(f"never closed: {self._what}; use `async with`", ResourceWarning, source=self, stacklevel=2)
-        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
-            threading.Thread(target=self._twin.close, name="lapse close", daemon=True).start()
-
-    async def __aenter__(self) -> SowSubscription:
-        await started(self._twin.start, self._twin.close)
-        self._awakening = _Awakening(self._what, self._twin.arrivals)
+    async def start(self) -> SowSubscription:
+        """Subscribe; `async with` does so too. A cancelled start leaves no subscription behind."""
+        if self._awakening is None:
+            await super().start()
+            self._awakening = Awakening(self._what, self._twin.arrivals)
+        self._awakening.check_loop()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Unsubscribe and stop."""
-        self._closed = True
-        await asyncio.to_thread(self._twin.close)
 
     def __aiter__(self) -> AsyncIterator[SowRecord]:
         return self.updates()
@@ -328,24 +242,11 @@ class SowSubscription:
             yield taken[0]
 
 
-class SowClient:
+class SowClient(AsyncClient[sync_sow.SowClient]):
     """Queries and subscribes to a SOW topic; see `lapse_client.SowClient`, whose arguments these are."""
 
     def __init__(self, topic: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
-        self._twin = sync_sow.SowClient(topic, connection=connection, timeout_s=timeout_s)
-
-    async def __aenter__(self) -> SowClient:
-        await started(self._twin.start, self._twin.close)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Disconnect."""
-        await asyncio.to_thread(self._twin.close)
+        super().__init__(sync_sow.SowClient(topic, connection=connection, timeout_s=timeout_s))
 
     async def query(self, filter: str | None = None, **options: Any) -> AsyncIterator[SowRecord]:  # noqa: A002
         """Yield the current records; the options are those of the synchronous `query`."""

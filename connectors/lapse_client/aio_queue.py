@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 from lapse.protocol.answer import QueuedMessage
 from lapse_client import queue as sync_queue
-from lapse_client.aio_start import started
+from lapse_client.aio_client import AsyncClient
 from lapse_client.connection import Connection
 from lapse_client.settlement import SettlementResult
 from lapse_client.settler import Settling
 
 
-class Queue:
+class Queue(AsyncClient[sync_queue.Queue]):
     """Looks into a queue and acts on it as a whole; see `lapse_client.Queue`, whose arguments these are."""
 
     def __init__(self, name: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
-        self._twin = sync_queue.Queue(name, connection=connection, timeout_s=timeout_s)
-
-    async def start(self) -> Queue:
-        """Connect; `async with` does so too."""
-        await started(self._twin.start, self._twin.close)
-        return self
-
-    async def close(self) -> None:
-        """Disconnect; may be called twice."""
-        await asyncio.to_thread(self._twin.close)
-
-    async def __aenter__(self) -> Queue:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+        super().__init__(sync_queue.Queue(name, connection=connection, timeout_s=timeout_s))
 
     async def depth(self) -> dict[str, Any]:
         """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms (None where it is empty)."""

@@ -93,8 +93,10 @@ class Arrivals(Waiting[T]):
         return len(self._items)
 
     def put(self, items: list[T]) -> None:
-        """Add items in order."""
+        """Add items in order; after the end they are dropped."""
         with self._changed:
+            if self._ended:
+                return
             self._items.extend(items)
             self._wake(len(items))
         self._tell()

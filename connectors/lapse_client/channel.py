@@ -1,7 +1,7 @@
 """A channel: commands go out to the shards of entities, and what they answer and deliver comes back.
 
 One thread reads the deliveries topics, matches answers with commands, measures the broker's clock, and calls its
-listener; whoever uses the channel sends from any thread.
+listener; what only this thread may do is in `ChannelThread`. Whoever uses the channel sends from any thread.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
@@ -25,9 +25,11 @@ from lapse.protocol import header, topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
+from lapse_client.channel_thread import ChannelThread
 from lapse_client.clock import BrokerClock, elapsed_ms
 from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_end
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
+from lapse_client.listener import Fields, Listener
 from lapse_client.settlement import asked_twice, bears_repetition
 from lapse_client.shard import Shard
 
@@ -45,38 +47,7 @@ _EPOCH: Final = b"epoch"
 _INQUIRIES: Final = frozenset({"depth", "sow"})
 """Commands that change nothing."""
 
-Fields = dict[str, bytes]
-"""A record's headers by name; of a repeated name the first, which is the shard's."""
-
 T = TypeVar("T")
-
-
-class Listener(Protocol[T]):
-    """What a channel works for; all of it is called by the channel's thread."""
-
-    def read(self, shard: Shard, message: Message, fields: Fields) -> T:
-        """Make of a record that concerns this client what it works with."""
-
-    def received(self, records: list[T]) -> None:
-        """What was read came in, in the order of each shard."""
-
-    def refused(self, shard: Shard, answer: Answer) -> None:
-        """A shard refused something that nobody waits for."""
-
-    def taken_over(self, shard: Shard) -> None:
-        """Another worker has the shard now: what was asked before may never be answered."""
-
-    def goes_on_without(self, entity: str) -> bool:
-        """Whether there is a point in going on now that an entity was deleted; if not, the channel ends."""
-
-    def tick(self) -> float:
-        """Do what is due, and return after how many seconds at most to be called again."""
-
-    def full(self) -> bool:
-        """Whether to read no more for now."""
-
-    def failed(self, error: BaseException) -> None:
-        """The channel cannot go on."""
 
 
 class Channel(Generic[T]):
@@ -85,10 +56,9 @@ class Channel(Generic[T]):
     Args:
         connection: the cluster.
         entities: names of queues or SOW topics, each with its number of shards.
-        listener: who gets what comes back.
     """
 
-    def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]], listener: Listener[T]) -> None:
+    def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]]) -> None:
         self.clock = BrokerClock()
         self.ours: set[bytes] = set()
         """Subscriptions and command ids whose records are for the listener."""
@@ -98,20 +68,31 @@ class Channel(Generic[T]):
                 self.shards.append(Shard(len(self.shards), entity, partition))
         self._connection = connection
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
-        self._listener = listener
         self._waiting: dict[bytes, Future[Answer]] = {}
         self._repeatable: dict[str, tuple[Shard, Command]] = {}
         self._repeated: set[str] = set()
         self._vanished: deque[Shard] = deque()
         self._stopping = threading.Event()
+        self._closing = threading.Lock()
+        self._closed = False
         self._paused = False
-        self._thread = threading.Thread(target=self._run, name=f"lapse {entities[0][0]}", daemon=True)
+        self._thread: threading.Thread | None = None
+        self._name = f"lapse {entities[0][0]}"
         # Commands are already batches, so lingering would only add latency.
         self._producer = connection.producer(linger_ms=0)
         self._consumer = connection.consumer()
 
-    def start(self) -> None:
+    @property
+    def is_started(self) -> bool:
+        """Whether it has begun to read."""
+        return self._thread is not None
+
+    def start(self, listener: Listener[T], failed: Callable[[BaseException], None]) -> None:
         """Position at the end of every partition, and begin to read.
+
+        Args:
+            listener: who gets what comes back.
+            failed: told when the channel cannot go on; called by its thread.
 
         Raises:
             ConnectionFailed: no broker answered.
@@ -119,35 +100,21 @@ class Channel(Generic[T]):
         try:
             self._consumer.assign([log_end(self._consumer, *place) for place in self._by_partition])
         except KafkaException as error:
-            self._consumer.close()
             raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
+        self._thread = threading.Thread(target=self._run, args=(listener, failed), name=self._name, daemon=True)
         self._thread.start()
 
-    def join(self, entity: str, ends: Sequence[TopicPartition]) -> None:
-        """Take in the shards of one more entity, read from `ends` on; to be called by the channel's own thread."""
-        for partition in range(len(ends)):
-            shard = Shard(len(self.shards), entity, partition)
-            self.shards.append(shard)
-            self._by_partition[self._connection.deliveries(entity), partition] = shard
-        self._consumer.incremental_assign(list(ends))
-
-    def leave(self, entity: str) -> None:
-        """Go on without an entity that was deleted; to be called by the channel's own thread."""
-        places = []
-        for shard in self.shards:
-            if shard.entity == entity and not shard.gone:
-                shard.gone = True
-                places.append(TopicPartition(self._connection.deliveries(entity), shard.partition))
-        self._consumer.incremental_unassign(places)
-
     def close(self) -> None:
-        """Stop reading; commands that are on their way still go out. May be called twice."""
-        if self._stopping.is_set():
-            return
+        """Stop reading; commands that are on their way still go out. May be called twice, from any thread."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        healthy = not self._stopping.is_set()
         self._stopping.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
-        if self._producer.flush(METADATA_TIMEOUT_S):
+        if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
             self._producer.purge()  # what Kafka did not take fails, so that whoever sent it is told
             self._producer.flush(_PURGE_S)
         self._producer.close()
@@ -244,42 +211,43 @@ class Channel(Generic[T]):
         if command.answer != "all" and future.set_running_or_notify_cancel():
             future.set_result(Answer(id=command.id, command=command.command, status="ok"))
 
-    def _run(self) -> None:
+    def _run(self, listener: Listener[T], failed: Callable[[BaseException], None]) -> None:
+        thread = ChannelThread(self._connection, self.shards, self._by_partition, self._consumer)
         try:
             while not self._stopping.is_set():
-                wait_s = self._listener.tick()
-                self._pace()
+                wait_s = listener.on_tick(thread)
+                self._pace(listener)
                 self._producer.poll(0)
                 while self._vanished:
                     shard = self._vanished.popleft()
                     if not shard.gone:
-                        self._listener.goes_on_without(shard.entity)
+                        listener.on_deleted(thread, shard.entity)
                 # One record is waited for; what came with it is taken without waiting.
                 first = self._consumer.poll(wait_s)
                 if first is not None:
-                    self._take([first, *self._consumer.consume(MOST_AT_ONCE, 0)])
+                    self._take([first, *self._consumer.consume(MOST_AT_ONCE, 0)], listener, thread)
         except BaseException as error:  # whoever waits for the channel has to learn why it ends
             self._stopping.set()
             self._abandon(error)
-            self._listener.failed(error)
+            failed(error)
             if not isinstance(error, LapseError | KafkaException):
                 raise
 
-    def _pace(self) -> None:
-        full = self._listener.full()
+    def _pace(self, listener: Listener[T]) -> None:
+        full = listener.is_full()
         if full is not self._paused:
             self._paused = full
             (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
-    def _take(self, messages: list[Message]) -> None:
+    def _take(self, messages: list[Message], listener: Listener[T], thread: ChannelThread) -> None:
         """Sort out what came in. This is the hot path: a few hundred ns per record matter."""
         ours = self.ours
         by_partition = self._by_partition
         kept: list[T] = []
-        read = self._listener.read
+        read = listener.on_record
         for message in messages:
             if message.error() is not None:
-                self._faulty(message)
+                self._faulty(message, listener, thread)
                 continue
             headers: Any = message.headers()
             if headers is None:
@@ -294,19 +262,21 @@ class Channel(Generic[T]):
             kind = fields.get(header.KIND)
             if kind == _EPOCH:
                 self._ask_again(shard)
-                self._listener.taken_over(shard)
+                listener.on_taken_over(shard)
             elif kind == _ANSWER:
                 if kept:  # an answer may not overtake the deliveries before it
-                    self._listener.received(kept)
+                    listener.on_received(kept)
                     kept = []
-                self._answered(shard, message, fields)
+                self._answered(shard, message, fields, listener, thread)
             elif fields.get(header.SUBSCRIPTION) in ours or fields.get(header.COMMAND_ID) in ours:
                 # At once: headers kept by many records cost the garbage collector more than all else here.
                 kept.append(read(shard, message, fields))
         if kept:
-            self._listener.received(kept)
+            listener.on_received(kept)
 
-    def _answered(self, shard: Shard, message: Message, fields: Fields) -> None:
+    def _answered(
+        self, shard: Shard, message: Message, fields: Fields, listener: Listener[T], thread: ChannelThread
+    ) -> None:
         future = self._waiting.get(fields.get(header.COMMAND_ID, b""))
         if future is None and fields.get(header.SUBSCRIPTION) not in self.ours:
             return
@@ -317,8 +287,8 @@ class Channel(Generic[T]):
             return
         if future is None:
             if not tells_of_end(answer):
-                self._listener.refused(shard, answer)
-            elif not shard.gone and not self._listener.goes_on_without(shard.entity):
+                listener.on_refused(shard, answer)
+            elif not shard.gone and not listener.on_deleted(thread, shard.entity):
                 raise EntityDeleted(shard.entity, answer.error)
         elif future.set_running_or_notify_cancel():
             future.set_result(answer)
@@ -331,14 +301,14 @@ class Channel(Generic[T]):
                 self._repeated.add(ident)
                 self._produce(shard, commands.encode(self._stamped(command)), _ignored)
 
-    def _faulty(self, message: Message) -> None:
+    def _faulty(self, message: Message, listener: Listener[T], thread: ChannelThread) -> None:
         error = message.error()
         assert error is not None
         shard = self._by_partition.get((message.topic() or "", message.partition() or 0))
         if (
             shard is not None
             and error.code() in _NOT_THERE
-            and (shard.gone or self._listener.goes_on_without(shard.entity))
+            and (shard.gone or listener.on_deleted(thread, shard.entity))
         ):
             return
         # librdkafka reconnects by itself; what it cannot mend is a topic that is gone, or a right that we lack.

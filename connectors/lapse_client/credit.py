@@ -12,8 +12,10 @@ frees a credit for others only with the answer to a `subscribe` that was sent be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 IDLE_MS: Final = 50.0
 """How long a credited shard may deliver nothing before its credit travels on."""
@@ -29,8 +31,23 @@ class Grant(NamedTuple):
     credit: int
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _locked(method: Callable[Concatenate[Credits, P], R]) -> Callable[Concatenate[Credits, P], R]:
+    """Let a method run in one thread at a time."""
+
+    @functools.wraps(method)
+    def locked(self: Credits, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
 class Credits:
-    """Who may deliver how much; pure: it neither sends nor reads a clock.
+    """Who may deliver how much; it neither sends nor reads a clock. Every method may be called from any thread.
 
     Args:
         shards: how many there are.
@@ -41,6 +58,7 @@ class Credits:
     """
 
     def __init__(self, shards: int, max_backlog: int, idle_ms: float = IDLE_MS, *, after_caps: bool = False) -> None:
+        self.lock = threading.RLock()
         self.max_backlog = 0 if after_caps else max_backlog
         self._allowed = max_backlog
         self._unheard = set(range(shards)) if after_caps else set()
@@ -68,6 +86,7 @@ class Credits:
         """What a shard was told last, or is to be told."""
         return self._told[shard]
 
+    @_locked
     def total(self) -> int:
         """Most deliveries that may become unsettled with what the shards know now; never above `max_backlog`."""
         return sum(map(self._counted, range(self._shards)))
@@ -76,6 +95,7 @@ class Credits:
         """Most that a shard may count as delivered and unsettled."""
         return max(self._held[shard], self.outstanding[shard] + self._owed[shard])
 
+    @_locked
     def delivered(self, shard: int, count: int, now_ms: float) -> None:
         """Deliveries came from a shard."""
         if shard in self._gone:
@@ -84,6 +104,7 @@ class Credits:
         self._active_at_ms[shard] = now_ms
         self._idle_moves = 0
 
+    @_locked
     def settled(self, shard: int, count: int, now_ms: float) -> None:
         """Deliveries of a shard are settled, or no longer ours."""
         count = min(count, self.outstanding[shard])
@@ -93,6 +114,7 @@ class Credits:
         self._active_at_ms[shard] = now_ms
         self._ask_for_owed(shard)
 
+    @_locked
     def answered(self, shard: int, credit: int, now_ms: float) -> None:
         """A shard confirms what it was told; an answer to an older `subscribe` is ignored."""
         if credit != self._told[shard] or not self._waiting[shard]:
@@ -111,6 +133,7 @@ class Credits:
             self._waiting[shard] = True
             self._to_tell.add(shard)
 
+    @_locked
     def lost(self, shard: int) -> None:
         """A shard did not answer, or does not know the subscription: it is to be told again."""
         if shard in self._gone:
@@ -118,6 +141,7 @@ class Credits:
         self._waiting[shard] = True
         self._to_tell.add(shard)
 
+    @_locked
     def allows(self, shard: int, max_backlog: int | None) -> None:
         """A shard says how much its queue allows a subscription; None = as much as it asks for."""
         if max_backlog is not None:
@@ -130,6 +154,7 @@ class Credits:
             self.max_backlog = self._allowed
             self._deal()
 
+    @_locked
     def grow(self, count: int) -> None:
         """Take in more shards; they get credit as the others, who are told to do with less, confirm it."""
         for shard in range(self._shards, self._shards + count):
@@ -144,6 +169,7 @@ class Credits:
         self._shards += count
         self._share_anew()
 
+    @_locked
     def drop(self, shards: Iterable[int]) -> None:
         """Go on without some shards: what they had is for the others, and nothing is told to them any more."""
         for shard in shards:
@@ -178,6 +204,7 @@ class Credits:
             shares[shard] = share + (at < rest)
         return shares
 
+    @_locked
     def due(self, now_ms: float) -> list[Grant]:
         """What is to be told to which shard now; the caller does so."""
         if self._travelling:

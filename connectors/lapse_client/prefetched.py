@@ -32,10 +32,12 @@ class Prefetched(Waiting[Delivery]):
         return sum(map(len, self._lots)) - self._at
 
     def put(self, lots: list[Lot]) -> None:
-        """Add lots in order; none of them is empty."""
+        """Add lots in order; none of them is empty. After the end they are dropped."""
         if not lots:
             return
         with self._lock:
+            if self._ended:
+                return
             self._lots.extend(lots)
             self._wake(2 if len(lots) > 1 else len(lots[0]))
         self._tell()

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -14,9 +13,11 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
+from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.conversation import Conversation
 from lapse_client.error import Closed, InvalidPublication, PublishFailed, UnknownEntity
+from lapse_client.lifecycle import Phase
 from lapse_client.publication import BuiltHeaders, Headers, headers
 
 _FORGET_TOPICS_S: Final = 60.0
@@ -28,7 +29,7 @@ _POLL_S: Final = 0.1
 Payload = str | bytes | None
 
 
-class Publisher:
+class Publisher(Client[None]):
     """Publishes with lifetimes; a context manager that flushes at its end.
 
     ::
@@ -45,25 +46,16 @@ class Publisher:
     """
 
     def __init__(self, connection: Connection | None = None, *, timeout_s: float = 30.0) -> None:
-        self._connection = connection or Connection.from_environment()
-        self._timeout_s = timeout_s
+        super().__init__("the publisher", connection, timeout_s)
         self._producer = self._connection.producer(linger_ms=5)
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
         self._targets: dict[str, str] = {}
         self._targets_until = 0.0
-        self._closed = False
         self._lock = threading.Lock()
         self._awaited = 0
         self._server: threading.Thread | None = None
-
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        self.start()
 
     def publish(
         self,
@@ -147,7 +139,7 @@ class Publisher:
         """Hand out reports while futures wait for them, whatever the threads that wait do."""
         while True:
             with self._lock:
-                if self._awaited <= 0 or self._closed:
+                if self._awaited <= 0 or self._lifecycle.phase is not Phase.RUNNING:
                     self._server = None
                     return
             self._producer.poll(_POLL_S)
@@ -169,14 +161,18 @@ class Publisher:
         Raises:
             PublishFailed: as `flush` does.
         """
-        if not self._closed:
-            self._closed = True
-            try:
-                self.flush()
-            finally:
-                if (server := self._server) is not None:
-                    server.join()
-                self._producer.close()
+        super().close()
+
+    def _open(self) -> None:
+        """Nothing: the producer connects by itself."""
+
+    def _leave(self, timeout_s: float) -> None:
+        try:
+            self.flush()
+        finally:
+            if (server := self._server) is not None:
+                server.join()
+            self._producer.close()
 
     def _headers(
         self,
@@ -207,8 +203,8 @@ class Publisher:
         built: BuiltHeaders,
         reported: Callable[[KafkaError | None, Message], None],
     ) -> None:
-        if self._closed:
-            raise Closed("the publisher")
+        if self._lifecycle.phase is not Phase.RUNNING:
+            raise Closed(self._lifecycle.what)
         target = self._targets.get(to) if time.monotonic() < self._targets_until else None
         target = target or self._target(to)
         give_up = time.monotonic() + self._timeout_s

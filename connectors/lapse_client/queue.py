@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 from lapse.protocol.answer import Answer, QueuedMessage
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
+from lapse_client.client import Client
 from lapse_client.connection import Connection
-from lapse_client.conversation import Conversation
 from lapse_client.deletion import wait_until_gone
-from lapse_client.error import Closed
+from lapse_client.listener import Listener
+from lapse_client.session import Session
 from lapse_client.settlement import SettlementResult, chunks, results
 from lapse_client.settler import Settling
 
@@ -22,7 +22,7 @@ _HIGHEST = frozenset({_OLDEST, _SUBSCRIPTIONS})
 """Figures of which the highest of all shards counts, not their sum: a subscription is one with every shard."""
 
 
-class Queue:
+class Queue(Client[None]):
     """Looks into a queue and acts on it as a whole; a context manager.
 
     Args:
@@ -32,35 +32,8 @@ class Queue:
     """
 
     def __init__(self, name: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
+        super().__init__(f"the queue client of {name}", connection, timeout_s)
         self.name = name
-        self._connection = connection or Connection.from_environment()
-        self._timeout_s = timeout_s
-        self._conversation: Conversation | None = None
-
-    def __enter__(self) -> Queue:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def start(self) -> Queue:
-        """Connect; `with` does so too.
-
-        Raises:
-            UnknownEntity: there is no such queue; the text names those that exist.
-            ConnectionFailed: no broker answered.
-        """
-        if self._conversation is None:
-            shards = self._connection.shards("queue", self.name)
-            self._conversation = Conversation(self._connection, self.name, shards).__enter__()
-        return self
-
-    def close(self) -> None:
-        """Disconnect; may be called twice."""
-        if self._conversation is not None:
-            self._conversation.__exit__(None, None, None)
 
     def depth(self) -> dict[str, Any]:
         """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms.
@@ -92,14 +65,14 @@ class Queue:
             skip: so many are left out first.
         """
         most = None if top_n is None else top_n + skip
-        conversation = self._live()
+        session = self._live()
         messages: list[QueuedMessage] = []
-        for shard in conversation.partitions:
+        for shard in session.partitions:
             seen = 0
             while most is None or len(messages) < most:
                 part = MOST_PEEKED if most is None else min(MOST_PEEKED, most - len(messages))
                 command = Command.of(command="sow", filter=filter, top_n=part, skip=seen)
-                (answer,) = conversation.ask([shard], command, self._timeout_s)
+                (answer,) = session.ask([shard], command, self._timeout_s)
                 messages.extend(answer.messages)
                 seen += len(answer.messages)
                 if len(answer.messages) < part:
@@ -200,20 +173,20 @@ class Queue:
         return dict(answer.counts)
 
     def _settle_bookmarks(self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None) -> list[Answer]:
-        conversation = self._live()
+        session = self._live()
         asked: list[tuple[int, Command]] = []
         for partition, texts in by_partition.items():
-            shard = conversation.shard_of(partition)
-            if shard not in conversation.partitions:
-                raise ValueError(f"{texts[0]}: {self.name} has partitions 0 to {conversation.partitions[-1]}")
+            shard = session.shard_of(partition)
+            if shard not in session.partitions:
+                raise ValueError(f"{texts[0]}: {self.name} has partitions 0 to {session.partitions[-1]}")
             asked.extend((shard, Command.of(command=how, bookmarks=some, delay_ms=delay_ms)) for some in chunks(texts))
-        return conversation.ask_each(asked, self._timeout_s)
+        return session.ask_each(asked, self._timeout_s)
 
     def _ask(self, command: Command) -> list[Answer]:
-        conversation = self._live()
-        return conversation.ask(conversation.partitions, command, self._timeout_s)
+        session = self._live()
+        return session.ask(session.partitions, command, self._timeout_s)
 
-    def _live(self) -> Conversation:
-        if self._conversation is None:
-            raise Closed(f"the queue client of {self.name}")
-        return self._conversation
+    def _open(self) -> None:
+        shards = self._connection.shards("queue", self.name)
+        self._session = Session(self._connection, [(self.name, shards)], self._lifecycle)
+        self._session.open(Listener(), self._timeout_s)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Final
 
 from confluent_kafka import Message
 
-from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
-from lapse_client.channel import Channel, Fields
+from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.deletion import wait_until_gone
-from lapse_client.error import Closed
+from lapse_client.listener import Fields, Listener
+from lapse_client.session import Session
 from lapse_client.shard import Shard
 from lapse_client.sow_query import SowQuery
 from lapse_client.sow_record import SowRecord, read
 from lapse_client.sow_subscription import Manner, SowSubscription
 
-_TICK_S: Final = 0.05
 _MOST_WAITING: Final = 50_000
 """Results that may wait for the application before reading pauses."""
 
 
-class SowClient:
+class SowClient(Client[SowRecord]):
     """Queries and subscribes to a SOW topic; a context manager.
 
     ::
@@ -44,42 +42,9 @@ class SowClient:
     """
 
     def __init__(self, topic: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
+        super().__init__(f"the SOW client of {topic}", connection, timeout_s)
         self.topic = topic
-        self._connection = connection or Connection.from_environment()
-        self._timeout_s = timeout_s
-        self._channel: Channel[SowRecord] | None = None
-        self._shards = 0
         self._queries: list[SowQuery] = []
-        self._error: BaseException | None = None
-
-    def start(self) -> SowClient:
-        """Connect; `with` does so too.
-
-        Raises:
-            UnknownEntity: there is no such SOW topic; the text names those that exist.
-            ConnectionFailed: no broker answered.
-        """
-        if self._channel is None:
-            self._shards = self._connection.shards("SOW topic", self.topic)
-            channel = Channel(self._connection, [(self.topic, self._shards)], self)
-            channel.start()
-            self._channel = channel
-        return self
-
-    def close(self) -> None:
-        """Disconnect; queries that run are cut short, subscriptions go on until they are closed."""
-        if self._channel is not None:
-            self._channel.close()
-            for query in list(self._queries):
-                query.arrivals.end()
-
-    def __enter__(self) -> SowClient:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def query(
         self,
@@ -118,7 +83,7 @@ class SowClient:
             keys=some_keys or (),
             batch_size=batch_size,
         )
-        query = SowQuery(self._live(), command, self._timeout_s)
+        query = SowQuery(self._live().channel, command, self._timeout_s)
         self._queries.append(query)
         try:
             yield from query.records()
@@ -143,9 +108,9 @@ class SowClient:
             raise ValueError("delete: name keys, a filter or bookmarks, and only one of them")
         for text in some_bookmarks:
             BookmarkRange.parse(text)
-        channel = self._live()
+        session = self._live()
         command = Command.of(command="sow_delete", keys=some_keys, filter=filter, bookmarks=some_bookmarks)
-        answers = channel.ask([(shard, command) for shard in channel.shards], self._timeout_s)
+        answers = session.ask(session.partitions, command, self._timeout_s)
         return sum(answer.counts.get("removed", 0) for answer in answers)
 
     def delete_topic(self, *, force: bool = False) -> dict[str, int]:
@@ -163,8 +128,7 @@ class SowClient:
             CommandFailed: it is not empty; the text says how many records there are.
             LapseError: it is deleted, and its topics are still there.
         """
-        channel = self._live()
-        (answer,) = channel.ask([(channel.shards[0], Command(command="delete", force=force))], self._timeout_s)
+        (answer,) = self._live().ask([0], Command(command="delete", force=force), self._timeout_s)
         self.close()
         wait_until_gone(self._connection, self.topic, self._timeout_s)
         return dict(answer.counts)
@@ -186,59 +150,60 @@ class SowClient:
         """Return updates from now on, changed fields only."""
         return self._subscription("delta_subscribe", filter, heartbeat_timeout_ms)
 
-    def read(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
-        """Read a result (from `Channel`)."""
-        return read(shard, message, fields)
-
-    def received(self, records: list[SowRecord]) -> None:
-        """Hand results to their queries (from `Channel`)."""
-        for query in list(self._queries):
-            query.received(records)
-
-    def refused(self, shard: Shard, answer: Answer) -> None:
-        """Nothing is sent without waiting for the answer (from `Channel`)."""
-
-    def goes_on_without(self, entity: str) -> bool:
-        """No: it is the only one (from `Channel`)."""
-        return False
-
-    def taken_over(self, shard: Shard) -> None:
-        """Ask the shard again (from `Channel`)."""
-        for query in list(self._queries):
-            query.taken_over(shard)
-
-    def tick(self) -> float:
-        """Nothing is ever due (from `Channel`)."""
-        return _TICK_S
-
-    def full(self) -> bool:
-        """Whether the application lags behind (from `Channel`)."""
-        return any(len(query.arrivals) > _MOST_WAITING for query in list(self._queries))
-
-    def failed(self, error: BaseException) -> None:
-        """Let those who wait know (from `Channel`)."""
-        self._error = error
-        for query in list(self._queries):
-            query.arrivals.end(error)
-
     def _subscription(self, manner: Manner, text: str | None, heartbeat_timeout_ms: int | None) -> SowSubscription:
-        self._live()
         return SowSubscription(
             self._connection,
             self.topic,
-            self._shards,
+            len(self._live().shards),
             manner,
             filter=text,
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             timeout_s=self._timeout_s,
         )
 
-    def _live(self) -> Channel[SowRecord]:
-        if self._channel is None:
-            raise Closed(f"the SOW client of {self.topic}")
-        if self._error is not None:
-            raise self._error
-        return self._channel
+    def _open(self) -> None:
+        shards = self._connection.shards("SOW topic", self.topic)
+        self._session = Session(self._connection, [(self.topic, shards)], self._lifecycle)
+        self._session.open(SowQueries(self._queries), self._timeout_s)
+
+    def _leave(self, timeout_s: float) -> None:
+        super()._leave(timeout_s)
+        for query in list(self._queries):
+            query.arrivals.end()
+
+
+class SowQueries(Listener[SowRecord]):
+    """Hands results to their queries.
+
+    Args:
+        queries: those that run; changed by the threads that ask.
+    """
+
+    def __init__(self, queries: list[SowQuery]) -> None:
+        self._queries = queries
+
+    def on_record(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
+        """Read a result."""
+        return read(shard, message, fields)
+
+    def on_received(self, records: list[SowRecord]) -> None:
+        """Hand results to their queries."""
+        for query in list(self._queries):
+            query.received(records)
+
+    def on_taken_over(self, shard: Shard) -> None:
+        """Ask the shard again."""
+        for query in list(self._queries):
+            query.taken_over(shard)
+
+    def is_full(self) -> bool:
+        """Whether the application lags behind."""
+        return any(len(query.arrivals) > _MOST_WAITING for query in list(self._queries))
+
+    def failed(self, error: BaseException) -> None:
+        """Let those who wait know."""
+        for query in list(self._queries):
+            query.arrivals.end(error)
 
 
 def _bytes(key: str | bytes) -> bytes:

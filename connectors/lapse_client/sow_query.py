@@ -78,10 +78,6 @@ class SowQuery:
         if arrived:
             self.arrivals.put(arrived)
 
-    def goes_on_without(self, entity: str) -> bool:
-        """No: it is the only one (from `Channel`)."""
-        return False
-
     def taken_over(self, shard: Shard) -> None:
         """Ask a shard again that another worker has now (by the channel's thread)."""
         if self._over or shard.index not in self._running:

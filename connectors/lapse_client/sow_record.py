@@ -12,8 +12,8 @@ from confluent_kafka import Message
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.channel import Fields
 from lapse_client.headers import headers_of
+from lapse_client.listener import Fields
 from lapse_client.shard import Shard
 
 _OWN: Final = frozenset(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Final, Literal
+from typing import ClassVar, Final, Literal
 from uuid import uuid4
 
 from confluent_kafka import Message
 
 from lapse.protocol.answer import Answer
-from lapse.protocol.command import Command
 from lapse_client.arrivals import Arrivals
-from lapse_client.channel import Channel, Fields, forgotten
-from lapse_client.clock import elapsed_ms
+from lapse_client.channel import forgotten
+from lapse_client.channel_thread import ChannelThread
+from lapse_client.client import Client
 from lapse_client.connection import Connection
-from lapse_client.error import AnswerTimeout, Closed, CommandFailed, LapseError
+from lapse_client.error import CommandFailed
+from lapse_client.heartbeat import Heartbeat
+from lapse_client.listener import Fields, Listener
+from lapse_client.session import Session
 from lapse_client.shard import Shard
 from lapse_client.sow_record import SowRecord, read
 
@@ -26,7 +28,6 @@ log = logging.getLogger("lapse_client")
 
 Manner = Literal["subscribe", "sow_and_subscribe", "delta_subscribe"]
 
-_TICK_S: Final = 0.05
 _MOST_WAITING: Final = 50_000
 """Updates that may wait for the application before reading pauses."""
 
@@ -37,7 +38,7 @@ _BEGIN: Final = "group-begin"
 _END: Final = "group-end"
 
 
-class SowSubscription:
+class SowSubscription(Client[SowRecord]):
     """Updates of a SOW topic as an iterator; a context manager.
 
     It heartbeats by itself, and subscribes again where a worker has forgotten it, which a record of kind
@@ -53,6 +54,8 @@ class SowSubscription:
         timeout_s: how long to wait for answers, in seconds.
     """
 
+    _warns: ClassVar[bool] = True
+
     def __init__(
         self,
         connection: Connection,
@@ -64,74 +67,13 @@ class SowSubscription:
         heartbeat_timeout_ms: int | None = None,
         timeout_s: float = 30.0,
     ) -> None:
+        super().__init__(f"the subscription to {entity}", connection, timeout_s)
         self.arrivals: Arrivals[SowRecord] = Arrivals()
         self.name = uuid4().hex
-        self._manner = manner
+        self._entities = [(entity, shards)]
+        self._manner: Manner = manner
         self._filter = filter
-        self._asked_ms = heartbeat_timeout_ms
-        self._heartbeat_timeout_ms = heartbeat_timeout_ms or _UNTIL_TOLD_MS
-        self._timeout_s = timeout_s
-        self._channel = Channel(connection, [(entity, shards)], self)
-        self._channel.ours.add(self.name.encode())
-        self._unconfirmed = set(range(shards))
-        self._grouping = set(range(shards)) if manner == "sow_and_subscribe" else set()
-        self._confirmed = threading.Event()
-        self._error: BaseException | None = None
-        self._closing = False
-
-    def start(self) -> SowSubscription:
-        """Subscribe at every shard; `with` does so too.
-
-        Raises:
-            CommandFailed: a shard refused, for instance the filter.
-            AnswerTimeout: no worker answered.
-            Closed: it was closed, perhaps meanwhile.
-        """
-        entity = self._channel.shards[0].entity
-        if self._closing:
-            raise Closed(f"the subscription to {entity}")
-        self._channel.start()
-        try:
-            for shard in self._channel.shards:
-                self._subscribe(shard)
-            self._confirmed.wait(self._timeout_s)
-            if self._error is not None:
-                raise self._error
-            if self._closing:
-                raise Closed(f"the subscription to {entity}")
-            if self._unconfirmed:
-                raise AnswerTimeout(entity, self._manner, self._unconfirmed, self._timeout_s)
-        except BaseException:  # Ctrl-C, too
-            if not self._closing:
-                self._closing = True
-                for shard in self._channel.shards:  # what answers late shall not send updates to nobody
-                    self._channel.send(shard, self._command("unsubscribe", answer="none"))
-            self._channel.close()
-            raise
-        return self
-
-    def close(self) -> None:
-        """Unsubscribe and stop; may be called twice, from any thread."""
-        if self._closing:
-            return
-        self._closing = True
-        self._confirmed.set()
-        if self._error is None:
-            try:
-                leave = self._command("unsubscribe")
-                self._channel.ask([(shard, leave) for shard in self._channel.shards], self._timeout_s)
-            except LapseError as error:
-                log.warning("the subscription ends when heartbeats are missed, not at once: %s", error)
-        self._channel.close()
-        self.arrivals.end()
-
-    def __enter__(self) -> SowSubscription:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        self._heartbeat_timeout_ms = heartbeat_timeout_ms
 
     def __iter__(self) -> Iterator[SowRecord]:
         return self.updates()
@@ -145,17 +87,57 @@ class SowSubscription:
         while taken := self.arrivals.take(1, timeout):
             yield taken[0]
 
-    def read(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
-        """Read an update (from `Channel`)."""
+    def _open(self) -> None:
+        self.arrivals = Arrivals()
+        session = self._session = Session[SowRecord](self._connection, self._entities, self._lifecycle, self.name)
+        listener = SowListener(session, self._manner, self._filter, self._heartbeat_timeout_ms, self.arrivals)
+        session.open(listener, self._timeout_s, self._manner)
+
+    def _leave(self, timeout_s: float) -> None:
+        super()._leave(timeout_s)
+        self.arrivals.end()
+
+
+class SowListener(Listener[SowRecord]):
+    """Keeps up a subscription to a SOW topic and takes in what comes.
+
+    Args:
+        session: the subscription's.
+        manner: subscribe, sow_and_subscribe or delta_subscribe.
+        filter: which records; None = all.
+        heartbeat_timeout_ms: what the client asks for, in ms; None = the topic's.
+        arrivals: where updates wait for the application.
+    """
+
+    def __init__(
+        self,
+        session: Session[SowRecord],
+        manner: Manner,
+        filter: str | None,  # noqa: A002  # the command's word
+        heartbeat_timeout_ms: int | None,
+        arrivals: Arrivals[SowRecord],
+    ) -> None:
+        self._session = session
+        self._manner = manner
+        self._filter = filter
+        self._asked_ms = heartbeat_timeout_ms
+        self._arrivals = arrivals
+        self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_TOLD_MS)
+        self._grouping = set(session.partitions) if manner == "sow_and_subscribe" else set()
+        self._to_subscribe = deque(session.shards)
+        self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by whoever ends a future
+
+    def on_record(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
+        """Read an update."""
         return read(shard, message, fields)
 
-    def received(self, records: list[SowRecord]) -> None:
-        """Take updates in (from `Channel`)."""
+    def on_received(self, records: list[SowRecord]) -> None:
+        """Take updates in."""
         updates: list[SowRecord] = []
         for record in records:
             index = record.partition
             if record.kind == _BEGIN:
-                self._confirm(index)
+                self._session.confirm(index)
             elif record.kind == _END:
                 if index in self._grouping:
                     self._grouping.discard(index)
@@ -164,67 +146,52 @@ class SowSubscription:
             else:
                 updates.append(record)
         if updates:
-            self.arrivals.put(updates)
+            self._arrivals.put(updates)
 
-    def refused(self, shard: Shard, answer: Answer) -> None:
-        """Subscribe again where the subscription is unknown (from `Channel`)."""
-        if answer.status == "ok" or self._closing:
+    def on_refused(self, shard: Shard, answer: Answer) -> None:
+        """Subscribe again where the subscription is unknown."""
+        if answer.status == "ok" or not self._session.lifecycle.is_open:
             return
         if not forgotten(answer):
             log.warning("%s", CommandFailed(shard.entity, answer))
             return
         log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
-        self.arrivals.put([SowRecord(kind="resubscribed", partition=shard.partition)])
-        self._subscribe(shard)
+        self._arrivals.put([SowRecord(kind="resubscribed", partition=shard.partition)])
+        self._to_subscribe.append(shard)
 
-    def goes_on_without(self, entity: str) -> bool:
-        """No: it is the only one (from `Channel`)."""
-        return False
+    def on_tick(self, thread: ChannelThread) -> float:
+        """Subscribe where that is due, and send heartbeats."""
+        while self._to_subscribe:
+            self._subscribe(self._to_subscribe.popleft())
+        while self._subscribed:
+            self._take_answer(*self._subscribed.popleft())
+        self._heartbeat.beat(shard for shard in self._session.shards if self._session.is_confirmed(shard.index))
+        return self._heartbeat.wait_s
 
-    def taken_over(self, shard: Shard) -> None:
-        """Nothing: the shard knows its subscriptions, and begins their queries again by itself (from `Channel`)."""
-
-    def tick(self) -> float:
-        """Send heartbeats (from `Channel`)."""
-        now_ms = elapsed_ms()
-        for shard in self._channel.shards if not self._closing else ():
-            if shard.index not in self._unconfirmed and now_ms - shard.sent_at_ms >= self._heartbeat_timeout_ms / 3:
-                self._channel.send(shard, self._command("heartbeat", answer="errors"))
-        return min(_TICK_S, self._heartbeat_timeout_ms / 12_000)
-
-    def full(self) -> bool:
-        """Whether the application lags behind (from `Channel`)."""
-        return len(self.arrivals) > _MOST_WAITING
+    def is_full(self) -> bool:
+        """Whether the application lags behind."""
+        return len(self._arrivals) > _MOST_WAITING
 
     def failed(self, error: BaseException) -> None:
-        """Let takers know (from `Channel`)."""
-        self._error = self._error or error
-        self._confirmed.set()
-        self.arrivals.end(self._error)
+        """Let takers know; by any thread."""
+        self._arrivals.end(error)
 
     def _subscribe(self, shard: Shard) -> None:
-        command = self._command(self._manner, filter=self._filter, heartbeat_timeout_ms=self._asked_ms, answer="all")
-        future = self._channel.send(shard, command)
-        future.add_done_callback(lambda done: self._subscribed(shard, done))
+        command = self._session.command(
+            self._manner, filter=self._filter, heartbeat_timeout_ms=self._asked_ms, answer="all"
+        )
+        future = self._session.send_if_open(shard, command)
+        if future is not None:
+            future.add_done_callback(lambda done: self._subscribed.append((shard, done)))
 
-    def _subscribed(self, shard: Shard, future: Future[Answer]) -> None:
-        if future.cancelled() or self._closing:
+    def _take_answer(self, shard: Shard, future: Future[Answer]) -> None:
+        if future.cancelled():
             return
         error = future.exception()
         if error is None and future.result().status != "ok":
             error = CommandFailed(shard.entity, future.result())
         if error is not None:
-            self.failed(error)
+            self._session.fail(error)
             return
-        told_ms = future.result().counts.get("heartbeat_timeout_ms")
-        if self._asked_ms is None and told_ms:
-            self._heartbeat_timeout_ms = told_ms
-        self._confirm(shard.index)
-
-    def _confirm(self, index: int) -> None:
-        self._unconfirmed.discard(index)
-        if not self._unconfirmed:
-            self._confirmed.set()
-
-    def _command(self, name: str, **fields: Any) -> Command:
-        return Command.of(command=name, subscription=self.name, **fields)
+        self._heartbeat.told(future.result())
+        self._session.confirm(shard.index)

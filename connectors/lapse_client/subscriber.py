@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Final
+from typing import ClassVar, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from lapse_client.client import Client
 from lapse_client.connection import Connection, log_end
 from lapse_client.delivery import Delivery
 from lapse_client.error import Closed, LapseError, UnknownEntity
+from lapse_client.lot import Lot
+from lapse_client.referenced import Referenced
 from lapse_client.settlement import SettlementResult, results
 from lapse_client.settler import Settling
 from lapse_client.subscription import Subscription
@@ -27,13 +27,10 @@ log = logging.getLogger("lapse_client")
 LOOK_EVERY_S: Final = 5.0
 """How often queues are looked for that match a regular expression and came later."""
 
-_LEFT_S: Final = 5.0
-"""How long the answers to the end of a subscriber that nobody closed are waited for, s."""
-
 Handler = Callable[[Delivery], object]
 
 
-class QueueSubscriber:
+class QueueSubscriber(Client[Lot | Referenced | None]):
     """Receives a queue's messages under leases; a context manager and an iterator.
 
     ::
@@ -69,6 +66,8 @@ class QueueSubscriber:
         ValueError: a number out of range; the text names it.
     """
 
+    _warns: ClassVar[bool] = True
+
     def __init__(
         self,
         queue: str | re.Pattern[str],
@@ -94,12 +93,11 @@ class QueueSubscriber:
             ack_batch_size=ack_batch_size,
             ack_interval_ms=ack_interval_ms,
         )
-        self._connection = connection or Connection.from_environment()
-        self._timeout_s = timeout_s
+        super().__init__(
+            f"the subscriber of {queue if isinstance(queue, str) else queue.pattern}", connection, timeout_s
+        )
         self._on_refused = on_refused
         self._subscription: Subscription | None = None
-        self._starting: Subscription | None = None
-        self._closed = False
         self._handlers: set[int] = set()
         self._idle = threading.Event()
         self._idle.set()
@@ -110,51 +108,12 @@ class QueueSubscriber:
         """The subscription's name."""
         return self.terms.name
 
-    def start(self) -> QueueSubscriber:
-        """Subscribe; `with` does so too.
-
-        Raises:
-            UnknownEntity: there is no such queue; the text names those that exist.
-            CommandFailed: a shard refused, for instance the filter.
-            AnswerTimeout: no worker answered.
-            ConnectionFailed: no broker answered.
-        """
-        if self._subscription is None:
-            by_pattern = isinstance(self.queue, re.Pattern)
-            subscription = Subscription(self._connection, self._queues(), self.terms, self._on_refused, by_pattern)
-            self._starting = subscription
-            try:
-                if self._stopping.is_set():
-                    subscription.give_up()
-                subscription.start(self._timeout_s)
-                self._subscription = subscription
-            finally:
-                self._starting = None
-            if isinstance(self.queue, re.Pattern):
-                looking = (weakref.ref(self), self.queue, self._stopping)
-                threading.Thread(target=_look_out, args=looking, name="lapse look-out", daemon=True).start()
-        return self
-
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        """Warn of a subscriber that nobody closed, and give back what it holds."""
-        subscription = getattr(self, "_subscription", None)
-        if subscription is None or self._closed:
-            return
-        self._stopping.set()
-        warn(f"never closed: {self!r}; use `with`, or call close()", ResourceWarning, source=self, stacklevel=2)
-        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
-            threading.Thread(target=subscription.close, args=(_LEFT_S,), name="lapse close", daemon=True).start()
-
-    def __repr__(self) -> str:
-        return f"<subscriber {self.name} of {self.queue}>"
-
     def stop(self) -> None:
         """Hand out no more; what was handed out can still be settled until `close`, which is still due."""
         self._stopping.set()
-        if (starting := self._starting) is not None:
-            starting.give_up()
-        if self._subscription is not None:
-            self._subscription.stop()
+        self._lifecycle.stop()
+        if (subscription := self._subscription) is not None:
+            subscription.stop()
 
     def close(self) -> None:
         """Send what was acknowledged, give the rest back, wait for the answers; from any thread, twice if you like.
@@ -164,20 +123,9 @@ class QueueSubscriber:
         settled later is not sent: the log and `on_refused` tell, and `settle(wait=True)` raises `Closed`.
         """
         self.stop()
-        if self._subscription is None:
-            return
-        self._closed = True
         if threading.get_ident() not in self._handlers:
             self._idle.wait()
-            self._subscription.close(self._timeout_s)
-
-    def __enter__(self) -> QueueSubscriber:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+            super().close()
 
     def __iter__(self) -> Iterator[Delivery]:
         return self.messages()
@@ -254,7 +202,7 @@ class QueueSubscriber:
         Raises:
             AlreadySettled: one of them was settled before; those in front of it are acknowledged.
         """
-        self.subscription.acknowledge(deliveries)
+        self.subscription.settler.acknowledge(deliveries)
 
     def settle(
         self,
@@ -281,7 +229,7 @@ class QueueSubscriber:
             Closed: with `wait`, after `close`; the deliveries are not settled then.
         """
         subscription = self.subscription
-        asked = subscription.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, answer=wait)
+        asked = subscription.settler.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, answer=wait)
         if not asked:
             return []
         try:
@@ -291,12 +239,12 @@ class QueueSubscriber:
                 delivery.settled_as = ""
             raise
         for answer in answers:
-            subscription.note_renewal(answer, deliveries)
+            subscription.settler.note_renewal(answer, deliveries)
         return [result for answer in answers for result in results(answer)]
 
     def flush(self) -> None:
         """Send the acknowledgments that wait for others now."""
-        self.subscription.flush()
+        self.subscription.settler.flush()
 
     @property
     def subscription(self) -> Subscription:
@@ -305,9 +253,31 @@ class QueueSubscriber:
         Raises:
             Closed: it was never started.
         """
-        if self._subscription is None:
-            raise Closed(f"the subscriber of {self.queue}")
-        return self._subscription
+        if (subscription := self._subscription) is None:
+            raise Closed(self._lifecycle.what)
+        return subscription
+
+    def _open(self) -> None:
+        by_pattern = isinstance(self.queue, re.Pattern)
+        queues = self._queues()
+        subscription = Subscription(self._connection, queues, self.terms, self._lifecycle, self._on_refused, by_pattern)
+        self._subscription, self._session = subscription, subscription.session
+        subscription.open(self._timeout_s)
+        if isinstance(self.queue, re.Pattern):
+            looking = (weakref.ref(self), self.queue, self._stopping)
+            threading.Thread(target=_look_out, args=looking, name="lapse look-out", daemon=True).start()
+
+    def _undo(self) -> None:
+        if (subscription := self._subscription) is not None:
+            self._subscription = self._session = None
+            subscription.undo()
+
+    def _leave(self, timeout_s: float) -> None:
+        self.subscription.leave(timeout_s)
+
+    def _abandoned(self) -> Callable[[float], None]:
+        self._stopping.set()
+        return self.subscription.leave
 
     def _queues(self) -> list[tuple[str, int]]:
         if isinstance(self.queue, str):
@@ -322,8 +292,8 @@ class QueueSubscriber:
         """Join queues that came later and match (Q3)."""
         try:
             for name in self._connection.queues():
-                if pattern.fullmatch(name) and self.subscription.may_join(name):
-                    self.subscription.join(name, self._ends(name))
+                if pattern.fullmatch(name) and self.subscription.queues.may_join(name):
+                    self.subscription.queues.join(name, self._ends(name))
         except (LapseError, KafkaException) as error:
             log.info("could not look for further queues: %s", error)
 

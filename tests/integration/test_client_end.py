@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import random
 import threading
 import time
 import warnings
@@ -10,8 +11,10 @@ import warnings
 import pytest
 
 import lapse_client
-from lapse_client import Closed, EntityDeleted, OtherEventLoop, SettlementResult
+from lapse.protocol.command import Command
+from lapse_client import Closed, EntityDeleted, OtherEventLoop, SettlementResult, SowSubscription
 from lapse_client.aio import QueueSubscriber
+from lapse_client.conversation import Conversation
 from support.deployment import Deployment
 from support.log import until
 
@@ -20,12 +23,19 @@ QUEUES = {
     for stem in ("hasty", "stopped", "left", "loops", "after", "during", "forgotten")
 } | {"gone": {"heartbeat_timeout": "2s"}}
 
+LAPSE = {"sow": {"prices": {"partitions": 1}}}
+
 pytestmark = pytest.mark.feature("X3", "Q5")
 
 
 def free(served: Deployment, stem: str) -> bool:
     depth = served.depth(stem)
     return depth["subscriptions"] == 0 and depth.get("leased", 0) == 0
+
+
+def subscribers(served: Deployment, stem: str) -> int:
+    with Conversation(served.connection, served.name(stem), 1) as conversation:
+        return conversation.ask([0], Command(command="depth"), 30)[0].counts["subscriptions"]
 
 
 def threads() -> list[str]:
@@ -54,12 +64,45 @@ def test_a_cancelled_start_leaves_nothing_behind(served: Deployment) -> None:
     until(lambda: sorted(threads()) == before, "no thread is left")
 
 
-def test_a_start_ends_with_the_close_of_another_thread(served: Deployment) -> None:
-    receiver = lapse_client.QueueSubscriber(served.name("stopped"), 5, connection=served.connection)
-    receiver.close()
-    with pytest.raises(Closed):
-        receiver.start()
-    until(lambda: free(served, "stopped"), "nobody subscribes")
+@pytest.mark.parametrize("kind", ["queue", "sow"])
+def test_a_start_ends_with_the_close_of_another_thread(served: Deployment, kind: str) -> None:
+    """Whenever the other thread closes: before the start, during it, or just after it."""
+
+    def client() -> lapse_client.QueueSubscriber | SowSubscription:
+        if kind == "queue":
+            return lapse_client.QueueSubscriber(served.name("stopped"), 5, connection=served.connection)
+        return SowSubscription(served.connection, served.name("prices"), 1, "subscribe")
+
+    with client() as one:  # how long a start takes on this machine now
+        began = time.monotonic()
+        with client():
+            takes_s = time.monotonic() - began
+        assert repr(one).endswith("running>")
+    before = sorted(threads())
+    given_up, moments = 0, random.Random(20)
+    for number in range(20):
+        one = client()
+        delay_s = moments.uniform(0, 1.2 * takes_s) if number else 0.0
+        closer = threading.Timer(delay_s, one.close)
+        if number:
+            closer.start()
+        else:
+            one.close()
+        try:
+            one.start()
+        except Closed:
+            given_up += 1
+        if number:
+            closer.join()
+        with pytest.raises(Closed):
+            one.start()
+        assert repr(one).endswith("closed>")
+    assert given_up >= 3, "hardly any start was given up: the moments are wrong for this machine"
+    until(lambda: sorted(threads()) == before, f"no thread is left: {threads()}")
+    if kind == "queue":
+        until(lambda: free(served, "stopped"), "nobody subscribes")
+    else:
+        until(lambda: subscribers(served, "prices") == 0, "nobody subscribes")
 
 
 def test_run_raises_what_ended_the_subscription_as_it_is(served: Deployment) -> None:

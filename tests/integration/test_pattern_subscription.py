@@ -83,7 +83,7 @@ def test_it_goes_on_with_the_others_with_its_whole_backlog_and_joins_a_queue_of_
     lot: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lapse_client.subscriber.LOOK_EVERY_S", 0.2)
-    monkeypatch.setattr("lapse_client.subscription.CLEANUP_MS", 3_000.0)
+    monkeypatch.setattr("lapse_client.joined_queues.CLEANUP_MS", 3_000.0)
     refused: list[SettlementResult] = []
     options = {"connection": lot.connection, "on_refused": refused.append}
     with QueueSubscriber(pattern(lot, "p"), 10, **options) as subscriber:
