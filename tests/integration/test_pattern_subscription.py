@@ -66,7 +66,7 @@ def test_the_smallest_cap_of_its_queues_counts_over_all_of_them_from_the_first_d
         return sum(lot.depth(stem)["leased"] for stem in ("t-narrow", "t-wide"))
 
     tails = [lot.tail(topic.deliveries(lot.name(stem))) for stem in ("t-narrow", "t-wide")]
-    with QueueSubscriber(pattern(lot, "t"), 40, connection=lot.connection) as subscriber:
+    with QueueSubscriber(pattern(lot, "t"), 40, connection=lot.connection, payload="inline") as subscriber:
         held = receive(subscriber, 3)
         assert subscriber.receive(1) is None, "more than the smallest cap"
         assert leased() == 3
