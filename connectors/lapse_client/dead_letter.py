@@ -108,10 +108,12 @@ class DeadLetterReader:
         self._connection = connection or Connection.from_environment()
         self._follow = follow
         self._since_ms = since_ms
-        default = topic.dead_letters(name)
+        names_letters = name.startswith(topic.DEAD_LETTER_PREFIX)
+        default = name if names_letters else topic.dead_letters(name)
         topics = self._connection.partitions(default, name)
         self.topic = default if default in topics else name
-        if self.topic not in topics or (self.topic == name and topic.commands(name) in topics):
+        named_queue = self.topic == name and not names_letters and topic.commands(name) in topics
+        if self.topic not in topics or named_queue:
             letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
             raise UnknownEntity("dead-letter topic", default, letters)
         self._partitions = topics[self.topic]

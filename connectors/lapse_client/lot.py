@@ -234,7 +234,7 @@ class ReferencedLot(Lot):
 
     def headers(self, at: int) -> Headers:
         """See `Lot`."""
-        return [item for item in headers_of(self._messages[at]) if item[0] not in _OWN]
+        return [item for item in headers_of(self._messages[at]) if header.is_handed_out(item[0])]
 
     def timestamp_ms(self, at: int) -> int:
         """See `Lot`."""

@@ -6,6 +6,7 @@ import pytest
 
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import lapse_id
+from lapse_client import DeadLetterReader
 from support.deployment import Deployment
 from support.log import until
 
@@ -22,6 +23,8 @@ QUEUES = {
     "mourner": {"topics": ["dlq.dead{}"], "expiration": "enabled", "forward_to": "archive{}"},
     "archive": {"expiration": "enabled", "max_cancels": 1},
     "brief": {"topics": ["dlq.dead{}"], "expiration": "400ms"},
+    "late": {"expiration": "300ms"},
+    "dlq.late": {"max_cancels": 1},
 }
 
 KIP_1191 = {
@@ -259,3 +262,24 @@ def test_letters_as_messages_have_the_default_lifetime_alone_and_their_letters_n
             assert int(facts["lapse-expires-at-ms"]) == first[0].timestamp()[1] + 400
             assert {name for name in facts if name.startswith("lapse-original-")} == {"lapse-original-ttl-ms"}
             assert facts["lapse-original-ttl-ms"] == b"200"
+
+
+@pytest.mark.feature("C54", "D1")
+def test_a_dead_letter_topic_is_a_queue_in_one_line(served: Deployment) -> None:
+    """A queue of the topic's name hands its letters out; its own letters go to a topic of their own."""
+    served.write("late", "a", "b")
+    served.letters("late", 2)
+    with served.subscriber("dlq.late", 1) as subscriber:
+        first = subscriber.receive(15)
+        assert first is not None
+        assert dict(first.headers)["lapse-reasons"] == b"time_limit"
+        first.acknowledge()
+        for _ in range(2):
+            second = subscriber.receive(15)
+            assert second is not None
+            assert second.value == b"b"
+            second.cancel()
+    (letter,) = served.letters("dlq.late", 1)
+    assert (letter.value(), dict(letter.headers() or [])["lapse-reasons"]) == (b"b", b"max_cancels")
+    for name, count in (("late", 2), ("dlq.late", 2), ("dlq.dlq.late", 1)):
+        assert len(list(DeadLetterReader(served.name(name), connection=served.connection))) == count, name

@@ -174,13 +174,17 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _names(self) -> Self:
         for kind, name in [*(("queue", name) for name in self.queue), *(("sow", name) for name in self.sow)]:
-            if not topic_names.NAME.match(name) or name.startswith(
-                (topic_names.PREFIX, topic_names.DEAD_LETTER_PREFIX)
-            ):
+            if not topic_names.NAME.match(name) or name.startswith(topic_names.PREFIX):
                 raise fault(
                     (kind, name),
                     f"{name!r} cannot name an entity: letters, digits, '.', '_' and '-' only, at most 200, "
-                    f"not beginning with {topic_names.PREFIX!r} or {topic_names.DEAD_LETTER_PREFIX!r}",
+                    f"not beginning with {topic_names.PREFIX!r}",
+                )
+            letters = name.startswith(topic_names.DEAD_LETTER_PREFIX)
+            if letters and (kind == "sow" or name not in self.queue[name].underlying(name)):
+                raise fault(
+                    (kind, name),
+                    f"{name!r} names a dead-letter topic: only a queue that reads {name} can bear it",
                 )
         for name in sorted(set(self.queue) & set(self.sow)):
             raise fault(("sow", name), f"there is a queue {name}, too; a queue and a SOW topic cannot share a name")

@@ -93,3 +93,15 @@ DEAD_LETTER_NAMES: Final = frozenset(
     }
 )
 """Headers that a dead letter sets: overwritten, never piled up (D2)."""
+
+_PREFIX: Final = "lapse-"
+_OF_LETTERS: Final = DEAD_LETTER_NAMES - {EXPIRES_AT_MS, EPOCH} | set(ORIGINAL_NAMES.values())
+
+
+def is_handed_out(name: str) -> bool:
+    """Whether a queue's deliveries bear a message's own header of that name (D4).
+
+    lapse's own are left out: they are instructions, or the delivery states them itself. What a dead letter says of its
+    death is passed on, for a consumer of a dead-letter topic works with it (C54).
+    """
+    return not name.startswith(_PREFIX) or name in _OF_LETTERS

@@ -58,6 +58,11 @@ def test_durations(text: str, told: str) -> None:
         ("queue = 5", "1: queue: expected a table, not 5"),
         ("[queue.a]\nx =\n", "2: column 4: Invalid value"),
         ('\n[sow."a b"]', "2: sow.a b: 'a b' cannot name an entity: letters"),
+        ('[sow."dlq.s"]', "1: sow.dlq.s: 'dlq.s' names a dead-letter topic: only a queue that reads dlq.s can bear it"),
+        (
+            '[queue."dlq.s"]\ntopics = ["t"]',
+            "1: queue.dlq.s: 'dlq.s' names a dead-letter topic: only a queue that reads",
+        ),
         ("[sow.s]\n[queue.s]", "1: sow.s: there is a queue s, too"),
         ('[queue."a.b"]\n[queue.a_b]', "2: queue.a_b: its topic lapse.a_b.commands clashes with one of a.b"),
     ],

@@ -22,7 +22,6 @@ from lapse.runtime.letters.packed_letter import PackedLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.command_authorizer import parted
 
-_OWN_PREFIX = "lapse-"
 _RANGES_PER_EVENT: Final = 1_000
 """So many ranges stand in one event, so that any topic takes it."""
 
@@ -244,7 +243,7 @@ def _behind_bookmark(times: int, deadline_ms: int, timestamp_ms: int, own: Heade
         until = b"%d" % deadline_ms
         packed += _EXPIRES_AT + VARINT[len(until)] + until
     for name, value in own:
-        if not name.startswith(_OWN_PREFIX):
+        if header.is_handed_out(name):
             count += 1
             packed += packed_header(name, value)
     return count, packed

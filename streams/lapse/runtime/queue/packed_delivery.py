@@ -11,10 +11,9 @@ import numpy as np
 from lapse.core.lifetime import NEVER, Headers
 from lapse.core.queue.step import Messages
 from lapse.protocol import packed_delivery
+from lapse.protocol.header import is_handed_out
 from lapse.protocol.packed_delivery import column, encode_headers
 from lapse.runtime.kafka.packed_record import packed
-
-_OWN_PREFIX: Final = "lapse-"
 
 MOST_BYTES: Final = 800_000
 """A record takes no further message beyond so many bytes of keys and values; a single message may have any size."""
@@ -64,7 +63,7 @@ def packed_records(
 
 
 def _own_headers(all_headers: list[Headers]) -> list[bytes]:
-    """The messages' own headers, encoded; empty if none has any. Those that begin with `lapse-` are left out."""
+    """The messages' own headers, encoded; empty if none has any. See `is_handed_out`."""
     known = all_headers[0]
     if all_headers.count(known) == len(all_headers):
         encoded = _encoded(known)
@@ -79,7 +78,7 @@ def _own_headers(all_headers: list[Headers]) -> list[bytes]:
 
 
 def _encoded(headers: Headers) -> bytes:
-    return encode_headers(header for header in headers if not header[0].startswith(_OWN_PREFIX)) if headers else b""
+    return encode_headers(one for one in headers if is_handed_out(one[0])) if headers else b""
 
 
 def _parts(
