@@ -7,7 +7,7 @@ from pathlib import Path
 from support.contract import promises
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("streams/lapse", "connectors/lapse_client", "connectors/lapse_spark")
+SOURCES = ("streams/lapse", "connectors/lapse_client", "connectors/lapse_gateway", "connectors/lapse_spark")
 _CITED = re.compile(r"\b([LSQDXC])(\d+)\b(?: to \1?(\d+)\b)?")
 _SHOWN = re.compile(r"\bfeature\(([^)]*)\)")
 

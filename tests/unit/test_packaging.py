@@ -64,13 +64,18 @@ def wheel(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    for package in ("lapse", "lapse_client", "lapse_spark"):
+    for package in ("lapse", "lapse_client", "lapse_gateway", "lapse_spark"):
         assert f"{package}/py.typed" in names
     assert {f"lapse/embedded/pins/{pins}.sha256" for pins in ("kafka-4.3.0", "spark-4.0.0", "delta-4.0.0")} <= names
     schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
     assert {f"lapse/_schemas/{name}" for name in schemas} <= names
     roots = {name.partition("/")[0] for name in names}
-    assert {root for root in roots if not root.endswith(".dist-info")} == {"lapse", "lapse_client", "lapse_spark"}
+    assert {root for root in roots if not root.endswith(".dist-info")} == {
+        "lapse",
+        "lapse_client",
+        "lapse_gateway",
+        "lapse_spark",
+    }
     licence = [name for name in names if name.endswith("LICENSE")]
     assert licence, "the licence is part of what is given away"
 

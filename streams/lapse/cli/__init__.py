@@ -37,6 +37,9 @@ COMMANDS: Mapping[str, Lazy] = {
     "queue": Lazy("lapse.cli.queue:queue", "Receive from queues, look into them, settle messages."),
     "dlq": Lazy("lapse.cli.dlq:dlq", "Look into dead letters, and send them back."),
     "explain": Lazy("lapse.cli.explain:explain", "Tell what happened to one message, from arrival to end."),
+    "gateway": Lazy(
+        "lapse.cli.gateway:gateway", "Open queues and SOW topics to programs that speak HTTP.", extra="gateway"
+    ),
     "replicate": Lazy(
         "lapse.cli.replicate:replicate", "Bring SOW topics to another deployment, with their deadlines.", extra="worker"
     ),
@@ -98,7 +101,12 @@ def _load(name: str, lazy: Lazy) -> click.Command:
     try:
         command = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in ("lapse", "lapse_client", "lapse_spark"):
+        if error.name is None or error.name.partition(".")[0] in (
+            "lapse",
+            "lapse_client",
+            "lapse_gateway",
+            "lapse_spark",
+        ):
             raise
         _fail(name, lazy, error.name)
     assert isinstance(command, click.Command), f"{lazy.target} is no click command"

@@ -6,12 +6,15 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
+
+if TYPE_CHECKING:
+    from lapse.config import Config
 
 _CONFIG: Final = "lapse.config"
 _DEFAULT: Final = Path("lapse.toml")
@@ -51,19 +54,35 @@ def connection(bootstrap_servers: str | None) -> Connection:
         LapseError: a file of the environment, or `lapse.toml`, cannot be read or is wrong.
     """
     found = Connection.from_environment(bootstrap_servers)
-    path = click.get_current_context().meta.get(_CONFIG) or _DEFAULT
-    if path is not _DEFAULT or path.exists():
-        found = _completed(found, path, bootstrap_servers)
+    config = configuration()
+    if config is not None:
+        found = _completed(found, config, bootstrap_servers)
     found.await_broker(_PATIENCE_S)
     return found
 
 
-def _completed(found: Connection, path: Path, bootstrap_servers: str | None) -> Connection:
+def configuration() -> Config | None:
+    """What `lapse.toml` says, or the file of `--config`; None where there is no file, and none is named.
+
+    Raises:
+        LapseError: it cannot be read, or is wrong.
+    """
+    path = click.get_current_context().meta.get(_CONFIG) or _DEFAULT
+    if path is _DEFAULT and not path.exists():
+        return None
     from lapse.config import ConfigError, load
+
+    try:
+        return load(path)
+    except ConfigError as error:
+        raise LapseError(str(error)) from error
+
+
+def _completed(found: Connection, config: Config, bootstrap_servers: str | None) -> Connection:
+    from lapse.config import ConfigError
     from lapse.runtime.kafka.security import for_librdkafka
 
     try:
-        config = load(path)
         security = for_librdkafka(config.security) if config.security.protocol != "PLAINTEXT" else {}
     except ConfigError as error:
         raise LapseError(str(error)) from error

@@ -229,7 +229,7 @@ class Config(BaseModel):
         queue = self.queue[name]
         return ", ".join(filter(None, (*queue.underlying(name), queue.topic_pattern)))
 
-    def _readers(self, topic: str) -> list[str]:
+    def readers(self, topic: str) -> list[str]:
         """The entities that read a topic."""
         queues = [name for name, queue in self.queue.items() if topic in queue.underlying(name) or queue.reads(topic)]
         return queues + [name for name, sow in self.sow.items() if topic in sow.underlying(name)]
@@ -253,20 +253,20 @@ class Config(BaseModel):
         """Refuse settings that name a topic which the queue does not read (Q2, Q16, L8)."""
         queue = self.queue[name]
         target = queue.default_publish_target
-        if target is not None and name not in self._readers(target):
+        if target is not None and name not in self.readers(target):
             raise fault(
                 ("queue", name, "default_publish_target"),
                 f"{target} is none of the queue's topics: what is published there would not come to the queue",
             )
         for topic in queue.topic_expirations:
-            if name not in self._readers(topic):
+            if name not in self.readers(topic):
                 raise fault(
                     ("queue", name, "topic_expirations", topic),
                     f"{topic} is none of the queue's topics: {self._listed(name)}",
                 )
         if isinstance(queue.recovery_point, tuple):
             for bookmark in queue.recovery_point:
-                if name not in self._readers(bookmark.topic):
+                if name not in self.readers(bookmark.topic):
                     raise fault(
                         ("queue", name, "recovery_point"),
                         f"{bookmark} is of none of the queue's topics: {self._listed(name)}",

@@ -35,6 +35,7 @@ from lapse.runtime.sow.entity import JSON, avro
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from support.packed import outputs_of
+from unit.gateway import bad_requests
 
 ARRIVAL_MS = 1_700_000_000_000
 """When all of it arrives."""
@@ -413,6 +414,11 @@ def page() -> str:
     for chapter in CHAPTERS:
         parts.append(f"\n## {chapter.title}\n\n{chapter.lead}\n\n| input | what is told |\n|---|---|\n")
         parts.extend(f"| {_cell(case.shown)} | {_cell(told(chapter, case))} |\n" for case in chapter.cases)
+    parts.append(_REQUESTS)
+    parts.extend(
+        f"| {_cell(case.shown)} | {case.status} `{case.code}` | {_cell(bad_requests.told(case))} |\n"
+        for case in bad_requests.CASES
+    )
     return "".join(parts)
 
 
@@ -422,6 +428,18 @@ _LEAD = """\
 What is refused, and what its sender is told. This page is written by `tests/unit/runtime/bad_input.py`, from what a
 shard really says, and a test compares the two. Mistakes in `lapse.toml` are in [configuration.md](configuration.md).
 Whatever comes in, the shard goes on with the next record; nothing is dropped without a word (X7).
+"""
+
+
+_REQUESTS = """
+## Requests to the gateway
+
+The answer has this status, and its body this code and text ([gateway.md](gateway.md#errors)). What a worker refuses is
+told over HTTP in the same words. Bytes that are no HTTP are answered by 400. A connection on which the head of a
+request does not arrive within 10 s is closed.
+
+| input | status and code | what is told |
+|---|---|---|
 """
 
 

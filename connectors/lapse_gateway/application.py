@@ -1,0 +1,214 @@
+"""The ASGI application: each request is let in, read, done and answered, or refused in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lapse import __version__
+from lapse.core.error_code import ErrorCode
+from lapse_client.error import LapseError
+from lapse_gateway import body, looking, openapi, parameter, publishing, receiving, settling, sow
+from lapse_gateway.fault import Fault, fault_of
+from lapse_gateway.gateway import Gateway
+from lapse_gateway.operation import TEXT, Call, Operation, answered, obj
+from lapse_gateway.user import Caller
+
+_EVENTS: Final = "text/event-stream"
+LARGEST_HEAD: Final = 64 << 10
+"""Bytes that the headers of a request may have."""
+
+_MOST_PARAMETERS: Final = 1_000
+_SAME: Final = frozenset({"same-origin", "none", ""})
+"""What a browser says in Sec-Fetch-Site of a request that no other site has made."""
+
+
+async def _index(call: Call) -> Response:
+    return answered({"lapse": __version__, "read_only": call.gateway.settings.read_only, "openapi": "/openapi.json"})
+
+
+async def _health(call: Call) -> Response:
+    return answered({"status": "ok"})
+
+
+async def _ready(call: Call) -> Response:
+    await asyncio.to_thread(call.gateway.connection.await_broker, 3.0)
+    return answered({"status": "ok"})
+
+
+async def _description(call: Call) -> Response:
+    return answered(openapi.description(OPERATIONS, users=bool(call.gateway.users.users)))
+
+
+OPERATIONS: Final[Sequence[Operation]] = (
+    *publishing.OPERATIONS,
+    *receiving.OPERATIONS,
+    *settling.OPERATIONS,
+    *looking.OPERATIONS,
+    *sow.OPERATIONS,
+    Operation(method="GET", path="/v1", summary="Say what this is", handler=_index, answer=obj(lapse=TEXT), open=True),
+    Operation(
+        method="GET",
+        path="/openapi.json",
+        summary="Describe all operations",
+        handler=_description,
+        answer={},
+        open=True,
+    ),
+    Operation(
+        method="GET",
+        path="/health",
+        summary="Say that the gateway runs",
+        handler=_health,
+        answer=obj(status=TEXT),
+        open=True,
+    ),
+    Operation(
+        method="GET",
+        path="/ready",
+        summary="Say that a broker answers",
+        handler=_ready,
+        answer=obj(status=TEXT),
+        open=True,
+    ),
+)
+"""All that can be asked."""
+
+
+def application(gateway: Gateway) -> Starlette:
+    """Make the application of a gateway."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with gateway.running():
+            yield
+
+    routes = [Route(one.path, _endpoint(gateway, one), methods=[one.method]) for one in OPERATIONS]
+    found = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _astray, Exception: _failed})
+    found.router.redirect_slashes = False  # a POST that is sent elsewhere is a surprise
+    return found
+
+
+def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await operation.handler(await _call(gateway, operation, request))
+        except Fault as fault:
+            return _refused(fault)
+        except (LapseError, ValueError) as error:
+            return _refused(fault_of(error))
+
+    return endpoint
+
+
+async def _call(gateway: Gateway, operation: Operation, request: Request) -> Call:
+    """Let a request in, and read it.
+
+    Raises:
+        Fault: it is refused.
+    """
+    if request.method != operation.method and operation.content == _EVENTS:
+        raise Fault("method_not_allowed", f"{request.method}: a stream is asked for by {operation.method}")
+    if sum(len(name) + len(value) for name, value in request.headers.raw) > LARGEST_HEAD:
+        raise Fault("too_large", f"the headers have more than {LARGEST_HEAD:,} bytes", {"Connection": "close"})
+    caller = _let_in(gateway, operation, request)
+    if operation.changes:
+        if gateway.settings.read_only:
+            raise Fault("read_only", f"this gateway is read only: it does not {operation.method} {operation.path}")
+        _check_origin(request)
+    parameters = parameter.read_all(operation.parameters, _query(request))
+    content = b""
+    if request.method != "GET":
+        content = await body.read(request, gateway.settings.largest_body, gateway.settings.body_timeout_s)
+    if content and not operation.takes_body:
+        raise Fault(ErrorCode.MALFORMED, f"{operation.path} takes no body; found one of {len(content):,} bytes")
+    return Call(
+        request=request,
+        gateway=gateway,
+        caller=caller,
+        path=request.path_params,
+        parameters=parameters,
+        body=content,
+    )
+
+
+def _let_in(gateway: Gateway, operation: Operation, request: Request) -> Caller:
+    """Who sends the request. Refused ones are counted by address, so that nobody tries keys at leisure."""
+    address = request.client.host if request.client else ""
+    if operation.open:
+        gateway.rate.check(address)
+        return gateway.authenticator.everybody
+    try:
+        caller = gateway.authenticator.caller(request.headers.get("authorization"))
+    except Fault:
+        gateway.rate.check(address)
+        raise
+    gateway.rate.check(caller.name or address)
+    return caller
+
+
+def _check_origin(request: Request) -> None:
+    """Do nothing for a request that no page of another site has made: a browser would send a user's key along.
+
+    Raises:
+        Fault: one has.
+    """
+    origin = request.headers.get("origin")
+    if (origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")) or (
+        request.headers.get("sec-fetch-site", "") not in _SAME
+    ):
+        raise Fault("other_origin", f"a page of another site ({(origin or 'unknown')[:100]}) may change nothing here")
+
+
+def _query(request: Request) -> list[tuple[str, str]]:
+    """What stands behind the question mark.
+
+    Raises:
+        Fault: it is no UTF-8, or far too much.
+    """
+    try:
+        text = bytes(request.scope["query_string"]).decode("ascii")
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
+    except UnicodeDecodeError as error:
+        raise Fault(
+            ErrorCode.INVALID_ARGUMENT, "the address: what stands behind ? is no percent-encoded UTF-8"
+        ) from error
+    except ValueError as error:
+        raise Fault(ErrorCode.INVALID_ARGUMENT, f"the address has more than {_MOST_PARAMETERS} parameters") from error
+
+
+def _refused(fault: Fault) -> Response:
+    return answered(fault.as_dict(), fault.status, fault.headers)
+
+
+async def _astray(request: Request, error: Exception) -> Response:
+    """There is no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:100]
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = sorted(one.method for one in OPERATIONS if _pattern(one.path).fullmatch(request.url.path))
+        text = f"{path} is asked for by {' or '.join(allowed)}, not by {request.method[:20]}"
+        return _refused(Fault("method_not_allowed", text, {"Allow": ", ".join(allowed)}))
+    return _refused(Fault("unknown_path", f"there is no {path}; /openapi.json names what there is"))
+
+
+@functools.cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path)))
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """A fault of the gateway itself; its log has all of it."""
+    return _refused(Fault("failed", f"the gateway failed ({type(error).__name__}); its log says where"))

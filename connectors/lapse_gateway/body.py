@@ -1,0 +1,92 @@
+"""The body of a request: read in bounded time and size, and decoded."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from lapse.core.error_code import ErrorCode
+from lapse_gateway.fault import Fault
+
+_MOST_FAULTS: Final = 5
+_CLOSE: Final = {"Connection": "close"}
+"""What is left of a body that nobody reads would be taken for the next request."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def read(request: Request, most: int, timeout_s: float) -> bytes:
+    """Read a body.
+
+    Args:
+        request: whose.
+        most: bytes that it may have.
+        timeout_s: how long it may take to arrive, in seconds.
+
+    Raises:
+        Fault: it is compressed, too large, too slow or cut short.
+    """
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        raise Fault("unsupported_encoding", f"Content-Encoding {encoding[:40]!r}: send the body uncompressed", _CLOSE)
+    stated = request.headers.get("content-length", "")
+    if stated.isascii() and stated.isdigit() and int(stated) > most:
+        raise Fault("too_large", f"the body has {stated} bytes; the gateway takes {most:,} at most", _CLOSE)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise Fault(
+                        "too_large", f"the body is longer than the {most:,} bytes that the gateway takes", _CLOSE
+                    )
+                parts.append(part)
+    except TimeoutError as error:
+        raise Fault("too_slow", f"the body did not arrive within {timeout_s:g} s", _CLOSE) from error
+    except ClientDisconnect as error:
+        raise Fault(ErrorCode.MALFORMED, "the body ended before its length was reached", _CLOSE) from error
+    return b"".join(parts)
+
+
+def decode(body: bytes, model: type[Model]) -> Model:
+    """Read a JSON object.
+
+    Raises:
+        Fault: it is none, or not what it has to be; the text names the place.
+    """
+    if not body.strip():
+        raise Fault(ErrorCode.MALFORMED, "the body is empty; send a JSON object")
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Fault(ErrorCode.MALFORMED, f"the body is no JSON in UTF-8: {error}") from error
+    if not isinstance(found, dict):
+        raise Fault(ErrorCode.MALFORMED, f"expected a JSON object, found {_kind(found)}")
+    try:
+        return model.model_validate(found, strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        told = "; ".join(
+            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault['msg'])}"
+            for fault in faults[:_MOST_FAULTS]
+        )
+        more = f"; and {len(faults) - _MOST_FAULTS} more faults" if len(faults) > _MOST_FAULTS else ""
+        raise Fault(ErrorCode.MALFORMED, told + more) from error
+
+
+def _kind(value: object) -> str:
+    return "an array" if isinstance(value, list) else "null" if value is None else f"a {type(value).__name__}"
+
+
+def _sentence(text: str) -> str:
+    """Pydantic's text in this project's words."""
+    text = text.removeprefix("Value error, ")
+    return {"Extra inputs are not permitted": "unknown field", "Field required": "is missing"}.get(
+        text, text[:1].lower() + text[1:]
+    )

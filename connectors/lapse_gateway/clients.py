@@ -1,0 +1,166 @@
+"""Clients of queues and SOW topics, kept open between requests: one for each user and name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
+
+from lapse.core.error_code import ErrorCode
+from lapse.protocol import topic
+from lapse_client import Connection, Publisher
+from lapse_client.aio import Queue, SowClient
+from lapse_client.connection import entities
+from lapse_client.error import Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError, UnknownEntity
+from lapse_gateway.fault import Fault
+from lapse_gateway.user import Caller
+
+_KEPT_S: Final = 120.0
+"""How long a client stays open that nobody uses, s."""
+
+log = logging.getLogger("lapse_gateway")
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+Client = TypeVar("Client", bound=_Closable)
+
+
+@dataclass(slots=True)
+class _Place(Generic[Client]):
+    """Where one client is, or will be."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    client: Client | None = None
+    users: int = 0
+    used_at_s: float = 0.0
+
+
+class _Publishing:
+    """A publisher of the synchronous client: it takes a batch in one turn of a thread, in order."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
+
+    async def close(self) -> None:
+        """Flush, and close."""
+        await asyncio.to_thread(self.publisher.close)
+
+
+class _Pool(Generic[Client]):
+    """Clients of one kind, by user and name."""
+
+    def __init__(self, make: Callable[[Caller, str], Awaitable[Client]]) -> None:
+        self._make = make
+        self._places: dict[tuple[str, str], _Place[Client]] = {}
+
+    @contextlib.asynccontextmanager
+    async def use(self, caller: Caller, name: str) -> AsyncIterator[Client]:
+        """Lend a client; one that cannot be used again is closed."""
+        key = (caller.name, name)
+        place = self._places.setdefault(key, _Place())
+        place.users += 1
+        try:
+            async with place.lock:
+                if place.client is None:
+                    place.client = await self._make(caller, name)
+                client = place.client
+            yield client
+        except LapseError as error:
+            if _is_over(error) and place.client is not None:
+                spoilt, place.client = place.client, None
+                await _closed(spoilt)
+            raise
+        finally:
+            place.users -= 1
+            place.used_at_s = asyncio.get_running_loop().time()
+            if place.client is None and not place.users and self._places.get(key) is place:
+                del self._places[key]
+
+    async def sweep(self, kept_s: float = _KEPT_S) -> None:
+        """Close what nobody has used for a while."""
+        now = asyncio.get_running_loop().time()
+        idle = [key for key, place in self._places.items() if not place.users and now - place.used_at_s >= kept_s]
+        places = [self._places.pop(key) for key in idle]
+        await asyncio.gather(*(_closed(place.client) for place in places if place.client is not None))
+
+
+class Clients:
+    """All clients of a gateway.
+
+    Args:
+        timeout_s: how long answers are waited for, in seconds.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._queues: _Pool[Queue] = _Pool(self._queue)
+        self._sow: _Pool[SowClient] = _Pool(self._sow_topic)
+        self._publishers: _Pool[_Publishing] = _Pool(self._publisher)
+
+    def queue(self, caller: Caller, name: str) -> contextlib.AbstractAsyncContextManager[Queue]:
+        """A queue, for one request."""
+        return self._queues.use(caller, name)
+
+    def sow(self, caller: Caller, name: str) -> contextlib.AbstractAsyncContextManager[SowClient]:
+        """A SOW topic, for one request."""
+        return self._sow.use(caller, name)
+
+    @contextlib.asynccontextmanager
+    async def publisher(self, caller: Caller) -> AsyncIterator[Publisher]:
+        """What publishes, for one request."""
+        async with self._publishers.use(caller, "") as publishing:
+            yield publishing.publisher
+
+    async def sweep(self, kept_s: float = _KEPT_S) -> None:
+        """Close what nobody has used for so many seconds."""
+        for pool in (self._queues, self._sow, self._publishers):
+            await pool.sweep(kept_s)
+
+    async def _queue(self, caller: Caller, name: str) -> Queue:
+        await check_kind(caller.connection, name, sow=False)
+        return await Queue(name, connection=caller.connection, timeout_s=self._timeout_s).start()
+
+    async def _sow_topic(self, caller: Caller, name: str) -> SowClient:
+        await check_kind(caller.connection, name, sow=True)
+        return await SowClient(name, connection=caller.connection, timeout_s=self._timeout_s).__aenter__()
+
+    async def _publisher(self, caller: Caller, _: str) -> _Publishing:
+        return _Publishing(Publisher(caller.connection, timeout_s=self._timeout_s))
+
+
+async def check_kind(connection: Connection, name: str, *, sow: bool) -> None:
+    """Do nothing for the name of a queue, or of a SOW topic where that is meant.
+
+    Raises:
+        Fault: it is the name of the other kind, or can be no name.
+        UnknownEntity: there is no such entity. It is told at once; the client would wait until all brokers know.
+        ConnectionFailed: no broker answered.
+    """
+    if not topic.NAME.match(name):
+        raise Fault("unknown_entity", f"{name[:40]!r} can name no entity: letters, digits, '.', '_' and '-' only")
+    topics = await asyncio.to_thread(connection.partitions)
+    if topic.commands(name) not in topics:
+        raise UnknownEntity("SOW topic" if sow else "queue", name, entities(topics, sow=sow))
+    if (topic.sow(name) in topics) is not sow:
+        other, path = ("a queue", "queues") if sow else ("a SOW topic", "sow")
+        raise Fault("unknown_entity", f"{name} is {other}: its paths begin with /v1/{path}/{name}")
+
+
+def _is_over(error: LapseError) -> bool:
+    """Whether the client that raised this cannot be used again."""
+    return isinstance(error, Closed | ConnectionFailed | EntityDeleted) or (
+        isinstance(error, CommandFailed) and error.code == ErrorCode.DELETED
+    )
+
+
+async def _closed(client: _Closable) -> None:
+    try:
+        await client.close()
+    except LapseError as error:
+        log.warning("%s", error)

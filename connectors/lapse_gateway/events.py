@@ -1,0 +1,68 @@
+"""Server-sent events: an answer that never ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from starlette.responses import StreamingResponse
+
+from lapse_gateway.gateway import Gateway
+
+_QUIET_S: Final = 15.0
+"""After so long without an event a comment is sent: proxies end what is silent."""
+
+_NOTHING: Final = b": nothing for now\n\n"
+
+
+def event(kind: str, content: object, name: str = "") -> bytes:
+    """One event, with its content as JSON.
+
+    Args:
+        kind: what it is.
+        content: what it says.
+        name: its id; a receipt, for instance.
+    """
+    lines = [f"id: {name}".encode()] if name else []
+    lines.append(f"event: {kind}".encode())
+    # A payload that is told as it came may have line ends of its own, and an event's line has none.
+    lines += [b"data: " + line for line in orjson.dumps(content).replace(b"\r", b"\n").split(b"\n")]
+    return b"\n".join(lines) + b"\n\n"
+
+
+def stream(gateway: Gateway, events: AsyncIterator[bytes]) -> StreamingResponse:
+    """An answer of events; it ends when the gateway ends, and with the caller's connection."""
+    return StreamingResponse(
+        _kept_alive(gateway, events),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _kept_alive(gateway: Gateway, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield b"retry: 2000\n\n"
+    ending: asyncio.Future[Any] = asyncio.ensure_future(gateway.stopping.wait())
+    following: asyncio.Future[bytes] | None = None
+    try:
+        while not gateway.stopping.is_set():
+            if following is None:
+                following = asyncio.ensure_future(anext(events))
+            await asyncio.wait({following, ending}, timeout=_QUIET_S, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                if not ending.done():
+                    yield _NOTHING
+                continue
+            try:
+                told = following.result()
+            except StopAsyncIteration:
+                return
+            following = None
+            yield told
+    finally:
+        ending.cancel()
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await events.aclose()  # type: ignore[attr-defined]  # generators, all of them

@@ -1,0 +1,64 @@
+"""What all requests share: clients, subscriptions, who may come in, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Final
+
+from lapse_client import Connection
+from lapse_gateway.clients import Clients
+from lapse_gateway.rate import RateLimit
+from lapse_gateway.settings import Settings
+from lapse_gateway.subscription import Subscriptions
+from lapse_gateway.user import Authenticator, Users
+
+_SWEEP_S: Final = 1.0
+
+log = logging.getLogger("lapse_gateway")
+
+
+class Gateway:
+    """What all requests share.
+
+    Args:
+        connection: how the gateway reaches the cluster.
+        settings: what it was told.
+        users: whom it lets in; without any, everybody.
+    """
+
+    def __init__(self, connection: Connection, settings: Settings, users: Users) -> None:
+        self.connection = connection
+        self.settings = settings
+        self.users = users
+        self.authenticator = Authenticator(connection, users)
+        self.rate = RateLimit(settings.rate, lambda: asyncio.get_running_loop().time())
+        self.clients = Clients(settings.answer_timeout_s)
+        self.subscriptions = Subscriptions(settings.most_subscriptions, settings.idle_s, settings.answer_timeout_s)
+        self.stopping = asyncio.Event()
+        self.streams = 0
+        """Streams that are open: they count as subscriptions."""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Look after clients and subscriptions until the end; then give back all leases and publish what waits."""
+        sweeping = asyncio.create_task(self._sweep())
+        try:
+            yield
+        finally:
+            self.stopping.set()
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
+            await self.subscriptions.close()
+            await self.clients.sweep(0)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            try:
+                await self.subscriptions.sweep()
+                await self.clients.sweep()
+            except Exception:  # the next round tries again; requests go on
+                log.exception("idle clients could not be closed")

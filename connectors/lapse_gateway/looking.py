@@ -1,0 +1,205 @@
+"""Queues as a whole over HTTP: which there are, depth, peek, pause, resume, purge, and the life of a message."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
+
+from lapse.core.error_code import ErrorCode
+from lapse.protocol import topic
+from lapse_client.aio import history
+from lapse_client.connection import entities
+from lapse_gateway.fault import Fault
+from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
+from lapse_gateway.parameter import Parameter
+
+MOST_PEEKED: Final = 10_000
+
+
+class Purge(BaseModel):
+    """What is taken out.
+
+    Attributes:
+        filter: an expression; without one everything is meant, and `all` has to say so.
+        all: that everything is meant.
+        leased: leased messages, too.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    filter: str | None = None
+    all: bool = False
+    leased: bool = False
+
+
+async def names(call: Call, *, sow: bool) -> list[str]:
+    """The queues, or SOW topics, on which the caller has any right."""
+    topics = await asyncio.to_thread(call.caller.connection.partitions)
+    return [name for name in entities(topics, sow=sow) if call.caller.may_see_some(name)]
+
+
+async def _queues(call: Call) -> Response:
+    return answered({"queues": await names(call, sow=False)})
+
+
+async def _depth(call: Call) -> Response:
+    name = call.path["queue"]
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        return answered({"queue": name, **await queue.depth()})
+
+
+async def _peek(call: Call) -> Response:
+    given = call.parameters
+    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
+        found = await queue.peek(filter=given["filter"] or None, top_n=given["top_n"], skip=given["skip"])
+    return answered({"messages": [dataclasses.asdict(one) for one in found]})
+
+
+async def _pause(call: Call) -> Response:
+    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
+        await queue.pause()
+    call.record("pause", call.path["queue"])
+    return answered({"paused": True})
+
+
+async def _resume(call: Call) -> Response:
+    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
+        await queue.resume()
+    call.record("resume", call.path["queue"])
+    return answered({"paused": False})
+
+
+async def _purge(call: Call) -> Response:
+    wanted = call.decoded(Purge)
+    if wanted.all is (wanted.filter is not None):
+        raise Fault(ErrorCode.INVALID_ARGUMENT, 'purge: name a filter, or say {"all": true} for everything')
+    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
+        counts = await queue.purge(filter=wanted.filter, leased=wanted.leased)
+    call.record("purge", call.path["queue"], filter=wanted.filter, leased=wanted.leased, counts=counts)
+    return answered(counts)
+
+
+async def _explain(call: Call) -> Response:
+    entity = call.parameters["entity"]
+    if call.caller.entitlements is not None:
+        if not entity:
+            raise Fault(ErrorCode.INVALID_ARGUMENT, "parameter entity: is needed where there are users")
+        call.caller.check_whole(entity, "the life of a message")
+    if entity and not topic.NAME.match(entity):
+        raise Fault("unknown_entity", f"{entity[:40]!r} can name no entity")
+    found = await history(call.parameters["bookmark"], entity=entity or None, connection=call.caller.connection)
+    moments: list[dict[str, Any]] = [
+        {
+            "at_ms": one.at_ms,
+            "entity": one.entity,
+            "what": str(one.what),
+            "facts": one.facts,
+            "told": str(one.told),
+            "message": str(one.message),
+        }
+        for one in found.moments
+    ]
+    return answered({"bookmark": str(found.bookmark), "found": found.found, "size": found.size, "moments": moments})
+
+
+_FILTER: Final = Parameter(name="filter", says="An expression; only messages that match.")
+_PAUSED: Final = obj(paused={"type": "boolean"})
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/queues",
+        summary="Name all queues",
+        handler=_queues,
+        answer=obj(queues=listed(TEXT)),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/queues/{queue}",
+        summary="Count a queue's messages, by state",
+        handler=_depth,
+        answer=obj(
+            queue=TEXT,
+            available=WHOLE,
+            leased=WHOLE,
+            delayed=WHOLE,
+            depth=WHOLE,
+            scheduled=WHOLE,
+            dying=WHOLE,
+            subscriptions=WHOLE,
+            oldest_age_ms={"type": ["integer", "null"]},
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/queues/{queue}/messages",
+        summary="Look at a queue's messages",
+        says="Takes no lease and counts nothing. Without payloads.",
+        handler=_peek,
+        parameters=(
+            _FILTER,
+            Parameter(name="top_n", says="At most so many.", kind="whole", least=1, most=MOST_PEEKED, default=100),
+            Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+        ),
+        answer=obj(
+            messages=listed(
+                obj(
+                    bookmark=TEXT,
+                    state=TEXT,
+                    expires_at_ms=INSTANT,
+                    delivery_count=WHOLE,
+                    cancel_count=WHOLE,
+                    subscription=TEXT,
+                    until_ms=INSTANT,
+                )
+            )
+        ),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/queues/{queue}/pause",
+        summary="Deliver nothing until it is resumed",
+        handler=_pause,
+        answer=_PAUSED,
+        changes=True,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/queues/{queue}/resume",
+        summary="Deliver again",
+        handler=_resume,
+        answer=_PAUSED,
+        changes=True,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/queues/{queue}/purge",
+        summary="Take messages out",
+        says="They leave with the reason `purged`.",
+        handler=_purge,
+        model=Purge,
+        answer=obj(removed=WHOLE, skipped=WHOLE),
+        changes=True,
+    ),
+    Operation(
+        method="GET",
+        path="/v1/explain",
+        summary="Tell what happened to one message",
+        says="From the topics, as `lapse explain` does: it takes as long as they are large.",
+        handler=_explain,
+        parameters=(
+            Parameter(name="bookmark", says="Which message: topic:partition:offset.", required=True),
+            Parameter(name="entity", says="Only what this queue or SOW topic tells."),
+        ),
+        answer=obj(
+            bookmark=TEXT,
+            found={"type": "boolean"},
+            size={"type": ["integer", "null"]},
+            moments=listed(obj(at_ms=WHOLE, entity=TEXT, what=TEXT, facts={"type": "object"}, told=TEXT, message=TEXT)),
+        ),
+    ),
+)

@@ -1,0 +1,92 @@
+"""The description of the gateway in OpenAPI 3.1, made of its table of operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic.json_schema import models_json_schema
+
+from lapse import __version__
+from lapse_gateway.fault import STATUSES
+from lapse_gateway.operation import Operation
+
+_PROBLEM: Final = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+
+
+def description(operations: Sequence[Operation], *, users: bool) -> dict[str, Any]:
+    """The description.
+
+    Args:
+        operations: what can be asked.
+        users: whether requests need a user.
+    """
+    models = [operation.model for operation in operations if operation.model is not None]
+    refs, schemas = models_json_schema(
+        [(model, "validation") for model in dict.fromkeys(models)], ref_template="#/components/schemas/{model}"
+    )
+    paths: dict[str, Any] = {}
+    for operation in operations:
+        told = _operation(operation, refs)
+        if users and not operation.open:
+            told["security"] = [{"basic": []}, {"bearer": []}]
+        paths.setdefault(operation.path, {})[operation.method.lower()] = told
+    error = {
+        "type": "object",
+        "properties": {
+            "error": {
+                "type": "object",
+                "properties": {
+                    "code": {"type": "string", "description": "For programs.", "examples": sorted(STATUSES)},
+                    "text": {"type": "string", "description": "For people; may change."},
+                },
+                "required": ["code", "text"],
+            }
+        },
+        "required": ["error"],
+    }
+    components: dict[str, Any] = {"schemas": {**schemas.get("$defs", {}), "Error": error}}
+    if users:
+        components["securitySchemes"] = {
+            "basic": {"type": "http", "scheme": "basic", "description": "A user of lapse, and their key."},
+            "bearer": {"type": "http", "scheme": "bearer", "description": "The key of a user of lapse."},
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "lapse gateway",
+            "version": __version__,
+            "description": "Message lifetimes, leases and queues for Apache Kafka, over HTTP.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(operation: Operation, refs: Any) -> dict[str, Any]:
+    names = re.findall(r"{(\w+)}", operation.path)
+    inside = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    answer: dict[str, Any] = {"description": operation.summary}
+    if operation.answer is not None:
+        answer["content"] = {operation.content: {"schema": operation.answer}}
+    elif operation.status == 200:
+        answer["content"] = {operation.content: {"schema": {"type": "string"}}}
+    told: dict[str, Any] = {
+        "operationId": f"{operation.method.lower()}{re.sub(r'[^a-zA-Z0-9]+', '_', operation.path)}".rstrip("_"),
+        "summary": operation.summary,
+        "parameters": [*inside, *(one.described() for one in operation.parameters)],
+        "responses": {str(operation.status): answer, "default": {"description": "It was refused.", **_PROBLEM}},
+    }
+    if operation.says:
+        told["description"] = operation.says
+    if operation.raw_body:
+        told["requestBody"] = {"content": {"application/octet-stream": {}}}
+    elif operation.model is not None:
+        schema = refs[(operation.model, "validation")]
+        told["requestBody"] = {
+            "required": not operation.optional_body,
+            "content": {"application/json": {"schema": schema}},
+        }
+    return told

@@ -1,0 +1,123 @@
+"""Parameters of a request: what may stand behind the question mark of its address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, Literal
+
+from lapse.core.error_code import ErrorCode
+from lapse_gateway.fault import Fault
+
+_FLAGS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter.
+
+    Attributes:
+        name: what it is called.
+        says: what it means, for people.
+        kind: what it is; of `texts` there may be several.
+        least: of a number, the least.
+        most: of a number, the most.
+        default: what counts without it.
+        required: whether there has to be one.
+        choices: the texts that are possible; empty = any.
+    """
+
+    name: str
+    says: str
+    kind: Literal["text", "texts", "whole", "number", "flag"] = "text"
+    least: int = 0
+    most: int | None = None
+    default: Any = None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+    def read(self, texts: Sequence[str]) -> Any:
+        """Read what stands in the address.
+
+        Raises:
+            Fault: it is missing, there are too many, or it is not what it has to be.
+        """
+        if not texts:
+            if self.required:
+                raise self._fault(f"is missing: {self._meaning}")
+            return () if self.kind == "texts" else self.default
+        if self.kind == "texts":
+            return tuple(texts)
+        if len(texts) > 1:
+            raise self._fault(f"is given {len(texts)} times; give it once")
+        return self._one(texts[0])
+
+    @property
+    def _meaning(self) -> str:
+        return self.says[:1].lower() + self.says[1:].rstrip(".")
+
+    def _one(self, text: str) -> Any:
+        if self.kind == "flag":
+            if text not in _FLAGS:
+                raise self._fault(f"expected true or false, not {_short(text)}")
+            return _FLAGS[text]
+        if self.kind in ("whole", "number"):
+            return self._number(text)
+        if self.required and not text:
+            raise self._fault(f"is empty: {self._meaning}")
+        if self.choices and text not in self.choices:
+            raise self._fault(f"expected {' or '.join(self.choices)}, not {_short(text)}")
+        return text
+
+    def _number(self, text: str) -> int | float:
+        what = "a whole number" if self.kind == "whole" else "a number"
+        digits = text.removeprefix("-").replace(".", "0", 0 if self.kind == "whole" else 1)
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+            raise self._fault(f"expected {what}, not {_short(text)}")
+        number = int(text) if self.kind == "whole" else float(text)
+        if number < self.least or (self.most is not None and number > self.most):
+            end = f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+            raise self._fault(f"expected {end}, not {_short(text)}")
+        return number
+
+    def _fault(self, text: str) -> Fault:
+        return Fault(ErrorCode.INVALID_ARGUMENT, f"parameter {self.name}: {text}")
+
+    def described(self) -> Mapping[str, Any]:
+        """The same for the OpenAPI description."""
+        kinds = {"text": "string", "whole": "integer", "number": "number", "flag": "boolean"}
+        schema: dict[str, Any] = (
+            {"type": "array", "items": {"type": "string"}} if self.kind == "texts" else {"type": kinds[self.kind]}
+        )
+        if self.kind in ("whole", "number"):
+            schema["minimum"] = self.least
+            if self.most is not None:
+                schema["maximum"] = self.most
+        if self.choices:
+            schema["enum"] = list(self.choices)
+        if self.default is not None:
+            schema["default"] = self.default
+        return {"name": self.name, "in": "query", "required": self.required, "description": self.says, "schema": schema}
+
+
+def read_all(parameters: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Read the parameters of a request.
+
+    Raises:
+        Fault: one is unknown, missing or wrong.
+    """
+    texts: dict[str, list[str]] = {}
+    known = {parameter.name for parameter in parameters}
+    for name, text in given:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            listed = f"known are {', '.join(sorted(known))}" if known else "there are none here"
+            hint = f"did you mean {close[0]}?" if close else listed
+            raise Fault(ErrorCode.INVALID_ARGUMENT, f"parameter {_short(name)}: unknown; {hint}")
+        texts.setdefault(name, []).append(text)
+    return {parameter.name: parameter.read(texts.get(parameter.name, ())) for parameter in parameters}
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}…")

@@ -1,0 +1,107 @@
+"""Payloads, keys and headers of messages in JSON: what is JSON is told as JSON, and no byte is lost."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import quote, unquote_to_bytes
+
+import orjson
+
+from lapse.core.error_code import ErrorCode
+from lapse_gateway.fault import Fault
+
+HEADER_PREFIX: Final = "lapse-header-"
+"""Before the name of a message's header, in a header of HTTP."""
+
+_NAME_CHARACTERS: Final = "!#$&'*+-.^_`|~"
+"""What the name of an HTTP header may hold beside letters and digits, and the percent sign."""
+
+_PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+def shown(value: bytes | None) -> dict[str, Any]:
+    """A payload: `value` if it is JSON, digit by digit; else `text` if it is UTF-8; else `base64`. None: {}."""
+    if value is None:
+        return {}
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        pass
+    else:
+        return {"value": orjson.Fragment(value)}
+    try:
+        return {"text": value.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def key_shown(key: bytes | None) -> dict[str, Any]:
+    """A key: `key` if it is UTF-8, null without one; else `key_base64`."""
+    try:
+        return {"key": None if key is None else key.decode()}
+    except UnicodeDecodeError:
+        return {"key_base64": base64.b64encode(key or b"").decode()}
+
+
+def headers_shown(headers: Headers) -> list[list[Any]]:
+    """Headers as pairs of name and value, in order; a value that is no UTF-8 is `{"base64": …}`."""
+    shown_ones: list[list[Any]] = []
+    for name, value in headers:
+        try:
+            shown_ones.append([name, None if value is None else value.decode()])
+        except UnicodeDecodeError:
+            shown_ones.append([name, {"base64": base64.b64encode(value or b"").decode()}])
+    return shown_ones
+
+
+def from_base64(field: str, text: str) -> bytes:
+    """Read Base64.
+
+    Raises:
+        Fault: it is none.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Fault(ErrorCode.INVALID_ARGUMENT, f"{field}: this is no Base64: {error}") from error
+
+
+def in_http_header(value: bytes) -> str:
+    """Bytes as the value of an HTTP header: what is not printable ASCII is percent-encoded, and `%` is."""
+    return quote(value, safe=_PLAIN)
+
+
+def message_headers_in_http(headers: Headers) -> list[tuple[str, str]]:
+    """A message's headers as headers of HTTP; a header without a value has an empty one."""
+    return [
+        (f"{HEADER_PREFIX}{quote(name, safe=_NAME_CHARACTERS)}", in_http_header(value or b""))
+        for name, value in headers
+    ]
+
+
+def message_headers_from_http(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
+    """The message's headers among those of a request: their names are in small letters, as HTTP has it.
+
+    Raises:
+        Fault: a name is empty, or no UTF-8.
+    """
+    found: list[tuple[str, bytes]] = []
+    for raw, value in headers:
+        name = raw.decode("latin-1").lower()
+        if not name.startswith(HEADER_PREFIX):
+            continue
+        try:
+            own = unquote_to_bytes(name.removeprefix(HEADER_PREFIX)).decode()
+        except UnicodeDecodeError as error:
+            raise Fault(ErrorCode.INVALID_ARGUMENT, f"header {name}: its name is no UTF-8") from error
+        if not own:
+            raise Fault(
+                ErrorCode.INVALID_ARGUMENT, "header Lapse-Header-: put the name of the message's header behind it"
+            )
+        found.append((own, unquote_to_bytes(value)))
+    return found

@@ -1,0 +1,264 @@
+"""Publishing over HTTP: one record with its payload as the body, or many in one JSON object (L2 to L5, S3, X6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.responses import Response
+
+from lapse.core.error_code import ErrorCode
+from lapse.protocol import topic
+from lapse_client import Bookmark, Publisher
+from lapse_client.error import InvalidPublication, LapseError, PublishFailed
+from lapse_gateway import payload
+from lapse_gateway.fault import Fault, fault_of
+from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, listed, obj
+from lapse_gateway.parameter import Parameter
+
+MOST_MESSAGES: Final = 10_000
+"""In one batch."""
+
+_LATEST_MS: Final = (1 << 63) - 1
+_TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
+_CONTENTS: Final = ("value", "text", "base64", "delete")
+_Record = tuple[bytes | None, str | bytes | None, list[tuple[str, bytes | None]], dict[str, Any]]
+"""Value, key, headers and what else is said of a record that is published."""
+
+_LIFETIMES: Final = ("ttl_ms", "expires_at_ms", "enqueue_at_ms", "message_id", "delta")
+
+
+class Message(BaseModel):
+    """One record of a batch.
+
+    Attributes:
+        value: the payload, as JSON.
+        text: the payload, as text.
+        base64: the payload, as bytes in Base64.
+        delete: no payload: it deletes the key's record from a SOW topic.
+        key: decides the partition.
+        key_base64: the same as bytes in Base64.
+        ttl_ms: lifetime from arrival, ms; 0 = never expires.
+        expires_at_ms: deadline, ms since the epoch.
+        enqueue_at_ms: invisible before this instant, ms since the epoch.
+        message_id: a repeat of it within the entity's window is dropped.
+        delta: merge into the stored record of a SOW topic.
+        headers: pairs of name and value; the value is text, null, or {"base64": ...}.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: Any = None
+    text: str | None = None
+    base64: str | None = None
+    delete: bool = False
+    key: str | None = None
+    key_base64: str | None = None
+    ttl_ms: int | None = Field(default=None, ge=0, le=_LATEST_MS)
+    expires_at_ms: int | None = Field(default=None, ge=0, le=_LATEST_MS)
+    enqueue_at_ms: int | None = Field(default=None, ge=0, le=_LATEST_MS)
+    message_id: str | None = None
+    delta: bool = False
+    headers: list[tuple[str, str | dict[str, str] | None]] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pairs(cls, data: Any) -> Any:
+        """Take headers as an object, too; and pairs, which JSON has as arrays."""
+        if isinstance(data, dict):
+            headers = data.get("headers")
+            if isinstance(headers, dict):
+                data = {**data, "headers": list(headers.items())}
+            elif isinstance(headers, list):
+                data = {**data, "headers": [tuple(one) if isinstance(one, list) else one for one in headers]}
+        return data
+
+    @model_validator(mode="after")
+    def _one_content(self) -> Message:
+        stated = [name for name in _CONTENTS if name in self.model_fields_set]
+        if len(stated) != 1:
+            raise ValueError(f"say exactly one of {', '.join(_CONTENTS)}; {len(stated)} are given")
+        if self.key is not None and self.key_base64 is not None:
+            raise ValueError("say key or key_base64, not both")
+        return self
+
+    def content(self) -> bytes | None:
+        """The payload.
+
+        Raises:
+            Fault: its Base64 is none.
+        """
+        if "value" in self.model_fields_set:
+            return orjson.dumps(self.value)
+        if self.text is not None:
+            return self.text.encode()
+        return None if self.base64 is None else payload.from_base64("base64", self.base64)
+
+    def key_bytes(self) -> bytes | None:
+        """The key.
+
+        Raises:
+            Fault: its Base64 is none.
+        """
+        if self.key_base64 is not None:
+            return payload.from_base64("key_base64", self.key_base64)
+        return None if self.key is None else self.key.encode()
+
+    def header_pairs(self) -> list[tuple[str, bytes | None]]:
+        """The headers.
+
+        Raises:
+            Fault: a value is neither text nor Base64.
+        """
+        pairs: list[tuple[str, bytes | None]] = []
+        for name, value in self.headers:
+            if isinstance(value, dict):
+                if set(value) != {"base64"}:
+                    raise Fault(ErrorCode.INVALID_ARGUMENT, f'header {name}: expected text, null or {{"base64": …}}')
+                pairs.append((name, payload.from_base64(f"header {name}", value["base64"])))
+            else:
+                pairs.append((name, None if value is None else value.encode()))
+        return pairs
+
+
+class Batch(BaseModel):
+    """Records that are published together.
+
+    Attributes:
+        messages: in this order.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+
+
+async def _one(call: Call) -> Response:
+    to = await _target(call)
+    given = call.parameters
+    if given["delete"] and (call.body or given["key"] is None):
+        raise Fault(ErrorCode.INVALID_ARGUMENT, "parameter delete: it takes a key and no body")
+    headers: list[tuple[str, bytes | None]] = [*payload.message_headers_from_http(call.request.headers.raw)]
+    options = {name: given[name] for name in _LIFETIMES}
+    value = None if given["delete"] else call.body
+    async with call.gateway.clients.publisher(call.caller) as publisher:
+        found = await asyncio.to_thread(_submitted, publisher, to, [(value, given["key"], headers, options)])
+        bookmark = await _bookmark(found[0])
+    return answered({"bookmark": str(bookmark)}, 201)
+
+
+async def _many(call: Call) -> Response:
+    to = await _target(call)
+    batch = call.decoded(Batch)
+    records: list[_Record] = []
+    for number, message in enumerate(batch.messages):
+        options = {name: getattr(message, name) for name in _LIFETIMES}
+        try:
+            records.append((message.content(), message.key_bytes(), message.header_pairs(), options))
+        except Fault as fault:
+            raise Fault(fault.code, f"messages.{number}.{fault.text}") from fault
+    async with call.gateway.clients.publisher(call.caller) as publisher:
+        told = [await _told(one) for one in await asyncio.to_thread(_submitted, publisher, to, records)]
+    failed = sum("error" in one for one in told)
+    return answered({"published": len(told) - failed, "failed": failed, "results": told}, 201 if not failed else 207)
+
+
+def _submitted(publisher: Publisher, to: str, records: Sequence[_Record]) -> list[Future[Bookmark] | LapseError]:
+    """Hand records to the publisher, in their order; those that it refuses come back as errors."""
+    found: list[Future[Bookmark] | LapseError] = []
+    for value, key, headers, options in records:
+        try:
+            found.append(publisher.submit(to, value, key, headers=headers, **options))
+        except (InvalidPublication, PublishFailed) as error:
+            found.append(error)
+    return found
+
+
+async def _bookmark(submitted: Future[Bookmark] | LapseError) -> Bookmark:
+    """Wait until Kafka has a record.
+
+    Raises:
+        Fault: it was not taken.
+        InvalidPublication: it was refused.
+    """
+    try:
+        if isinstance(submitted, LapseError):
+            raise submitted
+        return await asyncio.wrap_future(submitted)
+    except PublishFailed as error:
+        raise _unpublished(error) from error
+
+
+async def _told(submitted: Future[Bookmark] | LapseError) -> dict[str, Any]:
+    """What became of one record of a batch."""
+    try:
+        return {"bookmark": str(await _bookmark(submitted))}
+    except Fault as fault:
+        return fault.as_dict()
+    except LapseError as error:
+        return fault_of(error).as_dict()
+
+
+async def _target(call: Call) -> str:
+    to = call.path["to"]
+    if not topic.NAME.match(to):
+        raise Fault("unknown_entity", f"{to[:40]!r} can name no topic: letters, digits, '.', '_' and '-' only")
+    if to.startswith(("__", topic.PREFIX)) or to.endswith("-changelog"):
+        raise Fault(ErrorCode.FORBIDDEN, f"{to} is one of the topics that only lapse or Kafka writes; name another")
+    call.caller.check_publish(to, call.gateway.users.readers(to))
+    return to
+
+
+def _unpublished(error: PublishFailed) -> Fault:
+    if _TOO_LARGE in str(error):
+        return Fault("too_large", f"topic {error.topic} takes no record of this size; send a smaller one")
+    return fault_of(error)
+
+
+_OPTIONS: Final = (
+    Parameter(name="key", says="Decides the partition, and is the record's key."),
+    Parameter(name="ttl_ms", says="Lifetime from arrival, ms; 0 = never expires.", kind="whole", most=_LATEST_MS),
+    Parameter(name="expires_at_ms", says="Deadline, ms since the epoch.", kind="whole", most=_LATEST_MS),
+    Parameter(
+        name="enqueue_at_ms", says="Invisible before this instant, ms since the epoch.", kind="whole", most=_LATEST_MS
+    ),
+    Parameter(name="message_id", says="A repeat of it within the entity's window is dropped."),
+    Parameter(name="delta", says="Merge into the stored record of a SOW topic.", kind="flag", default=False),
+    Parameter(name="delete", says="No payload: delete the key's record from a SOW topic.", kind="flag", default=False),
+)
+
+OPERATIONS: Final = (
+    Operation(
+        method="POST",
+        path="/v1/publish/{to}",
+        summary="Publish a record",
+        says=(
+            "The body is the payload, byte by byte. `to` is a topic, or a queue: then it goes to the queue's default "
+            "target. Headers `Lapse-Header-<name>` become the record's headers; `%41` in their values is the letter A."
+        ),
+        handler=_one,
+        parameters=_OPTIONS,
+        raw_body=True,
+        status=201,
+        answer=obj(bookmark=TEXT),
+        changes=True,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/publish/{to}/batch",
+        summary="Publish many records",
+        says=(
+            "In order. Each result has the record's `bookmark`, or its `error`; the status is 207 where there is one, "
+            "and records without an error are published all the same."
+        ),
+        handler=_many,
+        model=Batch,
+        status=201,
+        answer=obj(published=WHOLE, failed=WHOLE, results=listed(obj(bookmark=TEXT))),
+        changes=True,
+    ),
+)

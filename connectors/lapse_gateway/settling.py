@@ -1,0 +1,138 @@
+"""Settling over HTTP: acknowledge, cancel, expire and renew, by receipts, by bookmarks or by a filter (Q8, C16)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from lapse.core.error_code import ErrorCode
+from lapse.protocol.bookmark import BookmarkRange
+from lapse_client import Delivery, SettlementResult
+from lapse_gateway.fault import Fault
+from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, listed, obj
+from lapse_gateway.subscription import Subscription
+
+HEADER: Final = "lapse-receipt"
+_LONGEST_MS: Final = (1 << 53) - 1
+
+How = Literal["acknowledge", "cancel", "expire", "renew"]
+
+
+class Settlement(BaseModel):
+    """What is settled.
+
+    Attributes:
+        receipts: of deliveries; or bookmarks and ranges, `topic:partition:first[-last][#count[@epoch]]`.
+        filter: instead of receipts: an expression. Not for renew.
+        delay_ms: of cancel: so long the messages stay undeliverable, ms.
+        lease_ms: of renew: how long the lease lasts from now, ms; the queue's period without it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    receipts: list[str] = Field(default=[], max_length=10_000)
+    filter: str | None = None
+    delay_ms: int | None = Field(default=None, ge=0, le=_LONGEST_MS)
+    lease_ms: int | None = Field(default=None, ge=1, le=_LONGEST_MS)
+
+
+async def _settle(how: How, call: Call) -> Response:
+    by_header = call.request.headers.get(HEADER)
+    wanted = call.decoded(Settlement) if call.body or by_header is None else Settlement()
+    if by_header is not None:
+        if wanted.receipts or wanted.filter is not None:
+            raise Fault(ErrorCode.INVALID_ARGUMENT, "name the receipt in the header or in the body, not in both")
+        wanted.receipts = [by_header]
+    _check(how, wanted)
+    results = await _results(how, call, wanted)
+    if by_header is not None and not results[0].settled:
+        raise Fault("not_settled", f"{how}: {results[0].messages} is {results[0].result}")
+    told = [{"messages": str(one.messages), "result": one.result} for one in results]
+    return answered({"settled": sum(len(one.messages) for one in results if one.settled), "results": told})
+
+
+def _check(how: How, wanted: Settlement) -> None:
+    if bool(wanted.receipts) is (wanted.filter is not None):
+        raise Fault(ErrorCode.INVALID_ARGUMENT, f"{how}: name either receipts or a filter")
+    if how == "renew" and wanted.filter is not None:
+        raise Fault(ErrorCode.INVALID_ARGUMENT, "renew: name receipts; a lease is renewed by who holds it")
+    for field, only in (("delay_ms", "cancel"), ("lease_ms", "renew")):
+        if getattr(wanted, field) is not None and how != only:
+            raise Fault(ErrorCode.INVALID_ARGUMENT, f"field {field}: it goes with {only}, not with {how}")
+    for text in wanted.receipts:
+        BookmarkRange.parse(text)
+
+
+async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementResult]:
+    queue = call.path["queue"]
+    held, others = _held(how, call.gateway.subscriptions.of(call.caller, queue), wanted.receipts)
+    if others and how == "renew":
+        raise Fault(
+            ErrorCode.UNKNOWN_SUBSCRIPTION,
+            f"renew: {others[0]} is held by no subscription of this gateway: its lease is over, or another one has it",
+        )
+    results: list[SettlementResult] = []
+    for subscription, deliveries in held:
+        results += await subscription.subscriber.settle(
+            how, deliveries, wait=True, delay_ms=wanted.delay_ms, lease_ms=wanted.lease_ms
+        )
+    if (others or wanted.filter is not None) and how != "renew":
+        async with call.gateway.clients.queue(call.caller, queue) as client:
+            results += await client.settle(how, others, filter=wanted.filter, delay_ms=wanted.delay_ms)
+    return results
+
+
+def _held(
+    how: How, subscriptions: Sequence[Subscription], receipts: Iterable[str]
+) -> tuple[list[tuple[Subscription, list[Delivery]]], list[str]]:
+    """Which subscriptions hold the deliveries of these receipts, and what is held by none.
+
+    What is settled is out of their hands: of two requests about the same delivery the second one asks the queue.
+    """
+    found: dict[str, tuple[Subscription, list[Delivery]]] = {}
+    others: list[str] = []
+    for name in dict.fromkeys(receipts):
+        subscription = next((one for one in subscriptions if name in one.held), None)
+        if subscription is None:
+            others.append(name)
+            continue
+        delivery = subscription.held[name] if how == "renew" else subscription.held.pop(name)
+        found.setdefault(subscription.name, (subscription, []))[1].append(delivery)
+    return list(found.values()), others
+
+
+_SUMMARIES: Final[dict[How, tuple[str, str]]] = {
+    "acknowledge": ("Messages are done", "They leave the queue."),
+    "cancel": (
+        "Messages return to the queue",
+        "To their place, after `delay_ms` if given; scheduled ones are withdrawn.",
+    ),
+    "expire": ("Messages leave now", "To the dead letters, with the reason `forced_expire`."),
+    "renew": (
+        "Leases last longer",
+        "From now on, `lease_ms` or the queue's period; through the gateway that delivered.",
+    ),
+}
+_BY: Final = (
+    " By `receipts` or a `filter` in the body: the status is 200, and each result says what became of it. Or by one "
+    "receipt in the header `Lapse-Receipt`: the status is 409 where it did not take effect."
+)
+
+OPERATIONS: Final = tuple(
+    Operation(
+        method="POST",
+        path=f"/v1/queues/{{queue}}/{how}",
+        summary=summary,
+        says=says + _BY,
+        handler=functools.partial(_settle, how),
+        model=Settlement,
+        optional_body=True,
+        answer=obj(settled=WHOLE, results=listed(obj(messages=TEXT, result=TEXT))),
+        changes=True,
+    )
+    for how, (summary, says) in _SUMMARIES.items()
+)

@@ -1,0 +1,172 @@
+"""SOW topics over HTTP: which there are, query, follow, delete records (S3, S5 to S7)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from lapse_client import SowRecord
+from lapse_client.aio import SowSubscription
+from lapse_client.error import LapseError
+from lapse_gateway import looking, payload
+from lapse_gateway.events import event, stream
+from lapse_gateway.fault import Fault, fault_of
+from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
+from lapse_gateway.parameter import Parameter
+
+MOST_RECORDS: Final = 10_000
+_MODES: Final = ("sow_and_subscribe", "subscribe", "delta_subscribe")
+
+
+class Deletion(BaseModel):
+    """Which records are deleted; one of the three.
+
+    Attributes:
+        keys: of these keys.
+        filter: an expression; those that match.
+        bookmarks: those whose last update stands there; also withdraws a scheduled update.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    keys: list[str] = Field(default=[], max_length=MOST_RECORDS)
+    filter: str | None = None
+    bookmarks: list[str] = Field(default=[], max_length=MOST_RECORDS)
+
+
+def told(record: SowRecord) -> dict[str, Any]:
+    """A record, or what became of it, in JSON."""
+    ended = {"operation": record.operation, "reasons": list(record.reasons)} if record.kind == "oof" else {}
+    return {
+        "kind": record.kind,
+        "bookmark": None if record.bookmark is None else str(record.bookmark),
+        "timestamp_ms": record.timestamp_ms,
+        "expires_at_ms": record.expires_at_ms,
+        **ended,
+        **payload.key_shown(record.key),
+        "headers": payload.headers_shown(record.headers),
+        **payload.shown(record.value),
+    }
+
+
+async def _topics(call: Call) -> Response:
+    return answered({"sow": await looking.names(call, sow=True)})
+
+
+async def _query(call: Call) -> Response:
+    given = call.parameters
+    async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
+        found = topic.query(
+            given["filter"] or None,
+            order_by=given["order_by"] or None,
+            top_n=given["top_n"],
+            skip=given["skip"] or None,
+            keys=given["key"] or None,
+        )
+        return answered({"records": [told(record) async for record in found]})
+
+
+async def _follow(call: Call) -> Response:
+    gateway, given = call.gateway, call.parameters
+    if gateway.streams >= gateway.settings.most_subscriptions:
+        raise Fault(
+            "too_many_subscriptions",
+            f"{gateway.streams} streams are open, the most of this gateway: end some, or ask another one",
+            {"Retry-After": "5"},
+        )
+    async with gateway.clients.sow(call.caller, call.path["topic"]) as topic:
+        subscription: SowSubscription = getattr(topic, given["mode"])(given["filter"] or None)
+        await subscription.__aenter__()  # refusals are answers, not events
+    gateway.streams += 1
+    return stream(gateway, _updates(call, subscription))
+
+
+async def _updates(call: Call, subscription: SowSubscription) -> AsyncIterator[bytes]:
+    try:
+        async for record in subscription:
+            yield event(record.kind, told(record), "" if record.bookmark is None else str(record.bookmark))
+    except LapseError as error:
+        yield event("error", fault_of(error).as_dict())
+    finally:
+        call.gateway.streams -= 1
+        await subscription.close()
+
+
+async def _delete(call: Call) -> Response:
+    wanted = call.decoded(Deletion)
+    async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
+        removed = await topic.delete(keys=wanted.keys, filter=wanted.filter, bookmarks=wanted.bookmarks)
+    call.record("delete records", call.path["topic"], filter=wanted.filter, removed=removed)
+    return answered({"removed": removed})
+
+
+_RECORD: Final = obj(
+    kind=TEXT,
+    bookmark={"type": ["string", "null"]},
+    timestamp_ms=WHOLE,
+    expires_at_ms=INSTANT,
+    key={"type": ["string", "null"]},
+    key_base64=TEXT,
+    headers={"type": "array", "items": {"type": "array"}},
+    value={"description": "the payload, if it is JSON"},
+    text={"type": "string", "description": "the payload, if it is text and no JSON"},
+    base64={"type": "string", "description": "the payload otherwise"},
+)
+_FILTER: Final = Parameter(name="filter", says="An expression; only records that match.")
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/sow",
+        summary="Name all SOW topics",
+        handler=_topics,
+        answer=obj(sow=listed(TEXT)),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/sow/{topic}/records",
+        summary="Query a SOW topic",
+        says="The current records, none of them expired.",
+        handler=_query,
+        parameters=(
+            _FILTER,
+            Parameter(name="order_by", says="An expression, with ASC or DESC behind it."),
+            Parameter(name="top_n", says="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000),
+            Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+            Parameter(name="key", says="Only this key; may be repeated.", kind="texts"),
+        ),
+        answer=obj(records=listed(_RECORD)),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/sow/{topic}/follow",
+        summary="Follow a SOW topic, as server-sent events",
+        says=(
+            "Events `sow` (a current record), `group-end` (that were all), `publish`, `delta`, `oof` (it was deleted, "
+            "has expired or no longer matches) and `resubscribed`."
+        ),
+        handler=_follow,
+        parameters=(
+            _FILTER,
+            Parameter(
+                name="mode",
+                says="With the current records first, without them, or changed fields only.",
+                choices=_MODES,
+                default=_MODES[0],
+            ),
+        ),
+        content="text/event-stream",
+    ),
+    Operation(
+        method="POST",
+        path="/v1/sow/{topic}/delete",
+        summary="Delete records of a SOW topic",
+        handler=_delete,
+        model=Deletion,
+        answer=obj(removed=WHOLE),
+        changes=True,
+    ),
+)

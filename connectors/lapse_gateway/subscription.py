@@ -1,0 +1,216 @@
+"""Subscriptions of programs that speak HTTP: what they hold between two requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+from lapse_client import Delivery
+from lapse_client.aio import QueueSubscriber
+from lapse_gateway.clients import check_kind
+from lapse_gateway.fault import Fault
+from lapse_gateway.user import Caller
+
+_LATE_MS: Final = 5_000
+"""So long after its end a lease is still remembered: the broker's clock is another one."""
+
+_INSTANCE: Final = uuid4().hex[:8]
+"""Of this process: a second gateway may be asked for a subscription of the same name, and is another client."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a subscription asks for, as requests say it.
+
+    Attributes:
+        max_backlog: most unsettled deliveries at once.
+        filter: an expression; None = all messages.
+    """
+
+    max_backlog: int
+    filter: str | None = None
+
+
+class Subscription:
+    """One subscription, and the deliveries that its program has not settled.
+
+    Args:
+        queue: the queue.
+        name: as the program calls it.
+        terms: what it asks for.
+        subscriber: what receives.
+    """
+
+    def __init__(self, queue: str, name: str, terms: Terms, subscriber: QueueSubscriber) -> None:
+        self.queue = queue
+        self.name = name
+        self.terms = terms
+        self.subscriber = subscriber
+        self.held: dict[str, Delivery] = {}
+        self.requests = 0
+        self.used_at_s = 0.0
+        self._unsent: deque[Delivery] = deque()
+
+    async def take(self, most: int, wait_s: float, gone: Callable[[], Awaitable[object]]) -> list[Delivery]:
+        """Wait for deliveries.
+
+        Args:
+            most: at most so many.
+            wait_s: for how long, until there is one, in seconds.
+            gone: returns when nobody waits any more.
+        """
+        if kept := self._again(most):
+            return kept
+        taken = await first_of(_next_batch(self.subscriber, most, wait_s), gone)
+        for delivery in taken or ():
+            if not delivery.is_barrier and delivery.lease_until_ms is not None:
+                self.held[receipt(delivery)] = delivery
+        return taken or []
+
+    def give_back(self, deliveries: Iterable[Delivery]) -> None:
+        """Hand these out again to whoever asks next: nobody has seen them."""
+        self._unsent.extend(deliveries)
+
+    def forget_late(self) -> None:
+        """Forget deliveries whose leases are over."""
+        now_ms = time.time() * 1000 - _LATE_MS
+        for name in [name for name, one in self.held.items() if one.lease_ends_ms < now_ms]:
+            del self.held[name]
+
+    def _again(self, most: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        now_ms = time.time() * 1000
+        while self._unsent and len(found) < most:
+            delivery = self._unsent.popleft()
+            if delivery.lease_ends_ms > now_ms:
+                found.append(delivery)
+        return found
+
+
+class Subscriptions:
+    """All subscriptions of a gateway.
+
+    Args:
+        most: open at once.
+        idle_s: one of which nobody has asked anything for so long, and which holds no lease, is ended; in seconds.
+        timeout_s: how long answers are waited for, in seconds.
+    """
+
+    def __init__(self, most: int, idle_s: float, timeout_s: float) -> None:
+        self._most = most
+        self._idle_s = idle_s
+        self._timeout_s = timeout_s
+        self._open: dict[tuple[str, str, str], Subscription] = {}
+        self._locks: dict[tuple[str, str, str], asyncio.Lock] = {}
+
+    async def get(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
+        """The subscription of a name; it begins if there is none. Counts as a request until `done`.
+
+        Raises:
+            Fault: there are too many, or it is open with other terms.
+            LapseError: it could not begin.
+        """
+        key = (caller.name, queue, name)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = await self._begin(caller, queue, name, terms)
+            elif found.terms != terms:
+                raise Fault(
+                    "invalid_argument",
+                    f"subscription {name} is open with max_backlog={found.terms.max_backlog} and "
+                    f"filter={found.terms.filter!r}: ask with the same, or end it first (DELETE)",
+                )
+            found.requests += 1
+        return found
+
+    def done(self, subscription: Subscription) -> None:
+        """A request has ended."""
+        subscription.requests -= 1
+        subscription.used_at_s = asyncio.get_running_loop().time()
+
+    def of(self, caller: Caller, queue: str) -> list[Subscription]:
+        """The caller's subscriptions to a queue."""
+        return [one for (user, of, _), one in self._open.items() if user == caller.name and of == queue]
+
+    async def end(self, caller: Caller, queue: str, name: str) -> bool:
+        """End a subscription, and give back what it holds; false where there is none."""
+        found = self._open.pop((caller.name, queue, name), None)
+        if found is not None:
+            await found.subscriber.close()
+        return found is not None
+
+    def drop(self, subscription: Subscription) -> None:
+        """Forget a subscription that has failed."""
+        for key in [key for key, one in self._open.items() if one is subscription]:
+            del self._open[key]
+
+    async def sweep(self) -> None:
+        """End those that nobody uses."""
+        now = asyncio.get_running_loop().time()
+        for one in self._open.values():
+            one.forget_late()
+        idle = [
+            key
+            for key, one in self._open.items()
+            if not one.requests and not one.held and now - one.used_at_s >= self._idle_s
+        ]
+        ended = [self._open.pop(key) for key in idle]
+        for key in [key for key, lock in self._locks.items() if key not in self._open and not lock.locked()]:
+            del self._locks[key]
+        await asyncio.gather(*(one.subscriber.close() for one in ended))
+
+    async def close(self) -> None:
+        """End all of them."""
+        ended, self._open = list(self._open.values()), {}
+        await asyncio.gather(*(one.subscriber.close() for one in ended))
+
+    async def _begin(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
+        if len(self._open) >= self._most:
+            raise Fault(
+                "too_many_subscriptions",
+                f"{self._most} subscriptions are open, the most of this gateway: end some (DELETE), or ask another one",
+                {"Retry-After": "5"},
+            )
+        await check_kind(caller.connection, queue, sow=False)
+        subscriber = QueueSubscriber(
+            queue,
+            terms.max_backlog,
+            connection=caller.connection,
+            name=f"{name}@{_INSTANCE}",
+            filter=terms.filter,
+            timeout_s=self._timeout_s,
+        )
+        return Subscription(queue, name, terms, await subscriber.start())
+
+
+def receipt(delivery: Delivery) -> str:
+    """The name of one delivery, with which it is settled: `topic:partition:offset#count@epoch`."""
+    return f"{delivery.place.decode()}#{delivery.token.decode()}"
+
+
+async def first_of(wanted: Awaitable[T], gone: Callable[[], Awaitable[object]]) -> T | None:
+    """Wait for something, but no longer than somebody is there who wants it; None if they left first."""
+    task: asyncio.Future[T] = asyncio.ensure_future(wanted)
+    leaving: asyncio.Future[Any] = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for one in (task, leaving):
+            one.cancel()
+        await asyncio.gather(task, leaving, return_exceptions=True)
+
+
+async def _next_batch(subscriber: QueueSubscriber, most: int, wait_s: float) -> list[Delivery]:
+    async for batch in subscriber.batches(most, timeout=wait_s):
+        return batch
+    return []

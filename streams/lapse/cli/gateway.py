@@ -1,0 +1,116 @@
+"""`lapse gateway`: queues and SOW topics over HTTP, for programs that do not speak Kafka."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import orjson
+
+from lapse.cli import cluster
+from lapse.runtime.worker_log import JsonFormatter
+from lapse_client.error import LapseError
+
+if TYPE_CHECKING:
+    from lapse_gateway import Users
+
+_LOOPBACK: Final = ("127.", "::1", "localhost")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="The port; 0 = one that is free."
+)
+@click.option("--read-only", is_flag=True, help="Refuse whatever changes something: publishing and receiving, too.")
+@click.option("--tls-certificate", type=click.Path(path_type=Path), help="Speak HTTPS, with this certificate (PEM).")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, where that is in another file (PEM).")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second of one user, or address.")
+@click.option(
+    "--max-body",
+    type=click.IntRange(1_024, 1 << 30),
+    default=8 << 20,
+    show_default=True,
+    help="Bytes that a request may carry.",
+)
+@cluster.options
+@click.option("--json", "as_json", is_flag=True, help="Print the address, and the log, as JSON, one object per line.")
+def gateway(
+    host: str,
+    port: int,
+    read_only: bool,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    rate: float | None,
+    max_body: int,
+    bootstrap_servers: str | None,
+    as_json: bool,
+) -> None:
+    """Open queues and SOW topics to programs that speak HTTP.
+
+    Runs until Ctrl-C or SIGTERM. Where lapse.toml has users, requests need a user and their key.
+    """
+    from lapse_gateway import Gateway, Settings, serve
+    from lapse_gateway.server import context, listen
+
+    if tls_key is not None and tls_certificate is None:
+        raise click.UsageError("--tls-key needs --tls-certificate")
+    settings = Settings(
+        host=host,
+        port=port,
+        read_only=read_only,
+        certificate=tls_certificate,
+        key=tls_key,
+        rate=rate,
+        largest_body=max_body,
+    )
+    logging.basicConfig(level=logging.INFO, format=_LINE)
+    if as_json:
+        logging.getLogger().handlers[0].setFormatter(JsonFormatter())
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    kafka_log = logging.getLogger("lapse_client.kafka")
+    kafka_log.setLevel(logging.CRITICAL)  # what is wrong at the start is told in one sentence
+    try:
+        opened = listen(host, port)
+        with opened:
+            users = _users()
+            found = Gateway(cluster.connection(bootstrap_servers), settings, users)
+            kafka_log.setLevel(logging.ERROR)
+            context(found)  # a wrong certificate is told before anything is said to run
+
+            def started(address: str) -> None:
+                click.echo(orjson.dumps({"address": address}) if as_json else f"lapse gateway: {address}")
+                if not users.users and not host.startswith(_LOOPBACK):
+                    logging.getLogger("lapse_gateway").warning(
+                        "everybody who reaches %s may do everything: configure users in lapse.toml (docs/security.md)",
+                        address,
+                    )
+
+            serve(found, opened, started)
+    except LapseError as error:
+        raise click.ClickException(str(error)) from error
+
+
+_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def _users() -> Users:
+    """The users of `lapse.toml`, and who reads which topic.
+
+    Raises:
+        LapseError: the file, or a user's key, cannot be read or is wrong.
+    """
+    from lapse_gateway import User, Users
+
+    config = cluster.configuration()
+    if config is None or not config.users:
+        return Users()
+    try:
+        users = {
+            name: User(name=name, keys=user.keys(), entitlements=user.granted()) for name, user in config.users.items()
+        }
+    except ValueError as error:
+        raise LapseError(f"users of lapse.toml: {error}") from error
+    return Users(users=users, readers=lambda topic: frozenset(config.readers(topic)))

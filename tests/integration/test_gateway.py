@@ -1,0 +1,484 @@
+"""`lapse gateway` as a process, with a real worker: publish, receive, settle, query and follow over HTTP."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from support.deployment import Deploy, Deployment, WorkerProcess
+from support.entitled import Entitled
+from support.log import until
+
+ROOT = Path(__file__).parents[2]
+QUEUES = {
+    "orders": {"expiration": "enabled", "lease_period": "60s", "partitions": 2},
+    "streamed": {"lease_period": "60s"},
+    "idle": {"lease_period": "60s"},
+    "kept": {"lease_period": "60s"},
+    "worked": {"lease_period": "60s", "max_cancels": 3},
+    "taken": {"semantics": "at-most-once"},
+    "shared": {"lease_period": "60s"},
+    "shown": {"lease_period": "60s"},
+    "pointed": {"topics": ["first{}", "second{}"], "default_publish_target": "second{}"},
+}
+SOW = {"prices": {}, "followed": {}}
+SHARDS = 10 + 2
+
+
+class Door:
+    """A gateway that runs, and a client of it."""
+
+    def __init__(self, deployment: Deployment, process: WorkerProcess, address: str, **client: object) -> None:
+        self.deployment = deployment
+        self.process = process
+        self.address = address
+        self.http = httpx.Client(base_url=f"{address}/v1", timeout=60, **client)
+
+    def path(self, stem: str, rest: str = "") -> str:
+        return f"/queues/{self.deployment.name(stem)}{rest}"
+
+    def publish(self, stem: str, *values: object) -> list[str]:
+        messages = [{"value": value} for value in values]
+        answer = self.http.post(f"/publish/{self.deployment.name(stem)}/batch", json={"messages": messages})
+        assert answer.status_code == 201, answer.text
+        return [one["bookmark"] for one in answer.json()["results"]]
+
+    def receive(self, stem: str, **parameters: object) -> list[dict]:
+        answer = self.http.post(self.path(stem, "/receive"), params={"subscription": "w", "wait_s": 30, **parameters})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["messages"]
+
+    def depth(self, stem: str) -> dict:
+        return self.http.get(self.path(stem)).json()
+
+
+@contextmanager
+def door(deployment: Deployment, *options: str, **client: object) -> Iterator[Door]:
+    """Start a gateway on a free port; it has to end well."""
+    config = ["--config", str(deployment.config)]
+    process = deployment.run(["-m", "lapse", "gateway", "--port", "0", *config, *options])
+    until(lambda: "lapse gateway: " in process.text or not process.running, "the gateway runs", 30)
+    found = re.search(r"lapse gateway: (\S+)", process.text)
+    assert found, process.text
+    opened = Door(deployment, process, found[1], **client)
+    try:
+        yield opened
+    finally:
+        opened.http.close()
+        assert process.stop() == 0, process.text
+        deployment.workers.remove(process)
+    assert "Traceback" not in process.text
+
+
+@pytest.fixture(scope="module")
+def shop(deploy: Deploy) -> Deployment:
+    deployment = deploy({})
+    deployment.configure(QUEUES, SOW, session_timeout="3s")
+    deployment.apply().worker().wait_for_shards(SHARDS)
+    return deployment
+
+
+@pytest.fixture(scope="module")
+def gateway(shop: Deployment) -> Iterator[Door]:
+    with door(shop) as opened:
+        yield opened
+
+
+@pytest.mark.feature("L2", "Q3", "Q8", "C16", "X3")
+def test_what_is_published_is_received_under_a_lease_and_settled_once(gateway: Door) -> None:
+    to = gateway.deployment.name("orders")
+    answer = gateway.http.post(
+        f"/publish/{to}",
+        params={"key": "k", "ttl_ms": 600_000},
+        content=b'{"id": 1.10}',
+        headers={"Lapse-Header-Trace": "caf%C3%A9"},
+    )
+    assert answer.status_code == 201
+    (message,) = gateway.receive("orders")
+    assert message["bookmark"] == answer.json()["bookmark"]
+    assert (message["key"], message["headers"], message["value"]) == ("k", [["trace", "café"]], {"id": 1.1})
+    assert message["expires_at_ms"] == message["timestamp_ms"] + 600_000
+    assert message["delivery_count"] == 1
+    assert message["lease_until_ms"] > message["timestamp_ms"]
+    assert gateway.depth("orders")["leased"] == 1
+
+    renewed = gateway.http.post(gateway.path("orders", "/renew"), json={"receipts": [message["receipt"]]})
+    assert renewed.json()["results"] == [{"messages": message["bookmark"], "result": "settled"}]
+    for status, result in ((200, "settled"), (200, "already_settled")):
+        done = gateway.http.post(gateway.path("orders", "/acknowledge"), json={"receipts": [message["receipt"]]})
+        assert done.status_code == status
+        assert [one["result"] for one in done.json()["results"]] == [result]
+    late = gateway.http.post(gateway.path("orders", "/acknowledge"), headers={"Lapse-Receipt": message["receipt"]})
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "not_settled")
+    assert gateway.depth("orders")["depth"] == 0
+
+
+@pytest.mark.feature("Q8", "Q5")
+def test_a_message_that_is_cancelled_comes_again_and_an_expired_one_leaves(gateway: Door) -> None:
+    gateway.publish("orders", {"n": 1})
+    (first,) = gateway.receive("orders")
+    gateway.http.post(gateway.path("orders", "/cancel"), headers={"Lapse-Receipt": first["receipt"]}).raise_for_status()
+    (second,) = gateway.receive("orders")
+    assert (second["bookmark"], second["delivery_count"]) == (first["bookmark"], 2)
+    stale = gateway.http.post(gateway.path("orders", "/cancel"), json={"receipts": [first["receipt"]]})
+    assert [one["result"] for one in stale.json()["results"]] == ["stale"]
+    gateway.http.post(gateway.path("orders", "/expire"), json={"receipts": [second["receipt"]]}).raise_for_status()
+    (letter,) = gateway.deployment.letters("orders", 1)
+    assert letter.value() == b'{"n":1}'
+
+
+@pytest.mark.feature("X3")
+def test_payloads_of_all_kinds_come_back_as_they_went(gateway: Door) -> None:
+    to = gateway.deployment.name("orders")
+    messages = [
+        {"value": [1, None]},
+        {"text": "déjà"},
+        {"base64": "AP8=", "key_base64": "/w==", "headers": [["a", "1"], ["a", {"base64": "/w=="}], ["b", None]]},
+        {"value": 1, "ttl_ms": 5, "expires_at_ms": 5},
+    ]
+    answer = gateway.http.post(f"/publish/{to}/batch", json={"messages": messages})
+    assert answer.status_code == 207
+    assert [set(one) for one in answer.json()["results"]] == [{"bookmark"}] * 3 + [{"error"}]
+    found = []
+    while len(found) < 3:
+        (message,) = gateway.receive("orders")
+        found.append(message)
+        settled = gateway.http.post(gateway.path("orders", "/acknowledge"), json={"receipts": [message["receipt"]]})
+        assert settled.json()["settled"] == 1
+    told = {name: one for one in found for name in ("value", "text", "base64") if name in one}
+    assert told["value"]["value"] == [1, None]
+    assert told["text"]["text"] == "déjà"
+    assert (told["base64"]["base64"], told["base64"]["key_base64"]) == ("AP8=", "/w==")
+    assert told["base64"]["headers"] == [["a", "1"], ["a", {"base64": "/w=="}], ["b", None]]
+
+
+@pytest.mark.feature("Q2")
+def test_a_publish_to_a_queue_goes_to_its_default_target(gateway: Door) -> None:
+    (bookmark,) = gateway.publish("pointed", 1)
+    assert bookmark.startswith(f"{gateway.deployment.name('second')}:")
+    assert gateway.receive("pointed")[0]["bookmark"] == bookmark
+
+
+def test_a_raw_answer_is_the_payload_and_nothing_else(gateway: Door) -> None:
+    to = gateway.deployment.name("shown")
+    gateway.http.post(f"/publish/{to}", params={"key": "é"}, content=b"\x00\xff\r\n", headers={"Lapse-Header-A": "b"})
+    ask = {"subscription": "raw", "format": "raw", "wait_s": 30}
+    answer = gateway.http.post(gateway.path("shown", "/receive"), params=ask)
+    assert (answer.status_code, answer.content) == (200, b"\x00\xff\r\n")
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert (answer.headers["lapse-key"], answer.headers["lapse-header-a"]) == ("%C3%A9", "b")
+    done = gateway.http.post(
+        gateway.path("shown", "/acknowledge"), headers={"Lapse-Receipt": answer.headers["lapse-receipt"]}
+    )
+    assert done.status_code == 200
+    assert gateway.http.post(gateway.path("shown", "/receive"), params={**ask, "wait_s": 0}).status_code == 204
+    assert gateway.http.delete(gateway.path("shown", "/subscriptions/raw")).status_code == 204
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, dict]]:
+    """The events of a stream."""
+    kind, data = "", []
+    for line in lines:
+        if line.startswith("event: "):
+            kind = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            data.append(line.removeprefix("data: "))
+        elif not line and data:
+            yield kind, orjson.loads("\n".join(data))
+            kind, data = "", []
+
+
+@pytest.mark.feature("Q3", "X3")
+def test_a_stream_hands_out_what_comes_and_a_broken_one_gives_back_what_nobody_saw(gateway: Door) -> None:
+    gateway.publish("streamed", *range(5))
+    seen: list[dict] = []
+    with gateway.http.stream(
+        "GET", gateway.path("streamed", "/stream"), params={"subscription": "s", "max_backlog": 2}
+    ) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        for kind, told in events(stream.iter_lines()):
+            assert kind == "delivery"
+            seen.append(told)
+            if len(seen) == 4:
+                break
+            answer = gateway.http.post(
+                gateway.path("streamed", "/acknowledge"), headers={"Lapse-Receipt": told["receipt"]}
+            )
+            assert answer.status_code == 200
+    assert [one["value"] for one in seen] == [0, 1, 2, 3]
+    gateway.http.delete(gateway.path("streamed", "/subscriptions/s")).raise_for_status()
+    assert gateway.depth("streamed")["available"] == 2
+
+
+@pytest.mark.feature("Q10")
+def test_who_goes_away_while_they_wait_takes_no_message_with_them(gateway: Door) -> None:
+    ask = {"subscription": "gone", "wait_s": 30}
+    with pytest.raises(httpx.ReadTimeout):
+        gateway.http.post(gateway.path("idle", "/receive"), params=ask, timeout=2)
+    gateway.publish("idle", "kept for the next")
+    (message,) = gateway.receive("idle", **ask)
+    assert message["value"] == "kept for the next"
+    assert message["delivery_count"] == 1
+
+
+@pytest.mark.feature("Q7")
+def test_requests_of_one_name_share_its_backlog_and_no_message_comes_twice(gateway: Door) -> None:
+    gateway.publish("shared", *range(40))
+    seen: list[int] = []
+
+    def work() -> None:
+        while batch := gateway.receive("shared", subscription="pool", max=5, max_backlog=20, wait_s=2):
+            seen.extend(one["value"] for one in batch)
+            receipts = [one["receipt"] for one in batch]
+            gateway.http.post(gateway.path("shared", "/acknowledge"), json={"receipts": receipts}).raise_for_status()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(seen) == list(range(40))
+    assert gateway.depth("shared")["depth"] == 0
+    other = gateway.http.post(gateway.path("shared", "/receive"), params={"subscription": "pool", "max_backlog": 9})
+    assert (other.status_code, other.json()["error"]["code"]) == (400, "invalid_argument")
+
+
+@pytest.mark.feature("C79", "Q6")
+def test_an_at_most_once_message_is_received_once(gateway: Door) -> None:
+    gateway.publish("taken", 1)
+    (message,) = gateway.receive("taken")
+    assert message["lease_until_ms"] is None
+    assert gateway.receive("taken", wait_s=0.5) == []
+    assert gateway.depth("taken")["depth"] == 0
+
+
+@pytest.mark.feature("Q15", "Q21", "D6")
+def test_a_queue_is_counted_shown_paused_purged_and_explained(gateway: Door) -> None:
+    name = gateway.deployment.name("kept")
+    assert name in gateway.http.get("/queues").json()["queues"]
+    first, _ = gateway.publish("kept", {"n": 1}, {"n": 2})
+    shown = gateway.http.get(gateway.path("kept", "/messages"), params={"filter": "/n = 1"}).json()["messages"]
+    assert [(one["bookmark"], one["state"]) for one in shown] == [(first, "available")]
+    assert gateway.http.post(gateway.path("kept", "/pause")).json() == {"paused": True}
+    assert gateway.receive("kept", wait_s=0.5) == []
+    assert gateway.http.post(gateway.path("kept", "/resume")).json() == {"paused": False}
+    assert len(gateway.receive("kept")) == 1
+    purged = gateway.http.post(gateway.path("kept", "/purge"), json={"all": True, "leased": True}).json()
+    assert purged["removed"] == 2
+    told = gateway.http.get("/explain", params={"bookmark": first, "entity": name}).json()
+    assert [one["what"] for one in told["moments"]][:2] == ["arrived", "delivered"]
+    audited = [line for line in gateway.process.text.splitlines() if "lapse_gateway.audit" in line and name in line]
+    assert [json.loads(line[line.index("{") :])["did"] for line in audited] == ["pause", "resume", "purge"]
+
+
+@pytest.mark.feature("S3", "S5", "S6", "S7")
+def test_a_sow_topic_is_queried_followed_and_deleted_from(gateway: Door) -> None:
+    name = gateway.deployment.name("followed")
+    for key in "AB":
+        gateway.http.post(f"/publish/{name}", params={"key": key}, content=json.dumps({"n": key})).raise_for_status()
+    ask = {"filter": "/n = 'A'"}
+    until(lambda: gateway.http.get(f"/sow/{name}/records", params=ask).json()["records"], "a record")
+    (record,) = gateway.http.get(f"/sow/{name}/records", params=ask).json()["records"]
+    assert (record["key"], record["value"]) == ("A", {"n": "A"})
+    assert len(gateway.http.get(f"/sow/{name}/records", params={"key": ["A", "B"]}).json()["records"]) == 2
+    with gateway.http.stream("GET", f"/sow/{name}/follow", params=ask) as stream:
+        told = events(stream.iter_lines())
+        assert next(told)[1]["value"] == {"n": "A"}
+        assert next(told)[0] == "group-end"
+        gateway.http.post(f"/publish/{name}", params={"key": "A"}, content=b'{"n": "A", "m": 2}').raise_for_status()
+        kind, update = next(told)
+        assert (kind, update["value"]) == ("publish", {"n": "A", "m": 2})
+        assert gateway.http.post(f"/sow/{name}/delete", json={"keys": ["A"]}).json() == {"removed": 1}
+        kind, gone = next(told)
+        assert (kind, gone["operation"]) == ("oof", "deleted")
+
+
+@pytest.mark.feature("X2")
+def test_what_a_shard_refuses_keeps_its_code(gateway: Door) -> None:
+    answer = gateway.http.get(gateway.path("orders", "/messages"), params={"filter": "/n >"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_expression")
+    answer = gateway.http.post(gateway.path("orders", "/receive"), params={"subscription": "f", "filter": "n"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_expression")
+    began = time.monotonic()
+    answer = gateway.http.get("/queues/ordres")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_entity")
+    assert time.monotonic() - began < 5
+    wrong = gateway.http.get(f"/queues/{gateway.deployment.name('prices')}")
+    assert "is a SOW topic" in wrong.json()["error"]["text"]
+
+
+def page() -> str:
+    return (ROOT / "docs/gateway.md").read_text("utf-8")
+
+
+@pytest.mark.feature("X3", "Q9")
+def test_the_worker_of_the_page_does_its_work(gateway: Door, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    text = page().split("\n## A worker in ten lines\n")[1]
+    (script,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(script.splitlines()) <= 10
+    (tmp_path / "worker.sh").write_text(script)
+    handler = tmp_path / "handle"
+    handler.write_text(f'#!/bin/sh\nread line\necho "$line" >> {tmp_path}/seen\n[ "$line" != bad ]\n')
+    handler.chmod(0o755)
+    for line in ("good", "bad", "$(touch oops)"):
+        to = gateway.deployment.name("worked")
+        gateway.http.post(f"/publish/{to}", content=f"{line}\n".encode()).raise_for_status()
+    environment = {**os.environ, "LAPSE_GATEWAY": gateway.address}
+    command = ["sh", "worker.sh", gateway.deployment.name("worked"), str(handler)]
+    worker = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+    try:
+        until(lambda: gateway.depth("worked")["depth"] == 0, "all is done", 60)
+    finally:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait(10)
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert sorted(set(seen)) == ["$(touch oops)", "bad", "good"]
+    assert seen.count("bad") == 4  # at first, and once after each of three cancels
+    assert seen.count("good") == 1
+    assert not (tmp_path / "oops").exists()
+
+
+def test_the_commands_of_the_page_print_what_it_says(gateway: Door) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    text = page().split("\n## Try it\n")[1].split("\n## ")[0]
+    (script,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names = {stem: gateway.deployment.name(stem) for stem in ("shown", "prices")}
+    script = script.replace("http://localhost:8080", gateway.address)
+    script = re.sub(r"\borders\b", names["shown"], script)
+    script = re.sub(r"\bprices\b", names["prices"], script)
+    done = subprocess.run(["sh", "-e", "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    shown = [line.strip() for line in text.split("It prints:")[1].splitlines() if line.strip()]
+    assert len(printed) == len(shown) == 6
+    for one, line in zip(printed, shown, strict=True):
+        assert next(iter(one)) == re.match(r'{"(\w+)"', line)[1]  # type: ignore[index]
+    assert printed[1]["depth"] == 1
+    assert printed[2]["messages"][0]["value"] == {"id": 1}
+    assert printed[3]["settled"] == 1
+    assert printed[5]["records"][0]["value"] == {"symbol": "A", "price": 7}
+
+
+@pytest.mark.feature("X4")
+def test_users_come_in_by_their_keys_and_see_what_is_theirs(kafka: str, tmp_path: Path) -> None:
+    office = Entitled(kafka, tmp_path, {})
+    office.users = {
+        "alice": {"entitlements": {"desks{}": {"read": True, "publish": True, "filter": "/desk = 'A'"}}},
+        "bob": {"entitlements": {"desks{}": {"read": True, "filter": "/desk = 'B'"}}},
+        "ops": {"entitlements": {".*{}": {"read": True, "admin": True}}},
+    }
+    office.configure({"desks": {"lease_period": "60s"}, "hidden": {}}, session_timeout="3s")
+    try:
+        office.apply().worker().wait_for_shards(2)
+        with door(office) as gate:
+            name = office.name("desks")
+            alice, bob, ops = ((user, office.secret(user)) for user in ("alice", "bob", "ops"))
+            batch = {"messages": [{"value": {"desk": desk}} for desk in "AB"]}
+            assert gate.http.post(f"/publish/{name}/batch", json=batch).status_code == 401
+            assert gate.http.post(f"/publish/{name}/batch", json=batch, auth=("alice", bob[1])).status_code == 401
+            assert gate.http.post(f"/publish/{name}/batch", json=batch, auth=bob).status_code == 403
+            assert gate.http.post(f"/publish/{name}/batch", json=batch, auth=alice).status_code == 201
+            assert gate.http.get("/queues", auth=bob).json() == {"queues": [name]}
+            assert len(gate.http.get("/queues", auth=ops).json()["queues"]) == 2
+            for user, desk in ((alice, "A"), (bob, "B")):
+                answer = gate.http.post(
+                    gate.path("desks", "/receive"),
+                    params={"subscription": "same", "max": 5},
+                    headers={"Authorization": f"Bearer {user[1]}"},
+                )
+                (message,) = answer.json()["messages"]
+                assert message["value"] == {"desk": desk}
+                if user is alice:
+                    taken = message["receipt"]
+            stolen = gate.http.post(gate.path("desks", "/acknowledge"), json={"receipts": [taken]}, auth=bob)
+            assert [one["result"] for one in stolen.json()["results"]] == ["unknown"]
+            assert gate.http.post(gate.path("desks", "/pause"), auth=alice).json()["error"]["code"] == "forbidden"
+            assert gate.http.post(gate.path("desks", "/pause"), auth=ops).status_code == 200
+            assert gate.http.get(gate.path("hidden"), auth=alice).status_code in (403, 500)
+            for secret in (alice[1], bob[1], ops[1]):
+                assert secret not in gate.process.text
+    finally:
+        office.close()
+
+
+def test_a_gateway_that_is_read_only_shows_and_changes_nothing(shop: Deployment) -> None:
+    with door(shop, "--read-only", "--rate", "6") as gate:
+        assert gate.http.get(gate.path("orders")).status_code == 200
+        assert gate.http.get(f"/sow/{shop.name('prices')}/records").status_code == 200
+        for method, path in (
+            ("POST", "/receive?subscription=w"),
+            ("POST", "/purge"),
+            ("GET", "/stream?subscription=w"),
+        ):
+            answer = gate.http.request(method, gate.path("orders", path))
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "read_only")
+        statuses = {gate.http.get(f"{gate.address}/v1").status_code for _ in range(40)}
+        assert statuses == {200, 429}
+
+
+def test_it_speaks_https(shop: Deployment, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    make += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(make, check=True, capture_output=True)
+    options = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    with door(shop, *options, verify=ssl.create_default_context(cafile=certificate)) as gate:
+        assert gate.address.startswith("https://")
+        assert gate.http.get(f"{gate.address}/v1").status_code == 200
+    done = shop.lapse("gateway", "--port", "0", "--tls-certificate", str(certificate))
+    assert done.returncode == 1
+    assert "two PEM files that belong together" in done.stderr
+
+
+def test_the_end_gives_back_what_is_held_and_ends_who_waits(shop: Deployment) -> None:
+    with door(shop) as gate:
+        gate.publish("streamed", "held")
+        until(lambda: gate.receive("streamed", subscription="ending", max_backlog=9), "a message")
+        answers: list[int] = []
+        ask = {"subscription": "waiting", "wait_s": 60}
+        waiting = threading.Thread(
+            target=lambda: answers.append(gate.http.post(gate.path("idle", "/receive"), params=ask).status_code)
+        )
+        waiting.start()
+        until(lambda: gate.depth("idle")["subscriptions"] >= 1, "it waits")
+        gate.process.signal(signal.SIGTERM)
+        assert gate.process.wait(20) == 0
+        waiting.join(10)
+        assert answers == [200]
+    assert shop.depth("streamed")["leased"] == 0
+
+
+def test_a_wrong_broker_and_an_occupied_port_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        occupied = str(other.getsockname()[1])
+        for options, told in (
+            (["--port", "0", "-b", "127.0.0.1:1"], "no connection to Kafka at 127.0.0.1:1"),
+            (["--port", occupied, "-b", "127.0.0.1:1"], f"cannot listen on 127.0.0.1:{occupied}"),
+        ):
+            command = [sys.executable, "-m", "lapse", "gateway", *options]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+            assert done.returncode == 1
+            assert done.stderr.startswith(f"Error: {told}")
+            assert len(done.stderr.splitlines()) == 1
+            assert not done.stdout

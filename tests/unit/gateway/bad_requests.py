@@ -1,0 +1,294 @@
+"""Bad requests, and what their sender is told: the cases of test_requests.py and of docs/bad-input.md (X7).
+
+Each request goes through the whole application of a gateway, and is refused before it reaches Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from lapse.core.entitlement import Entitlement, Right
+from lapse_client import Connection
+from lapse_gateway import Gateway, Settings, User, Users, application
+
+KEY: Final = "the key of alice, who reads"
+USERS: Final = Users(
+    users={
+        "alice": User(
+            name="alice", keys=(KEY.encode(),), entitlements={"orders": Entitlement(frozenset({Right.READ}), "/a = 1")}
+        )
+    }
+)
+NOBODY: Final = Users()
+NOBODY_LISTENS: Final = Connection("127.0.0.1:1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A request that is refused.
+
+    Attributes:
+        shown: how the page shows it.
+        path: what is asked.
+        code: of the refusal.
+        status: of the refusal.
+        method: how it is asked.
+        body: what it carries.
+        headers: what it says beside it.
+        settings: of the gateway.
+        users: of the gateway.
+    """
+
+    shown: str
+    path: str
+    code: str
+    status: int = 400
+    method: str = "POST"
+    body: bytes | None = None
+    headers: Mapping[str, str | bytes] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    users: Users = NOBODY
+
+
+def _as(user: str, key: str) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{key}'.encode()).decode()}"}
+
+
+_RECEIVE: Final = "/v1/queues/orders/receive"
+_BATCH: Final = "/v1/publish/orders/batch"
+_ACKNOWLEDGE: Final = "/v1/queues/orders/acknowledge"
+_BAD: Final = "invalid_argument"
+
+CASES: Final = (
+    Case(shown="`GET /v1/quues`", method="GET", path="/v1/quues", code="unknown_path", status=404),
+    Case(
+        shown="`PUT /v1/queues/orders`",
+        method="PUT",
+        path="/v1/queues/orders",
+        code="method_not_allowed",
+        status=405,
+    ),
+    Case(
+        shown="`GET /v1/queues/or%20ders`",
+        method="GET",
+        path="/v1/queues/or%20ders",
+        code="unknown_entity",
+        status=404,
+    ),
+    Case(shown="`POST …/receive` without a subscription", path=_RECEIVE, code=_BAD),
+    Case(shown="`POST …/receive?subscription=`", path=f"{_RECEIVE}?subscription=", code=_BAD),
+    Case(shown="`…&max=many`", path=f"{_RECEIVE}?subscription=w&max=many", code=_BAD),
+    Case(shown="`…&max=0`", path=f"{_RECEIVE}?subscription=w&max=0", code=_BAD),
+    Case(shown="`…&max=5&max_backlog=2`", path=f"{_RECEIVE}?subscription=w&max=5&max_backlog=2", code=_BAD),
+    Case(shown="`…&wait_s=3600`", path=f"{_RECEIVE}?subscription=w&wait_s=3600", code=_BAD),
+    Case(shown="`…&wait=5`", path=f"{_RECEIVE}?subscription=w&wait=5", code=_BAD),
+    Case(shown="`…&format=xml`", path=f"{_RECEIVE}?subscription=w&format=xml", code=_BAD),
+    Case(shown="`…&format=raw&max=2`", path=f"{_RECEIVE}?subscription=w&format=raw&max=2", code=_BAD),
+    Case(shown="`…&subscription=w` twice", path=f"{_RECEIVE}?subscription=w&subscription=w", code=_BAD),
+    Case(shown="`…?subscription=%FF`", path=f"{_RECEIVE}?subscription=%FF", code=_BAD),
+    Case(shown="`POST …/receive` with a body", path=f"{_RECEIVE}?subscription=w", body=b"{}", code="malformed"),
+    Case(shown="`POST /v1/publish/orders?ttl_ms=soon`", path="/v1/publish/orders?ttl_ms=soon", code=_BAD),
+    Case(shown="`POST /v1/publish/orders?ttl_ms=-1`", path="/v1/publish/orders?ttl_ms=-1", code=_BAD),
+    Case(shown="`POST /v1/publish/orders?delete=true` without a key", path="/v1/publish/orders?delete=true", code=_BAD),
+    Case(
+        shown="`POST /v1/publish/lapse.orders.commands`",
+        path="/v1/publish/lapse.orders.commands",
+        body=b"{}",
+        code="forbidden",
+        status=403,
+    ),
+    Case(shown="a batch without a body", path=_BATCH, code="malformed"),
+    Case(shown="`[1]` as a batch", path=_BATCH, body=b"[1]", code="malformed"),
+    Case(shown='`{"messages": [` as a batch', path=_BATCH, body=b'{"messages": [', code="malformed"),
+    Case(
+        shown="a batch in Latin-1",
+        path=_BATCH,
+        body='{"messages": [{"text": "ä"}]}'.encode("latin-1"),
+        code="malformed",
+    ),
+    Case(shown='`{"messages": []}`', path=_BATCH, body=b'{"messages": []}', code="malformed"),
+    Case(
+        shown='`{"messages": [{"value": 1, "txet": "a"}]}`',
+        path=_BATCH,
+        body=b'{"messages": [{"value": 1, "txet": "a"}]}',
+        code="malformed",
+    ),
+    Case(
+        shown='`{"messages": [{"value": 1, "text": "a"}]}`',
+        path=_BATCH,
+        body=b'{"messages": [{"value": 1, "text": "a"}]}',
+        code="malformed",
+    ),
+    Case(
+        shown='`{"messages": [{"value": 1, "ttl_ms": "60000"}]}`',
+        path=_BATCH,
+        body=b'{"messages": [{"value": 1, "ttl_ms": "60000"}]}',
+        code="malformed",
+    ),
+    Case(shown='`{"messages": [{"base64": "?"}]}`', path=_BATCH, body=b'{"messages": [{"base64": "?"}]}', code=_BAD),
+    Case(
+        shown="100,000 arrays inside each other",
+        path=_BATCH,
+        body=b'{"messages": [{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
+        code="malformed",
+    ),
+    Case(
+        shown="a body of 2,000 bytes where the gateway takes 1,024",
+        path="/v1/publish/orders",
+        body=b"x" * 2_000,
+        settings={"largest_body": 1_024},
+        code="too_large",
+        status=413,
+    ),
+    Case(
+        shown="`Content-Encoding: gzip`",
+        path="/v1/publish/orders",
+        body=b"\x1f\x8b",
+        headers={"Content-Encoding": "gzip"},
+        code="unsupported_encoding",
+        status=415,
+    ),
+    Case(
+        shown="`Lapse-Header-: x`",
+        path="/v1/publish/orders",
+        body=b"x",
+        headers={"Lapse-Header-": "x"},
+        code=_BAD,
+    ),
+    Case(
+        shown="a header of 100,000 bytes",
+        path="/v1/publish/orders",
+        body=b"x",
+        headers={"X": "x" * 100_000},
+        code="too_large",
+        status=413,
+    ),
+    Case(shown="`POST …/acknowledge` of nothing", path=_ACKNOWLEDGE, body=b"{}", code=_BAD),
+    Case(shown="`Lapse-Receipt: orders:0`", path=_ACKNOWLEDGE, headers={"Lapse-Receipt": "orders:0"}, code=_BAD),
+    Case(
+        shown='`{"receipts": ["orders:0:1"], "filter": "TRUE"}`',
+        path=_ACKNOWLEDGE,
+        body=b'{"receipts": ["orders:0:1"], "filter": "TRUE"}',
+        code=_BAD,
+    ),
+    Case(
+        shown='`{"receipts": ["orders:0:1"], "delay_ms": 5}`',
+        path=_ACKNOWLEDGE,
+        body=b'{"receipts": ["orders:0:1"], "delay_ms": 5}',
+        code=_BAD,
+    ),
+    Case(
+        shown="`POST …/renew` of what nobody holds here",
+        path="/v1/queues/orders/renew",
+        headers={"Lapse-Receipt": "orders:0:1#1@5"},
+        code="unknown_subscription",
+        status=409,
+    ),
+    Case(
+        shown='`{"filter": "TRUE"}` to `…/renew`',
+        path="/v1/queues/orders/renew",
+        body=b'{"filter": "TRUE"}',
+        code=_BAD,
+    ),
+    Case(shown="`{}` to `…/purge`", path="/v1/queues/orders/purge", body=b"{}", code=_BAD),
+    Case(
+        shown="`DELETE …/subscriptions/w`, which is not open",
+        method="DELETE",
+        path="/v1/queues/orders/subscriptions/w",
+        code="unknown_subscription",
+        status=409,
+    ),
+    Case(
+        shown="a publish by a page of another site",
+        path="/v1/publish/orders",
+        body=b"x",
+        headers={"Origin": "https://elsewhere.example"},
+        code="other_origin",
+        status=403,
+    ),
+    Case(
+        shown="a publish to a gateway that is read only",
+        path="/v1/publish/orders",
+        body=b"x",
+        settings={"read_only": True},
+        code="read_only",
+        status=403,
+    ),
+    Case(
+        shown="no user where there are users",
+        method="GET",
+        path="/v1/queues",
+        users=USERS,
+        code="unauthenticated",
+        status=401,
+    ),
+    Case(
+        shown="a user with another one's key",
+        method="GET",
+        path="/v1/queues",
+        headers=_as("alice", "the key of somebody else"),
+        users=USERS,
+        code="unauthenticated",
+        status=401,
+    ),
+    Case(
+        shown="`Authorization: Bearer nonsense`",
+        method="GET",
+        path="/v1/queues",
+        headers={"Authorization": "Bearer nonsense"},
+        users=USERS,
+        code="unauthenticated",
+        status=401,
+    ),
+    Case(
+        shown="`Authorization: Basic ???`",
+        method="GET",
+        path="/v1/queues",
+        headers={"Authorization": "Basic ???"},
+        users=USERS,
+        code="unauthenticated",
+        status=401,
+    ),
+    Case(
+        shown="a publish by a user who may read",
+        path="/v1/publish/orders",
+        body=b"x",
+        headers=_as("alice", KEY),
+        users=USERS,
+        code="forbidden",
+        status=403,
+    ),
+    Case(
+        shown="`GET /v1/explain?entity=orders…` by a user with a filter",
+        method="GET",
+        path="/v1/explain?bookmark=orders:0:1&entity=orders",
+        headers=_as("alice", KEY),
+        users=USERS,
+        code="forbidden",
+        status=403,
+    ),
+)
+
+
+def ask(case: Case) -> httpx.Response:
+    """Send a request, and return the answer."""
+    app = application(Gateway(NOBODY_LISTENS, Settings(**case.settings), case.users))
+
+    async def asked() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+            return await client.request(case.method, case.path, content=case.body, headers=dict(case.headers))
+
+    return asyncio.run(asked())
+
+
+def told(case: Case) -> str:
+    """What the sender of a request is told."""
+    text = ask(case).json()["error"]["text"]
+    assert isinstance(text, str)
+    return text

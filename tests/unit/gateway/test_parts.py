@@ -1,0 +1,129 @@
+"""Parts of the gateway: payloads in JSON and in headers, the rate limit, parameters, events, the description."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.entitlement import Entitlement, Right
+from lapse_client import Connection
+from lapse_gateway import User, Users, openapi, payload
+from lapse_gateway.application import OPERATIONS
+from lapse_gateway.events import event
+from lapse_gateway.fault import Fault
+from lapse_gateway.publishing import Message
+from lapse_gateway.rate import RateLimit
+from lapse_gateway.user import Authenticator
+
+
+@given(st.none() | st.binary() | st.text().map(str.encode) | st.floats().map(orjson.dumps))
+def test_a_payload_that_is_told_can_be_published_again_byte_for_byte(value: bytes | None) -> None:
+    told = orjson.loads(orjson.dumps(payload.shown(value)))
+    content = Message.model_validate(told or {"delete": True}).content()
+    if "value" in told:
+        assert orjson.loads(content) == orjson.loads(value)  # type: ignore[arg-type]
+    else:
+        assert content == value
+
+
+def test_the_digits_of_a_number_are_told_as_they_are() -> None:
+    assert b'"value":{"price": 1.10, "id": 123456789012345678}' in orjson.dumps(
+        payload.shown(b'{"price": 1.10, "id": 123456789012345678}')
+    )
+
+
+@given(st.lists(st.tuples(st.from_regex(r"[a-z][a-z0-9 é/:-]{0,9}", fullmatch=True), st.binary())))
+def test_headers_of_a_message_go_through_http_unharmed(headers: list[tuple[str, bytes]]) -> None:
+    sent = payload.message_headers_in_http(headers)
+    assert all(text.isascii() and "\n" not in text and "\r" not in text for pair in sent for text in pair)
+    raw = [(name.lower().encode(), text.encode()) for name, text in sent]
+    assert payload.message_headers_from_http(raw) == headers
+
+
+def test_a_rate_is_kept_and_each_has_their_own() -> None:
+    now = [0.0]
+    limit = RateLimit(2, lambda: now[0])
+    for who in ("alice", "bob"):
+        limit.check(who)
+        limit.check(who)
+        with pytest.raises(Fault, match="more than 2 requests a second: wait 1 s"):
+            limit.check(who)
+    now[0] = 0.5
+    limit.check("alice")
+    with pytest.raises(Fault):
+        limit.check("alice")
+
+
+def test_a_slow_rate_lets_one_request_pass() -> None:
+    now = [0.0]
+    limit = RateLimit(0.1, lambda: now[0])
+    limit.check("alice")
+    with pytest.raises(Fault, match="wait 10 s") as refused:
+        limit.check("alice")
+    assert refused.value.headers == {"Retry-After": "10"}
+
+
+@pytest.mark.feature("X4")
+def test_a_user_is_known_by_any_of_their_keys_and_signs_with_the_first() -> None:
+    users = Users(users={"alice": User(name="alice", keys=(b"first-key-of-alice", b"other-key-of-alice"))})
+    door = Authenticator(Connection("nowhere:1"), users)
+    for key in ("first-key-of-alice", "other-key-of-alice"):
+        caller = door.caller(f"Bearer {key}")
+        assert (caller.name, caller.connection.user, caller.connection.secret) == (
+            "alice",
+            "alice",
+            "first-key-of-alice",
+        )
+    assert "key-of" not in repr(users)
+
+
+@pytest.mark.feature("X4", "Q2")
+def test_who_may_publish_to_an_entity_may_write_to_its_topics_and_to_no_other() -> None:
+    entitled = {"orders": Entitlement(frozenset({Right.PUBLISH})), "looked": Entitlement(frozenset({Right.READ}))}
+    readers = {
+        "orders-in": frozenset({"orders"}),
+        "looked": frozenset({"looked"}),
+        "both": frozenset({"looked", "orders"}),
+    }
+    door = Authenticator(
+        Connection("nowhere:1"), Users(users={"a": User(name="a", keys=(b"a-key-of-16-bytes",), entitlements=entitled)})
+    )
+    caller = door.caller("Bearer a-key-of-16-bytes")
+    for topic in ("orders-in", "orders", "both"):
+        caller.check_publish(topic, readers.get(topic, frozenset()))
+    for topic in ("looked", "elsewhere"):
+        with pytest.raises(Fault, match="lacks publish"):
+            caller.check_publish(topic, readers.get(topic, frozenset()))
+
+
+def test_the_description_names_every_operation_once_and_refers_to_what_is_there() -> None:
+    told = orjson.loads(orjson.dumps(openapi.description(OPERATIONS, users=True)))
+    assert told["openapi"] == "3.1.0"
+    found = [(method.upper(), path) for path, methods in told["paths"].items() for method in methods]
+    assert sorted(found) == sorted((one.method, one.path) for one in OPERATIONS)
+    ids = [one["operationId"] for methods in told["paths"].values() for one in methods.values()]
+    assert len(set(ids)) == len(ids)
+    for ref in _refs(told):
+        place = told
+        for part in ref.removeprefix("#/").split("/"):
+            place = place[part]
+    public = {path for path, methods in told["paths"].items() for one in methods.values() if "security" not in one}
+    assert public == {"/v1", "/openapi.json", "/health", "/ready"}
+
+
+def _refs(place: object) -> list[str]:
+    if isinstance(place, dict):
+        own = [place["$ref"]] if "$ref" in place else []
+        return own + [ref for value in place.values() for ref in _refs(value)]
+    return [ref for value in place for ref in _refs(value)] if isinstance(place, list) else []
+
+
+def test_a_payload_with_line_ends_stays_one_event() -> None:
+    told = event("delivery", payload.shown(b'{"a":\r\n1,\n"b": 2}'), "t:0:1#1@1").decode()
+    lines = told.splitlines()
+    assert lines[:2] == ["id: t:0:1#1@1", "event: delivery"]
+    assert told.endswith("\n\n")
+    assert told.count("\n\n") >= 1
+    data = "\n".join(line.removeprefix("data: ") for line in lines[2:] if line)
+    assert orjson.loads(data) == {"value": {"a": 1, "b": 2}}
+    assert all(line.startswith("data: ") for line in lines[2:] if line)

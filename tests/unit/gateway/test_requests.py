@@ -1,0 +1,43 @@
+"""Requests that the gateway refuses before they reach Kafka: with a status, a code and one sentence (X7)."""
+
+import pytest
+
+from lapse.core.error_code import ErrorCode
+from lapse_client import error
+from lapse_gateway.fault import STATUSES, Fault, fault_of
+from unit.gateway.bad_requests import CASES, KEY, Case, ask
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.shown[:60])
+def test_a_bad_request_is_refused_in_words(case: Case) -> None:
+    answer = ask(case)
+    told = answer.json()["error"]
+    assert (answer.status_code, told["code"]) == (case.status, case.code)
+    assert told["code"] in STATUSES
+    assert told["text"]
+    assert len(told["text"]) < 400
+    assert "\n" not in told["text"]
+    for word in ("Traceback", "pydantic", "NoneType", "recursion"):
+        assert word not in told["text"]
+
+
+def test_no_key_is_told() -> None:
+    for case in CASES:
+        assert KEY not in ask(case).text
+
+
+@pytest.mark.feature("X2")
+def test_every_code_of_the_protocol_has_a_status() -> None:
+    assert set(ErrorCode) <= set(STATUSES)
+    assert all(400 <= Fault(code, "").status < 600 for code in STATUSES)
+
+
+@pytest.mark.feature("X2")
+def test_everything_that_the_client_raises_has_a_code() -> None:
+    kinds = [kind for kind in vars(error).values() if isinstance(kind, type) and issubclass(kind, error.LapseError)]
+    assert len(kinds) > 8
+    for kind in kinds:
+        raised = kind.__new__(kind)
+        if kind is not error.CommandFailed:
+            assert fault_of(raised).code in STATUSES
