@@ -30,7 +30,7 @@ from lapse.runtime.kafka.producer import Output
 from lapse.runtime.letters.letter_writer import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.shard.machine import Effects
+from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.entity import JSON, avro
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
@@ -356,7 +356,6 @@ def sow(**settings: Any) -> SowMachine:
     machine = SowMachine(
         SowShard(SowSettings(name="prices", **{**JSON, **settings})), SowOutput("prices", 0, 1, "dlq.prices", 1), _read
     )
-    machine.maintain()
     machine.take_over(ARRIVAL_MS)
     return machine
 

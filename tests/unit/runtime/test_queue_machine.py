@@ -145,7 +145,7 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     assert [shown.stands for shown in one.shard.peek(0, 10)] == ["dying", "dying"]
     assert list(restore(journal.items()).state.pending) == [(0, 1), (0, 3)]
 
-    (letter,) = outputs_of([asyncio.run(one._pending_letter((0, 1)))])
+    (letter,) = outputs_of([asyncio.run(one.letters.source.pending_letter((0, 1)))])
     assert letter.value == values[1]
     headers = dict(letter.headers)
     assert (headers["lapse-reasons"], headers["lapse-expired-at-ms"]) == (b"forced_expire", b"1001")
@@ -154,7 +154,7 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     effects = finish(one)
     assert told(effects) == [("dead_lettered", ["orders:0:1"])]
     assert one.gauges()["dying"] == 1
-    assert asyncio.run(one._pending_letter((0, 1))) is None
+    assert asyncio.run(one.letters.source.pending_letter((0, 1))) is None
     journal |= effects.journal
     kept = {key: value for key, value in journal.items() if value is not None}
     assert list(restore(kept.items()).state.pending) == [(0, 3)]

@@ -13,7 +13,7 @@ from lapse.protocol.command import Command, encode
 from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.letter_writer import Refusal
 from lapse.runtime.shard import effort
-from lapse.runtime.shard.machine import Effects
+from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from support.packed import rows_of
@@ -56,14 +56,14 @@ def rows(effects: Effects, topic: str) -> list[tuple[bytes | None, bytes | None,
 @pytest.mark.feature("S8")
 def test_a_large_step_goes_ahead_in_order_and_ends_in_a_small_batch():
     running = machine(max_step_bytes=100_000)
-    ahead = running.maintain()
+    running.begin_step()
     records = [Arrived(n, T, b"k%d" % (n % 30), b"%d" % n + b"x" * 100_000) for n in range(60)]
     running.arrive("prices", 0, records)
     effects = finish(running)
-    assert ahead
+    assert effects.ahead
     assert sum(len(value or b"") for _, value in effects.journal) <= 1 << 20
     restored = shard_of()
-    restored.restore([*ahead, *effects.journal])
+    restored.restore([*effects.ahead, *effects.journal])
     assert restored.state.entries == running.shard.state.entries
     assert len(rows(effects, "lapse.sow.prices")) == 30
 
@@ -71,7 +71,7 @@ def test_a_large_step_goes_ahead_in_order_and_ends_in_a_small_batch():
 @pytest.mark.feature("S8")
 def test_of_several_updates_of_a_key_in_one_step_the_last_is_journaled_and_subscribers_are_told_of_each():
     running = machine()
-    running.maintain()
+    running.begin_step()
     running.command(Arrived(0, T, None, b'{"command": "subscribe", "id": "s", "subscription": "s"}'))
     headers = [("lapse-ttl-ms", b"50")]
     running.arrive("prices", 0, [Arrived(n, T + n, b"k%d" % (n % 3), b"%d" % n, headers) for n in range(30)])
@@ -89,7 +89,7 @@ def test_of_several_updates_of_a_key_in_one_step_the_last_is_journaled_and_subsc
 @pytest.mark.feature("S4", "S7", "S8")
 def test_records_that_expire_together_leave_in_turns_and_subscribers_are_told_of_those_they_saw():
     running = machine()
-    running.maintain()
+    running.begin_step()
     for name, text in [("all", "TRUE"), ("odd", "/n = 1")]:
         command = {"command": "subscribe", "id": name, "subscription": name, "filter": text}
         running.command(Arrived(0, T, None, orjson.dumps(command)))
@@ -137,7 +137,7 @@ def test_records_that_expire_together_leave_in_turns_and_subscribers_are_told_of
 @pytest.mark.parametrize(("count", "events"), [(20, 20), (21, 1), (2000, 1)])
 def test_many_removals_that_share_a_fate_are_told_by_ranges(count: int, events: int):
     running = machine(10)
-    running.maintain()
+    running.begin_step()
     running.arrive("prices", 0, [Arrived(n, T, b"%d" % n, b"{}") for n in range(count)])
     while running.next_due_ms() <= T + 10:
         running.advance(T + 10)
@@ -151,7 +151,7 @@ def test_many_removals_that_share_a_fate_are_told_by_ranges(count: int, events: 
 @pytest.mark.parametrize("encoding", ["avro", "json"])
 def test_a_query_is_answered_in_its_commands_encoding(encoding: str):
     running = machine()
-    running.maintain()
+    running.begin_step()
     running.take_over(T)
     headers = [("own", b"x"), ("lapse-ttl-ms", b"50"), ("ce_expirytime", b"2023-11-14T22:13:20.050Z")]
     running.arrive("prices", 0, [Arrived(7, T, b"k", b"{}", headers)])
@@ -185,7 +185,7 @@ def test_a_query_is_answered_in_its_commands_encoding(encoding: str):
 @pytest.mark.feature("S9")
 def test_no_query_is_answered_before_what_expired_meanwhile_is_removed():
     before = machine(10)
-    before.maintain()
+    before.begin_step()
     before.arrive("prices", 0, [Arrived(0, T, b"k", b"{}")])
     running = machine(10)
     running.shard.restore(finish(before).journal)
@@ -219,9 +219,9 @@ def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole()
         Arrived(10, T, b"large", b'{"b": 1}', [("lapse-command", b"delta"), ("lapse-ttl-ms", b"20")]),
     ]
     running.arrive("prices", 0, records)
-    ahead = running.maintain()
+    running.begin_step()
     effects = finish(running, 100)
-    journal = dict([*ahead, *effects.journal])
+    journal = dict([*effects.ahead, *effects.journal])
     assert [letter.value for letter in written] == [b"x" * 50]
     running.advance(T + 20)
     effects = finish(running, 100)
@@ -236,7 +236,7 @@ def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole()
     after.shard.restore([item for item in journal.items() if item[1] is not None])
     again = SowMachine(after.shard, SowOutput("prices", 0, 4, "dlq.prices", 1), read)
     first, second = (name for _, _, name in sorted(again.retry._due))
-    letters = [asyncio.run(again._pending_letter(name)) for name in (first, second)]
+    letters = [asyncio.run(again.letters.source.pending_letter(name)) for name in (first, second)]
     assert letters[0].value == b"x" * 200
     assert orjson.loads(letters[1].value) == {"a": "x" * 200, "b": 1}
     headers = [dict(letter.headers) for letter in letters]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lapse.core.expression import compile_filter
+from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.activity import Activity
@@ -172,6 +173,10 @@ class QueueShard:
             return False
         known.last_seen_ms = max(known.last_seen_ms, now_ms)
         return True
+
+    def subscriptions(self) -> list[Subscription]:
+        """What clients are subscribed to now."""
+        return [one for one in self.state.subscriptions.values() if one.id != FORWARDER]
 
     def unsubscribe(self, subscription: str, now_ms: int, step: Step, detail: str = "") -> bool:
         """End a subscription and return its leases at once (Q5); False if the shard does not know it."""

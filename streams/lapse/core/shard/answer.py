@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from lapse.core.error_code import Refusal
 
+Counts = dict[str, int | None]
+"""Figures by name; None is one that does not exist now."""
+
 
 class CommandAnswer(NamedTuple):
     """The answer to one command (X2).
@@ -16,7 +19,8 @@ class CommandAnswer(NamedTuple):
         subscription: the subscription that spoke.
         at_ms: the instant at which it counted, ms since the epoch.
         refusal: what is wrong and what to do; None = done.
-        counts: figures.
+        counts: figures; None is one that does not exist now.
+        facts: whatever else the answer says, by the fields of the wire format.
     """
 
     id: str
@@ -24,7 +28,8 @@ class CommandAnswer(NamedTuple):
     subscription: str
     at_ms: int
     refusal: Refusal | None = None
-    counts: tuple[tuple[str, int], ...] = ()
+    counts: tuple[tuple[str, int | None], ...] = ()
+    facts: tuple[tuple[str, object], ...] = ()
 
     @property
     def error(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from lapse.core.error_code import ErrorCode, Refusal
-from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Deletion, Places
 from lapse.core.sow.query import Inquiry, Query
@@ -170,7 +170,7 @@ class Commands:
 
     # --- each command ----------------------------------------------------------------------------------------
 
-    def _do(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> dict[str, int] | None:
+    def _do(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Counts | None:
         """Do it; return the figures of its answer, or None if the answer comes later."""
         match command.command:
             case "sow":
@@ -227,7 +227,7 @@ class Commands:
         )
         Query.begin(self._state, inquiry, step)
 
-    def _sow_delete(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> dict[str, int] | None:
+    def _sow_delete(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Counts | None:
         given = [bool(command.keys), command.filter is not None, bool(command.bookmarks)]
         if sum(given) != 1:
             raise CommandRefused(
@@ -263,9 +263,7 @@ class Commands:
         step.deletions.append((deletion, command.answer == "all"))
         return None
 
-    def _delete_keys(
-        self, keys: Sequence[bytes], compiled: tuple[Predicate, ...], at_ms: int, step: Step
-    ) -> dict[str, int]:
+    def _delete_keys(self, keys: Sequence[bytes], compiled: tuple[Predicate, ...], at_ms: int, step: Step) -> Counts:
         removed = skipped = 0
         for name in self._names(keys):
             entry = self._state.entries.get(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lapse.core.reason import Reason
@@ -88,7 +89,7 @@ class PendingLetters:
     def __init__(self, state: SowState) -> None:
         self._state = state
 
-    def keep(self, refused: list[tuple[Removal, str]], step: Step) -> list[bytes]:
+    def keep(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
         """Keep letters of a step, each with why it is refused; returns their journal keys."""
         faults = {letter.place: fault for letter, fault in refused}
         for at, one in enumerate(step.events):
@@ -103,7 +104,7 @@ class PendingLetters:
             self._state.change(step, names[-1], pack(letter))
         return names
 
-    def retain(self, name: bytes, step: Step) -> None:
+    def letter_written(self, name: bytes, step: Step) -> None:
         """Let a letter go that is safe now; nothing to do if it went before."""
         packed = self._state.pending.get(name)
         if packed is None:

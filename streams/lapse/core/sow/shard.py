@@ -303,30 +303,32 @@ class SowShard:
         if deletion.finished and answered:
             step.answers.append(deletion.answer)
 
-    def keep_pending(self, refused: list[tuple[Removal, str]], step: Step) -> list[bytes]:
-        """Keep letters of a step that the broker refuses, each with why; returns their names, for `retain` (C27)."""
+    def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
+        """Keep records whose letters the broker refuses, each with why; returns names for `letter_written` (C27)."""
         return self._pending_letters.keep(refused, step)
 
-    def retain(self, name: bytes, step: Step) -> None:
-        """Let a letter go that is safe now."""
-        self._pending_letters.retain(name, step)
+    def letter_written(self, name: bytes, step: Step) -> None:
+        """Let a record go whose letter is safe now."""
+        self._pending_letters.letter_written(name, step)
 
-    def next_due_ms(self) -> int | None:
-        """Return when `advance` is next needed, ms since the epoch (at most a second early); None = never."""
+    def next_due_ms(self) -> int:
+        """Return when `advance` is next needed, ms since the epoch (at most a second early); `NEVER` = never."""
         state = self.state
-        agreement_ms = self.agreement.next_due_ms()
+        instants = [self.agreement.next_due_ms()]
         if self.agreement.frozen:
-            return None if agreement_ms == NEVER else agreement_ms
-        instants = [subscriber.lost_at_ms for subscriber in state.subscribers.values()]
+            return instants[0]
+        instants += [subscriber.lost_at_ms for subscriber in state.subscribers.values()]
         if self.settings.expiration.enabled and (expiry_ms := state.deadlines.next_due_ms()) is not None:
             instants.append(expiry_ms)
         if (version := state.schedule.next_due()) is not None:
             instants.append(version[0])
         if state.tombstones:
             instants.append(self._forgotten_at_ms(next(iter(state.tombstones.values())), self._too_many_tombstones()))
-        if agreement_ms != NEVER:
-            instants.append(agreement_ms)
-        return min(instants, default=None)
+        return min(instants)
+
+    def is_due(self, at_ms: int) -> bool:
+        """Whether `advance` has something to do at an instant."""
+        return self.next_due_ms() <= at_ms
 
     def _forget_tombstones(self, now_ms: int, step: Step) -> None:
         # In the order in which they were dug, which is about that of their instants.

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from lapse.core.entitlement import narrowed
-from lapse.core.error_code import ErrorCode
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Queued, Step
-from lapse.protocol.answer import Answer, QueuedMessage, Settlement
+from lapse.core.shard.answer import CommandAnswer, Counts
+from lapse.protocol.answer import QueuedMessage, Settlement
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
 from lapse.runtime.queue.transfer import TransferCommands
@@ -127,7 +128,9 @@ class QueueCommands:
         except ValueError:
             return []
 
-    def carry_out(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> Answer | None:
+    def carry_out(
+        self, command: Command, at_ms: int, step: Step, row_filter: str | None = None
+    ) -> CommandAnswer | None:
         """Do what a command asks at its instant; None = no answer is wanted.
 
         The command's `selection` has to be under selection and judged on every message that it is about.
@@ -142,12 +145,7 @@ class QueueCommands:
         self._row_filter = row_filter
         if command.subscription:
             shard.heard(command.subscription, at_ms)
-        common: dict[str, Any] = {
-            "id": command.id,
-            "command": command.command,
-            "partition": shard.settings.partition,
-            "at_ms": at_ms,
-        }
+        asked = command.id, command.command, command.subscription, at_ms
         handler = self._handlers.get(command.command)
         try:
             if handler is None:
@@ -160,10 +158,11 @@ class QueueCommands:
         except Refused as refusal:
             if command.answer == "none":
                 return None
-            return Answer(**common, status="error", error=str(refusal), code=refusal.code)
+            return CommandAnswer(*asked, Refusal(refusal.code, str(refusal)))
         if command.answer == "none" or (command.answer == "errors" and not facts.get("settlements")):
             return None
-        return Answer(**common, status="ok", **facts)
+        counts: Counts = facts.pop("counts", {})
+        return CommandAnswer(*asked, counts=tuple(counts.items()), facts=tuple(facts.items()))
 
     def _named(self, command: Command) -> str:
         if not command.subscription:
@@ -282,7 +281,7 @@ class QueueCommands:
             return {"publish_target": self._publish_target}
         if command.filter:
             return {"counts": self._shard.depth(command.filter, at_ms), "publish_target": self._publish_target}
-        counts: dict[str, int | None] = {**self._shard.depth(now_ms=at_ms), **self._shard.held_up()}
+        counts: Counts = {**self._shard.depth(now_ms=at_ms), **self._shard.held_up()}
         counts["subscriptions"] = len(self._shard.state.subscriptions)
         counts["oldest_age_ms"] = None if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
         return {"counts": counts, "publish_target": self._publish_target}
@@ -319,7 +318,7 @@ def with_row_filter(admitted: Admitted) -> Admitted:
     Raises:
         ExpressionError: its own filter is none.
     """
-    command, _, row_filter = admitted
+    command, row_filter = admitted.command, admitted.row_filter
     if row_filter is None or not (command.filter or command.command in _ABOUT_ALL):
         return admitted
     text = narrowed(command.filter, row_filter, compile_filter)

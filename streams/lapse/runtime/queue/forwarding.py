@@ -8,6 +8,7 @@ unique within a partition of their topic, and messages of many partitions meet i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -22,6 +23,9 @@ from lapse.core.queue.step import Delivery, Step
 from lapse.protocol import header
 from lapse.protocol.redrive import REDRIVEN
 from lapse.runtime.kafka.producer import Output
+from lapse.runtime.letters.letter_retry import Write
+
+logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4_096
 
@@ -76,7 +80,50 @@ class Forwarding:
             outputs[record.offset] = Output(self._topic, target, record.key, record.value, headers)
         return outputs
 
-    def settle(self, shard: QueueShard, delivery: Delivery, now_ms: int, step: Step) -> None:
+    async def hand_on(
+        self,
+        shard: QueueShard,
+        delivery: Delivery,
+        records: Sequence[Any | None],
+        now_ms: int,
+        step: Step,
+        write: Write,
+    ) -> bool:
+        """Hand messages on, and take them out of the queue once the target has them.
+
+        A message that the target does not take, such as one that is too large, becomes a dead letter that says why.
+
+        Args:
+            shard: whose messages they are.
+            delivery: which.
+            records: theirs, None where Kafka lost one.
+            now_ms: the instant, ms since the epoch.
+            step: gets what becomes of them.
+            write: writes to the target, and says what it refuses.
+
+        Returns:
+            False if the target takes nothing: there is no forwarding until it can be.
+        """
+        messages, name, partition = delivery.messages, shard.settings.name, shard.settings.partition
+        outputs = self.outputs(delivery, records)
+        refused = await write([*outputs.values()])
+        of_topic = next((one for one in refused.values() if one.of_topic), None)
+        if of_topic is not None:
+            logger.warning("%s, partition %d: forwards nothing until it can: %s", name, partition, of_topic.why)
+            shard.unsubscribe(FORWARDER, now_ms, step, of_topic.why)
+            return False
+        handed_on = [*outputs]
+        for at, refusal in refused.items():
+            why = f"cannot be forwarded: {refusal.why}"
+            logger.warning("%s: %s:%d:%d %s", name, messages.topic, messages.partition, handed_on[at], why)
+            shard.undecodable(messages.topic, messages.partition, handed_on[at], why, now_ms, step, handed_out=True)
+        lost = sorted(set(messages.offsets.tolist()) - outputs.keys())
+        if lost:
+            shard.truncated(messages.topic, messages.partition, lost, now_ms, step, handed_out=True)
+        self._settle(shard, delivery, now_ms, step)
+        return True
+
+    def _settle(self, shard: QueueShard, delivery: Delivery, now_ms: int, step: Step) -> None:
         """Take what was handed over out of the queue."""
         messages = delivery.messages
         claims = [Claim(messages.topic, messages.partition, *ends) for ends in messages.ranges()]

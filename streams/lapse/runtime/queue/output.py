@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,17 +10,14 @@ import numpy as np
 
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
 from lapse.core.queue.step import Delivery, Messages, Removal, ShardEvent
-from lapse.protocol import answer as answers
-from lapse.protocol import dead_letter, event, header, packed_delivery, reference, topic
-from lapse.protocol.answer import Answer
+from lapse.protocol import dead_letter, header, packed_delivery, reference
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
-from lapse.protocol.command import Encoding
 from lapse.protocol.event import Event, EventKind
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
 from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.packed_letter import PackedLetters
 from lapse.runtime.queue.packed_delivery import packed_records
-from lapse.runtime.shard.command_authorizer import parted
+from lapse.runtime.shard.output import ShardOutput
 
 _RANGES_PER_EVENT: Final = 1_000
 """So many ranges stand in one event, so that any topic takes it."""
@@ -46,30 +43,8 @@ def _shared(values: Any) -> int | None:
     return int(values[0]) if len(values) and bool((values == values[0]).all()) else None
 
 
-class QueueOutput:
-    """Writes what a shard has to tell.
-
-    Args:
-        queue: its name.
-        partition: the shard.
-        epoch: the epoch.
-        dead_letter_topic: where letters go.
-        dead_letter_partitions: how many partitions that topic has (C27).
-    """
-
-    def __init__(
-        self, queue: str, partition: int, epoch: int, dead_letter_topic: str, dead_letter_partitions: int
-    ) -> None:
-        self._queue = queue
-        self._partition = partition
-        self._epoch = epoch
-        self._epoch_bytes = str(epoch).encode()
-        self._letters = dead_letter_topic
-        self._letter_partitions = max(1, dead_letter_partitions)
-        self._events = topic.events(queue)
-        self._deliveries = topic.deliveries(queue)
-        self.users: Collection[str] | None = None
-        """Users who have topics of their own; names begin with theirs then. None = there are none (X4)."""
+class QueueOutput(ShardOutput):
+    """Writes what a queue shard has to tell."""
 
     def events(self, events: Sequence[ShardEvent], removals: Sequence[Removal]) -> list[Output]:
         """One event for all messages that share a fate (D4)."""
@@ -81,7 +56,7 @@ class QueueOutput:
         for (kind, at_ms, subscription, reasons, detail), some in shared.items():
             single = some[0] if len(some) == 1 else None
             told = Event(
-                entity=self._queue,
+                entity=self._entity,
                 event=kind,
                 at_ms=at_ms,
                 partition=self._partition,
@@ -97,7 +72,7 @@ class QueueOutput:
             ranges = _ranges(some)
             for first in range(0, max(1, len(ranges)), _RANGES_PER_EVENT):
                 part = replace(told, messages=ranges[first : first + _RANGES_PER_EVENT])
-                outputs.append(Output(self._events, self._partition, None, event.encode(part), []))
+                outputs.append(self._event(part))
         return outputs
 
     def letters(
@@ -120,7 +95,7 @@ class QueueOutput:
         if not offsets:
             return Packed(self._letters, partition, [])
         death = dead_letter.Death(
-            entity=self._queue,
+            entity=self._entity,
             bookmark=Bookmark(messages.topic, messages.partition, offsets[0]),
             reasons=removal.reasons,
             expired_at_ms=removal.at_ms,
@@ -210,27 +185,6 @@ class QueueOutput:
             [] if none_expires or deadlines_ms is None else deadlines_ms.tolist(),
         )
         return Output(to, self._partition, None, body, headers)
-
-    def answer(self, answer: Answer, subscription: str, encoding: Encoding) -> Output:
-        """An answer to a command, encoded as the command was (X2)."""
-        to, command_id = self.address(answer.id)
-        if self.users is not None:
-            answer = replace(answer, id=command_id)
-            subscription = self.address(subscription)[1]
-        headers = [
-            (header.KIND, b"answer"),
-            (header.SUBSCRIPTION, subscription.encode()),
-            (header.COMMAND_ID, command_id.encode()),
-            (header.EPOCH, self._epoch_bytes),
-        ]
-        return Output(to, self._partition, None, answers.encode(answer, encoding), headers)
-
-    def address(self, name: str) -> tuple[str, str]:
-        """The topic on which a name is spoken to, and what it is called there."""
-        if self.users is None:
-            return self._deliveries, name
-        user, own = parted(name)
-        return topic.deliveries(self._queue, user if user in self.users else ""), own
 
 
 def _behind_bookmark(times: int, deadline_ms: int, timestamp_ms: int, own: Headers) -> tuple[int, bytes]:

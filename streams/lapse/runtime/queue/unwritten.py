@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from faust.types import TP
 
-from lapse.core.queue.step import Messages
+from lapse.core.queue.change import Change
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Delivery, Messages
 from lapse.protocol import codec, header, packed_delivery, reference
 from lapse.protocol.bookmark import Bookmark
+from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.payload import LogReader
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 10_000
 """About so many offsets are read at a time."""
@@ -63,6 +71,59 @@ class Written:
             for at, (offset, count) in enumerate(zip(offsets, counts, strict=True))
             if (name, *source, offset, count) not in rows
         ]
+
+
+class JournaledDeliveries:
+    """Deliveries that the owner before journaled for clients, as the journal still has them.
+
+    Args:
+        shard: whose they are.
+        changes: what they were, each with the sequence of its step.
+    """
+
+    def __init__(self, shard: QueueShard, changes: Sequence[tuple[int, Change]]) -> None:
+        self._shard = shard
+        self._changes = changes
+
+    async def unwritten(
+        self, noted: Noted, read: Read, output: QueueOutput, may_receive: Callable[[str], bool], now_ms: int
+    ) -> list[Delivery]:
+        """Those that were not written, with the same counts and leases; what nobody saw in time does not count.
+
+        Args:
+            noted: what the journal says of deliveries.
+            read: reads what was written since.
+            output: knows where subscriptions are spoken to.
+            may_receive: whether something may be written to a subscription.
+            now_ms: the instant, ms since the epoch.
+        """
+        changes, self._changes = self._changes, ()
+        held = [
+            (delivery, places)
+            for delivery, places in self._shard.handed_out.deliveries(
+                change for sequence, change in changes if sequence >= noted.step
+            )
+            if may_receive(delivery.subscription)
+        ]
+        if not held:
+            return []
+        written = await read()
+        found: list[Delivery] = []
+        for delivery, places in held:
+            at = written.missing(*output.address(delivery.subscription), delivery.messages)
+            if at and 0 < delivery.until_ms <= now_ms:
+                self._shard.handed_out.take_back(places[one] for one in at)
+            elif at:
+                found.append(replace(delivery, messages=delivery.messages.some(np.array(at, np.intp))))
+        if found:
+            settings, count = self._shard.settings, sum(len(one.messages) for one in found)
+            logger.info(
+                "%s, partition %d: %d deliveries were journaled and not written",
+                settings.name,
+                settings.partition,
+                count,
+            )
+        return found
 
 
 async def read_written(reader: LogReader, noted: Noted, topics: Iterable[str], partition: int) -> Written:

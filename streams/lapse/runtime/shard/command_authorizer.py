@@ -32,11 +32,15 @@ class Admitted(NamedTuple):
         command: the command.
         encoding: how its answer is to be written.
         row_filter: what its user may see and touch at most, an expression; None = all.
+        at_ms: its instant, ms since the epoch.
+        offset: where it stands on the commands topic.
     """
 
     command: Command
     encoding: Encoding
-    row_filter: str | None = None
+    row_filter: str | None
+    at_ms: int
+    offset: int
 
 
 def admit_all(record: Any) -> Admitted:
@@ -45,7 +49,7 @@ def admit_all(record: Any) -> Admitted:
     Raises:
         CommandError: it cannot be read.
     """
-    return Admitted(*commands.decode(record.value))
+    return Admitted(*commands.decode(record.value), None, record.timestamp, record.offset)
 
 
 class Denied(CommandError):
@@ -163,7 +167,7 @@ class CommandAuthorizer:
             denied.id, denied.subscription, denied.command = own.id, own.subscription, own.command
             denied.encoding, denied.silent = encoding, command.answer == "none"
             raise self._counted(denied)
-        return Admitted(own, encoding, self._guard.entitlements[user].row_filter)
+        return Admitted(own, encoding, self._guard.entitlements[user].row_filter, record.timestamp, record.offset)
 
     def seal(self, partition: int, value: bytes) -> Headers:
         """Sign what this shard says to another one."""

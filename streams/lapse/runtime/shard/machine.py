@@ -1,164 +1,355 @@
-"""What a runner drives: the state machine of one shard with its wire formats around it."""
+"""The machine of a shard: the core's state machine, with records coming in and going out; a runner drives it.
+
+It is the same for queues and SOW topics: who may give commands, what shards say to each other, the end of an entity,
+dead letters, calls of the expiry rule, and what a step does to the world in which order. `lapse.runtime.queue` and
+`lapse.runtime.sow` adapt it to the two kinds of shard: what a record and a command do, and what is delivered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 from faust.types import TP
 
 from lapse.core.error_code import Refusal
+from lapse.core.lifetime import NEVER
+from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.contract import Shard
+from lapse.core.shard.retirement import Phase
+from lapse.core.shard.step import Step
+from lapse.protocol.command import CommandError, Encoding
 from lapse.runtime.journal.store import Items
-from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import LetterRetry, Write
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer
+from lapse.runtime.letters.shard_letters import LetterSource, ShardLetters
+from lapse.runtime.shard import shard_message
+from lapse.runtime.shard.admission import Admission
+from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer
+from lapse.runtime.shard.effects import Effects, StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
-from lapse.runtime.shard.under_way import UnderWay
+from lapse.runtime.shard.output import ShardOutput
+from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
+from lapse.runtime.shard.under_way import NOTHING_NOTED, UnderWay
+
+C = TypeVar("C", bound=Shard)
+"""A kind of shard."""
+
+S = TypeVar("S", bound=Step[Any, Any, Any])
+"""Its step."""
+
+F = TypeVar("F", bound=StepInFlight[Any])
+"""That step on its way."""
 
 
-@dataclass(slots=True)
-class Effects:
-    """What a step does to the world, in the order in which it must happen (design: order of effects).
-
-    Attributes:
-        before: events, and whatever else has to be safe before the journal is written; letters are already.
-        journal: the step's changes; empty = nothing has to be durable.
-        after: deliveries and answers; sent once the journal is safe.
-        must_arrive: whether they have to be safe before the next step (C35).
-        step: by which number the journal knows the step (C55).
-    """
-
-    before: list[Output | Packed] = field(default_factory=list)
-    journal: Items = field(default_factory=list)
-    after: list[Output | Packed] = field(default_factory=list)
-    must_arrive: bool = False
-    step: int = 0
-
-
-class Machine(Protocol):
-    """One shard's state machine, with the wire around it; `lapse.runtime.queue` and `lapse.runtime.sow` have one each.
+class ShardMachine(ABC, Generic[C, S, F]):
+    """One shard's state machine, with the wire around it.
 
     Inputs collect into a step; `finish` ends the step.
 
-    Attributes:
-        figures: what the shard has done.
+    Args:
+        shard: the state machine.
+        output: writes what it has to tell.
         rule: what is called with each message that leaves; None = nothing is (L15).
+        source: knows its dead letters.
+        left: what an earlier epoch kept because its letter was refused, by name.
+
+    Attributes:
+        shard: the same.
+        figures: what the shard has done.
+        rule: the same.
+        takes_ahead: whether `arrive` and `advance` may come while the effects of the step before are being written.
         step_records: how many messages make a step, at most.
         most_at_once: after so many others have their turn.
         step_turns: how often `advance` is called in a step, at most.
         delivery_turns: how often `deliver` is.
         delivery_patience_s: a delivery that Kafka has not taken for so long ends the process: it would come too late.
-        retry: the letters that the broker refused (C27).
+        merged_by_time: whether messages of all partitions have to arrive in the order of their timestamps (Q17, C33).
+        unfinished: offset of the command that it is in the middle of: none is handed to it before `go_on` has ended it.
+        letters: its dead letters (D3).
         under_way: notes what the machine is doing, so that what stops the worker again and again can be set aside (X7).
     """
 
-    figures: ShardFigures
-    rule: ExpiryRule | None
+    takes_ahead: ClassVar[bool]
     step_records: int
     most_at_once: int
     step_turns: int
     delivery_turns: int
     delivery_patience_s: float
-    retry: LetterRetry[Any]
-    under_way: UnderWay
+    merged_by_time: bool
+
+    def __init__(
+        self,
+        shard: C,
+        output: ShardOutput,
+        rule: ExpiryRule | None,
+        source: LetterSource[F, S, Any, Any],
+        left: Iterable[Hashable],
+    ) -> None:
+        self.shard = shard
+        self.rule = rule
+        self.figures = ShardFigures()
+        self.under_way: UnderWay = NOTHING_NOTED
+        self.unfinished: int | None = None
+        settings = shard.settings
+        self._told = output
+        self._admission = Admission(settings.name, settings.partition)
+        self._at_work = self._begin()
+        shown = f"{settings.name}, partition {settings.partition}"
+        self.letters = ShardLetters(shown, source, left, self.figures)
+
+    # The step
+
+    @abstractmethod
+    def _begin(self) -> F:
+        """Begin a step."""
+
+    @property
+    def _step(self) -> S:
+        """What the core makes of the step's inputs so far."""
+        step: S = self._at_work.core
+        return step
+
+    def begin_step(self) -> None:
+        """Put down what the journal is to hold ahead of the step."""
+        if self.rule is not None:
+            self._at_work.ahead += self.rule.forgotten()
+
+    async def finish(self, write: Write) -> Effects:
+        """End the step: its letters are written, and what is refused stays in the state (D3).
+
+        Args:
+            write: writes letters, and says which of them Kafka refuses.
+        """
+        self._admission.sum_up()
+        await self._complete()
+        at_work, self._at_work = self._at_work, self._begin()
+        step: S = at_work.core
+        effects = Effects(ahead=at_work.ahead)
+        await self._hand_over(step, effects, write)
+        await self.letters.write(at_work, write)
+        self.letters.let_go(step)
+        self._write(step, effects)
+        for verdict in step.verdicts:
+            if not verdict.asker.silent:
+                self._answer(shard_message.answer(verdict, self._instant_ms), shard_message.encoding(verdict), at_work)
+        effects.after += [*at_work.answers, *self._admission.written(step.shard_messages)]
+        effects.must_arrive |= shard_message.must_arrive(step.shard_messages)
+        return effects
+
+    async def _complete(self) -> None:  # not every kind of shard has something to wait for
+        """Do what of the step has waited for something to be read."""
+
+    async def _hand_over(self, step: S, effects: Effects, write: Write) -> None:
+        """Put deliveries that need payloads into the effects, as far as the payloads can be read."""
+
+    @abstractmethod
+    def _write(self, step: S, effects: Effects) -> None:
+        """Put the step's events and its journal into the effects, and what else is told; count what it did."""
+
+    @property
+    @abstractmethod
+    def _instant_ms(self) -> int:
+        """The latest instant that it has heard of, ms since the epoch."""
+
+    @property
+    def retry(self) -> LetterRetry[Any]:
+        """The letters that the broker refused (C27)."""
+        return self.letters.retry
+
+    # Commands
 
     def guarded(self, authorizer: CommandAuthorizer) -> None:
-        """Let users in by an authorizer only; before the first command (X4)."""
+        """Let users in by an authorizer only, and tell each what is theirs alone; before the first command (X4)."""
+        self._admission.guarded(authorizer)
+        self.figures.denied = authorizer.denied
+        self._told.users = authorizer.users
+
+    def command(self, record: Any, refused: Refusal | None = None) -> None:
+        """Carry out a record of the commands topic at its own instant (C1, C2).
+
+        Args:
+            record: the record.
+            refused: why it is to be answered with a refusal instead; None = it is not.
+        """
+        at_ms, of_shard = record.timestamp, record.key == SHARD_MESSAGE_KEY
+        self._reach(at_ms, wholly=of_shard)
+        if of_shard:
+            heard = self._admission.shard_message(record)
+            if heard is not None:
+                self.shard.agreement.receive(heard, at_ms, self._step)
+            return
+        admitted = self._admission.command(record)
+        if isinstance(admitted, CommandError):
+            self._refuse_unread(admitted, at_ms)
+        elif refused is not None:
+            self._refuse(admitted, refused)
+        else:
+            self._take(admitted)
+
+    def _reach(self, at_ms: int, *, wholly: bool) -> None:  # a SOW topic's commands count as of theirs
+        """Do what is due before a command that counts as of an instant; all of it, or as much as has room."""
+
+    def _take(self, admitted: Admitted) -> None:
+        """Carry out a command, now or once what it needs has been read."""
+        self._carry_out(admitted)
+
+    def _carry_out(self, admitted: Admitted) -> None:
+        """Carry out a command; to a deleted entity none is (C4)."""
+        agreement = self.shard.agreement
+        retirement = agreement.retirement
+        if retirement is not None and retirement.phase is Phase.RETIRED:
+            self._refuse(admitted, shard_message.deleted(self.shard.settings.name, retirement))
+        elif admitted.command.command == "delete":
+            asker = shard_message.asker(admitted.command, admitted.encoding)
+            why_not = agreement.delete(asker, admitted.command.force, admitted.at_ms, self._step)
+            if why_not is not None:
+                self._refuse(admitted, why_not)
+        else:
+            self._do(admitted)
+
+    @abstractmethod
+    def _do(self, admitted: Admitted) -> None:
+        """Carry out a command that is not about the entity's end."""
+
+    def _refuse_unread(self, error: CommandError, at_ms: int) -> None:
+        """Answer a record that is no command, or one of somebody who may not give it."""
+        if error.silent:
+            self.figures.refused_commands += 1
+            return
+        self._answer(CommandAnswer(error.id, error.command, error.subscription, at_ms, error.refusal), error.encoding)
+
+    def _refuse(self, admitted: Admitted, refusal: Refusal) -> None:
+        """Answer a command that is not carried out."""
+        command = admitted.command
+        if command.answer != "none":
+            answer = CommandAnswer(command.id, command.command, command.subscription, admitted.at_ms, refusal)
+            self._answer(answer, admitted.encoding)
+
+    def _answer(self, answer: CommandAnswer, encoding: Encoding, at_work: F | None = None) -> None:
+        """Put an answer into a step; None = the one that collects."""
+        self.figures.refused_commands += answer.refusal is not None
+        (at_work or self._at_work).answers.append(self._told.answer(answer, encoding))
+
+    def go_on(self) -> None:  # a queue's commands are done at once
+        """Do a part of the command that it is in the middle of."""
+
+    # The end, and the beginning
 
     @property
+    def stopped(self) -> bool:
+        """Whether the entity is deleted and nothing is left to do, so that nothing may be written any more (C4)."""
+        return self.shard.agreement.stopped
+
+    @abstractmethod
+    def take_over(self, now_ms: int) -> Items:
+        """Begin an epoch: what the journal is to hold before the first step."""
+
+    def _end_of_others(self, now_ms: int) -> None:
+        """End subscriptions whose users may not read any more, or not the same (X4)."""
+        for one in list(self.shard.subscriptions()):
+            why = self._admission.ended(one)
+            if why:
+                self.shard.unsubscribe(one.id, now_ms, self._step, why)
+
+    # Messages
+
+    @property
+    @abstractmethod
     def waits_for_ends(self) -> bool:
-        """Whether timers have to wait until the underlying logs are read as far as they reached (C1)."""
+        """Whether commands and timers have to wait until the underlying logs are read as far as they reached (C1)."""
 
-    @property
-    def merged_by_time(self) -> bool:
-        """Whether messages of all partitions have to arrive in the order of their timestamps (Q17, C33)."""
-
-    @property
-    def takes_ahead(self) -> bool:
-        """Whether `arrive` and `advance` may come while the effects of the step before are being written."""
-
+    @abstractmethod
     def room(self) -> int:
         """How many more messages it takes now (Q13)."""
 
+    @abstractmethod
     def room_for(self, topic: str, partition: int) -> int:
         """How many more messages of an underlying partition it takes now."""
 
+    @abstractmethod
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         """Take in records of an underlying topic; how many there was room for: the rest has to come again (C51)."""
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Take in a record that stopped the worker again and again: unread, as a dead letter (X7)."""
-
-    def command(self, record: Any, refused: Refusal | None = None) -> None:
-        """Carry out a record of the commands topic; with a reason to refuse it, answer with that instead."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the entity is deleted and nothing is left to do, so that nothing may be written any more (C4)."""
+        self.shard.set_aside(topic, partition, record, why, self._step)
 
     @property
     def step_bytes(self) -> int:
-        """About how many bytes the step takes in the journal so far; a step is one RecordBatch."""
+        """About how many bytes the step takes in its last RecordBatch so far."""
+        return 0
 
-    @property
-    def unfinished(self) -> int | None:
-        """Offset of the command that it is in the middle of: none is handed to it before `go_on` has ended that one."""
-
-    def go_on(self) -> None:
-        """Do a part of that command."""
-
-    def advance(self, now_ms: int) -> None:
-        """Do what is due; may stop early, `next_due_ms` is then still due."""
-
-    def took(self, seconds: float) -> None:
-        """Learn how long the last step took, until all was written: a crowd leaves in smaller parts then (C60)."""
-
-    def deliver(self, now_ms: int) -> bool:
-        """Hand out what can be handed out; True if there is more."""
+    # Time
 
     def next_due_ms(self) -> int:
         """The next instant at which `advance` has something to do."""
+        return NEVER if self._waits_to_leave else self.shard.next_due_ms()
 
     def is_due(self, at_ms: int) -> bool:
         """Whether `advance` has something to do at an instant; not while all that is due waits for arrivals."""
+        return not self._waits_to_leave and self.shard.is_due(at_ms)
+
+    @property
+    def _waits_to_leave(self) -> bool:
+        """Whether time does nothing: a letter that is safe at last wakes the shard, and the rule when it is done."""
+        rule_waits = self.rule is not None and self.rule.waiting
+        return self.shard.agreement.leaving and bool(self.shard.state.pending or rule_waits)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
         """Whether something is due at an instant that has to stand behind what arrived before it (C76)."""
+        return False
 
-    def arrivals_are_in(self, to_ms: int) -> None:
+    def arrivals_are_in(self, to_ms: int) -> None:  # a key's updates count by their instants (C47)
         """Know that what arrived up to an instant was taken in."""
+
+    @abstractmethod
+    def advance(self, now_ms: int) -> None:
+        """Do what is due; may stop early, `next_due_ms` is then still due."""
+
+    @abstractmethod
+    def deliver(self, now_ms: int) -> bool:
+        """Hand out what can be handed out; True if there is more."""
+
+    def took(self, seconds: float) -> None:  # what is done at once is little
+        """Learn how long the last step took, until all was written."""
+
+    # Topics
 
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
         """Know which topics were created anew, and since when sources are what they are; before all else (C42)."""
 
+    @abstractmethod
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
         """Close what is known of topics that were created anew; False if there is more to close in the next step."""
 
     def held_sources(self) -> list[TP]:
         """Partitions whose records may still be needed."""
+        return []
 
     def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
         """Let go of records that Kafka has removed; False if there are more for the next step (C40)."""
+        return True
 
-    def take_over(self, now_ms: int) -> Items:
-        """Begin an epoch: what the journal is to hold before the first step."""
+    # For people, and for who looks through the table
 
-    def maintain(self) -> Items:
-        """What the journal is to hold before the next step; `finish` may add to it."""
-
+    @abstractmethod
     def gauges(self) -> dict[str, int]:
         """How things stand now, by name."""
 
     async def oldest_ms(self) -> int | None:
-        """Arrival of the oldest message or record that is held, ms since the epoch; None if that has no meaning."""
+        """Arrival of the oldest message that is held, ms since the epoch; None if there is none, or no sense in it."""
+        return None
 
-    async def finish(self, write_letters: Write) -> Effects:
-        """End the step: its letters are written, and what is refused stays in the state."""
-
+    @abstractmethod
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
         """The value of a table key; None if there is none, or it has expired."""
 
+    @abstractmethod
     def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
         """All keys and values."""
+
+
+Machine = ShardMachine[Any, Any, Any]
+"""A machine of either kind, as a runner drives it."""

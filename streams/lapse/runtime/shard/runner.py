@@ -18,12 +18,13 @@ import orjson
 from faust.types import TP
 
 from lapse.runtime.journal.changelog import progress_key
-from lapse.runtime.journal.store import Items, JournalStore
+from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer, Output, Packed
 from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
+from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
-from lapse.runtime.shard.machine import Effects, Machine
+from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import LogReader
 from lapse.runtime.shard.sent_log import SentLog
 from lapse.runtime.timers.clock import BrokerClock
@@ -255,7 +256,7 @@ class Runner:
         machine, figures = self.machine, self.machine.figures
         began = time.monotonic()
         self._wrote = False
-        ahead = machine.maintain()
+        machine.begin_step()
         taken, self._taken_ahead = self._taken_ahead, 0
         taken += await self._take_in(machine.step_records - taken)
         await self._go_on()
@@ -275,7 +276,7 @@ class Runner:
                 taken += await self._take_in_late(machine.step_records - taken)
             self._more = self._to_deliver or bool(self._begins)
         effects = await machine.finish(self._write_letters)
-        await self._write(effects, ahead, self._processed())
+        await self._write(effects, self._processed())
         self._more = (
             self._more
             or (self._inbox.has_commands and not (self._gate is not None and self._gate.is_closed))
@@ -289,7 +290,7 @@ class Runner:
         machine.took(took_s)
         self._ticker.arm()
 
-    async def _write(self, effects: Effects, ahead: Items, processed: dict[TP, int]) -> None:
+    async def _write(self, effects: Effects, processed: dict[TP, int]) -> None:
         """Write the effects in their order.
 
         A machine that can goes on meanwhile, for the next step. Once that one is full it is ended, too, and what comes
@@ -298,12 +299,12 @@ class Runner:
         So what a step has taken in is told first, and a query has its turn while that is on its way.
         """
         if not self.machine.takes_ahead:
-            await self._effect(effects, ahead, processed)
+            await self._effect(effects, processed)
             return
         if self._writing_before is not None:
             await self._writing_before
         machine, before = self.machine, self._writing
-        writing = asyncio.create_task(self._effect(effects, ahead, processed, before))
+        writing = asyncio.create_task(self._effect(effects, processed, before))
         self._writing_before, self._writing = before, writing
         for _ in range(_TURNS_TO_KAFKA):
             await asyncio.sleep(0)
@@ -327,21 +328,21 @@ class Runner:
             self._writing = self._writing_before = None
 
     async def _effect(
-        self, effects: Effects, ahead: Items, processed: dict[TP, int], after: asyncio.Task[None] | None = None
+        self, effects: Effects, processed: dict[TP, int], after: asyncio.Task[None] | None = None
     ) -> None:
-        self._wrote = bool(effects.before or effects.journal or effects.after or ahead)
+        self._wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
         if effects.before:
             await self._confirm()
             for future in await self._producer.send(effects.before):
                 await future
         if after is not None:
             await after  # journals are written one after the other
-        if effects.journal or ahead or time.monotonic() - self._journaled_at > 1:
+        if effects.journal or effects.ahead or time.monotonic() - self._journaled_at > 1:
             self._watch.check()
             sent = time.monotonic()
             await self._collect_sent()
             journal = [*effects.journal, self._progress(processed, effects.step)]
-            written = await self._store.commit(self.partition, self.epoch, ahead, journal)
+            written = await self._store.commit(self.partition, self.epoch, effects.ahead, journal)
             self._journaled_at = time.monotonic()
             self.machine.figures.journal_bytes += written
             timestamp_ms = self._store.last_timestamp_ms

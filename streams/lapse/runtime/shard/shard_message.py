@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.retirement import Asker, Cause, Retirement, ShardMessage, ShardMessageKind, Verdict
 from lapse.protocol import topic
-from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, Encoding
 from lapse.runtime.kafka.producer import Output
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer
@@ -63,34 +63,14 @@ def deleted(entity: str, retirement: Retirement) -> Refusal:
     return Refusal(ErrorCode.DELETED, text)
 
 
-def answer(verdict: Verdict, partition: int, at_ms: int) -> Answer:
+def answer(verdict: Verdict, at_ms: int) -> CommandAnswer:
     """The answer to whom asked for a deletion."""
-    return Answer(
-        id=verdict.asker.command_id,
-        command="delete",
-        status="error" if verdict.error else "ok",
-        error=verdict.error,
-        code=verdict.code,
-        partition=partition,
-        at_ms=at_ms,
-        counts=dict(verdict.counts),
-    )
+    asker = verdict.asker
+    counts = tuple(verdict.counts.items())
+    return CommandAnswer(asker.command_id, "delete", asker.subscription, at_ms, verdict.refusal, counts)
 
 
 def encoding(verdict: Verdict) -> Encoding:
     """How that answer is to be written: as the command was."""
     known: dict[str, Encoding] = {"avro": "avro", "confluent": "confluent"}
     return known.get(verdict.asker.encoding, "json")
-
-
-def refused(command: Command, refusal: Refusal, partition: int, at_ms: int) -> Answer:
-    """The answer to a command that is not carried out."""
-    return Answer(
-        id=command.id,
-        command=command.command,
-        status="error",
-        error=refusal.text,
-        code=refusal.code,
-        partition=partition,
-        at_ms=at_ms,
-    )

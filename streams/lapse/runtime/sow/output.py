@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
-from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
 from lapse.core.sow.origin import ORIGIN, path_of
 from lapse.core.sow.record import HEAD, HEAD_BYTES, unpack_headers
@@ -24,15 +23,12 @@ from lapse.core.sow.step import (
     ShardEventKind,
     StateDelete,
 )
-from lapse.protocol import answer as answers
-from lapse.protocol import dead_letter, event, header, topic
-from lapse.protocol.answer import Answer
+from lapse.protocol import dead_letter, header, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
-from lapse.protocol.command import Encoding
 from lapse.protocol.event import Event
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
 from lapse.runtime.kafka.producer import Output, Packed
-from lapse.runtime.shard.command_authorizer import parted
+from lapse.runtime.shard.output import ShardOutput
 
 _OWN_PREFIX: Final = "lapse-"
 _NAMED_ONE_BY_ONE: Final = 20
@@ -54,31 +50,14 @@ _BLOCK_BYTES: Final = 512
 _Headers = list[tuple[str, bytes]]
 
 
-class SowOutput:
-    """Writes what a shard has to tell.
-
-    Args:
-        name: the SOW topic.
-        partition: the shard.
-        epoch: the epoch.
-        dead_letter_topic: where letters go; empty = nowhere.
-        dead_letter_partitions: how many partitions that topic has (C27).
-    """
+class SowOutput(ShardOutput):
+    """Writes what a SOW shard has to tell."""
 
     def __init__(
-        self, name: str, partition: int, epoch: int, dead_letter_topic: str, dead_letter_partitions: int
+        self, entity: str, partition: int, epoch: int, dead_letter_topic: str, dead_letter_partitions: int
     ) -> None:
-        self._name = name
-        self._partition = partition
-        self._epoch = epoch
-        self._epoch_bytes = b"%d" % epoch
-        self._letters = dead_letter_topic
-        self._letter_partitions = max(1, dead_letter_partitions)
-        self._state = topic.sow(name)
-        self._events = topic.events(name)
-        self._deliveries = topic.deliveries(name)
-        self.users: Collection[str] | None = None
-        """Users who have topics of their own; names begin with theirs then. None = there are none (X4)."""
+        super().__init__(entity, partition, epoch, dead_letter_topic, dead_letter_partitions)
+        self._state = topic.sow(entity)
         self._blocks: dict[bytes, tuple[int, bytes, bytes]] = {}
 
     def state(
@@ -170,19 +149,12 @@ class SowOutput:
 
     def _addressed(self, message: Message | OutOfFocusBatch) -> tuple[str, Message | OutOfFocusBatch]:
         """The topic on which a message is told, and the message with names as they are known there."""
-        to, subscription = self._address(message.subscription)
+        to, subscription = self.address(message.subscription)
         if isinstance(message, OutOfFocusBatch):
             return to, message._replace(subscription=subscription)
-        asked, command_id = self._address(message.command_id) if message.command_id else (to, "")
+        asked, command_id = self.address(message.command_id) if message.command_id else (to, "")
         own = message._replace(subscription=subscription, command_id=command_id)
         return (to if message.subscription else asked), own
-
-    def _address(self, name: str) -> tuple[str, str]:
-        """The topic on which a name is spoken to, and what it is called there."""
-        if self.users is None:
-            return self._deliveries, name
-        user, own = parted(name)
-        return topic.deliveries(self._name, user if user in self.users else ""), own
 
     def _messages(
         self, messages: Iterable[Message | OutOfFocusBatch], sources: Sequence[tuple[str, int]]
@@ -272,7 +244,7 @@ class SowOutput:
         outputs: list[Output] = []
         for letter in letters if self._letters else ():
             death = dead_letter.Death(
-                entity=self._name,
+                entity=self._entity,
                 bookmark=Bookmark(*letter.place),
                 reasons=letter.reasons,
                 expired_at_ms=letter.at_ms,
@@ -300,10 +272,10 @@ class SowOutput:
             outputs += self._expiry_batch(at_ms, records, sources)
         for some in shared.values():
             if len(some) <= _NAMED_ONE_BY_ONE:
-                outputs += [self._event(one, _one(one), named=True) for one in some]
+                outputs += [self._told(one, _one(one), named=True) for one in some]
             else:
                 joined = ranges((Bookmark(*one.place), None) for one in some if one.place is not None)
-                outputs += [self._event(some[0], part, named=False) for part in _parts(joined)]
+                outputs += [self._told(some[0], part, named=False) for part in _parts(joined)]
         return outputs
 
     def _expiry_batch(
@@ -312,7 +284,7 @@ class SowOutput:
         if len(records) <= _NAMED_ONE_BY_ONE:
             for key, source, offset, deadline_ms in records:
                 one = _expired(at_ms, Place(*sources[source], offset), key, deadline_ms)
-                yield self._event(one, _one(one), named=True)
+                yield self._told(one, _one(one), named=True)
             return
         offsets: dict[int, list[int]] = {}
         for _, source, offset, _ in records:
@@ -323,36 +295,14 @@ class SowOutput:
             for first, last in _runs(found)
         ]
         for part in _parts(joined):
-            yield self._event(_expired(at_ms), part, named=False)
+            yield self._told(_expired(at_ms), part, named=False)
 
-    def answer(self, answer: CommandAnswer, encoding: Encoding) -> Output:
-        """The answer to a command, encoded as the command was (X2)."""
-        to, command_id = self._address(answer.id)
-        subscription = self._address(answer.subscription)[1]
-        told = Answer(
-            id=command_id,
-            command=answer.command,
-            status="error" if answer.error else "ok",
-            error=answer.error,
-            code=answer.code,
-            partition=self._partition,
-            at_ms=answer.at_ms,
-            counts=dict(answer.counts),
-        )
-        headers: _Headers = [
-            (header.KIND, b"answer"),
-            (header.SUBSCRIPTION, subscription.encode()),
-            (header.COMMAND_ID, command_id.encode()),
-            (header.EPOCH, self._epoch_bytes),
-        ]
-        return Output(to, self._partition, None, answers.encode(told, encoding), headers)
-
-    def _event(self, one: ShardEvent, messages: tuple[BookmarkRange, ...], *, named: bool) -> Output:
+    def _told(self, one: ShardEvent, messages: tuple[BookmarkRange, ...], *, named: bool) -> Output:
         lettered = one.kind is ShardEventKind.DEAD_LETTERED and bool(self._letters)
         kind = ShardEventKind.EXPIRED if one.kind is ShardEventKind.DEAD_LETTERED and not lettered else one.kind
         key = one.key if named and one.key is not None and len(one.key) <= _TOLD_KEY_BYTES else None
         told = Event(
-            entity=self._name,
+            entity=self._entity,
             event=kind.value,
             at_ms=one.at_ms,
             partition=self._partition,
@@ -365,7 +315,7 @@ class SowOutput:
             dead_letter_topic=self._letters if lettered else "",
             detail=one.detail,
         )
-        return Output(self._events, self._partition, key, event.encode(told), [])
+        return self._event(told)
 
 
 def _tombstone(removal: StateDelete | None) -> bytes:

@@ -199,7 +199,7 @@ def test_switched_off_nothing_expires_and_switched_on_again_all_that_passed_does
     desk.put("meanwhile", {}, 20)
     assert not desk.advance(10**6).events
     assert len(desk.select(10**6)) == 2
-    assert desk.shard.next_due_ms() is None
+    assert desk.shard.next_due_ms() == NEVER
     assert (deadline(desk, "old"), deadline(desk, "meanwhile")) == (10, 30)
     desk.crash(10**6, on)
     assert {item.key for item in desk.advance(10**6).events} == {b"old", b"meanwhile"}
@@ -281,7 +281,7 @@ def test_graves_are_forgotten_after_their_time():
     assert desk.shard.next_due_ms() == T + 110
     desk.advance(110)
     assert not desk.shard.state.tombstones
-    assert desk.shard.next_due_ms() is None
+    assert desk.shard.next_due_ms() == NEVER
     assert set(desk.journal) == {b"t\0\0\0\0"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.agreement import GRACE_MS
 from lapse.core.shard.retirement import Asker, Phase, Verdict
@@ -73,5 +74,5 @@ def test_the_decision_survives_and_what_was_left_leaves_after_a_crash() -> None:
     assert [one.reasons for one in step.events] == [(Reason.PURGED,)] * 3
     desk.advance(1 + GRACE_MS)
     assert desk.shard.agreement.stopped
-    assert desk.shard.next_due_ms() is None
+    assert desk.shard.next_due_ms() == NEVER
     assert [name for name in desk.journal if name[:1] in b"rsg"] == []

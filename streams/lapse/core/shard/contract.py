@@ -1,0 +1,85 @@
+"""The contract of a shard: what a queue's and a SOW topic's have in common for whoever drives them.
+
+Inputs go in with a step, which collects what they cause (`lapse.core.shard.step`). Records come as a batch of one
+source, in the order of its log. Nothing here reads a clock or waits: every input has its instant, ms since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from lapse.core.record import Record
+from lapse.core.shard.agreement import Agreement
+
+
+class ShardSettings(Protocol):
+    """What is known of every shard."""
+
+    @property
+    def name(self) -> str:
+        """The entity's."""
+
+    @property
+    def partition(self) -> int:
+        """The shard's."""
+
+
+class ShardState(Protocol):
+    """What every shard remembers."""
+
+    @property
+    def pending(self) -> Mapping[Any, Any]:
+        """What left, and whose dead letters the broker refuses, by name (C27)."""
+
+
+class Subscribed(Protocol):
+    """A subscription of a client's."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+
+    @property
+    def row_filter(self) -> str | None:
+        """What its user might see at most when it began; None or empty = all (X4)."""
+
+
+class Shard(Protocol):
+    """One shard; a step is of its own kind."""
+
+    @property
+    def settings(self) -> ShardSettings:
+        """The entity's."""
+
+    @property
+    def state(self) -> ShardState:
+        """What it remembers; read only."""
+
+    @property
+    def agreement(self) -> Agreement[Any]:
+        """On the end of the entity (C4)."""
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Any, now_ms: int, /) -> int:
+        """Take records of one source, in their order; returns how many there was room for."""
+
+    def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Any) -> None:
+        """Make a dead letter of a record that cannot even be looked at (X7)."""
+
+    def advance(self, now_ms: int, step: Any, limit: int) -> int:
+        """Do about so much of what is due."""
+
+    def next_due_ms(self) -> int:
+        """When `advance` is needed next, ms since the epoch; `NEVER` = never."""
+
+    def is_due(self, at_ms: int) -> bool:
+        """Whether `advance` has something to do at an instant."""
+
+    def take_over(self, now_ms: int, step: Any) -> None:
+        """Begin an epoch, with the state as the journal has it."""
+
+    def subscriptions(self) -> Iterable[Subscribed]:
+        """What clients are subscribed to now."""
+
+    def unsubscribe(self, name: str, now_ms: int, step: Any, detail: str) -> object:
+        """End a subscription; `detail` says why, for people."""

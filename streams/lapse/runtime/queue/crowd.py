@@ -1,0 +1,86 @@
+"""A crowd: very many messages that are due at one instant leave in parts, a part in each step (C60)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.runtime.shard.effort import Portion
+
+_STEP_S: Final = 0.02
+"""What a step should take while a crowd leaves: what comes in meanwhile waits for two steps at most (C60)."""
+
+_LEAST: Final = 512
+_FIRST: Final = 1_024
+_MOST: Final = 4_096
+"""So many messages of a crowd leave in one step. With fewer, most of the time would go into waiting for Kafka."""
+
+_BESIDE: Final = frozenset({"heartbeat", "subscribe", "unsubscribe", "pause", "resume", "depth", "sow"})
+"""Commands that nothing depends on of what is due at the same time."""
+
+
+class Crowd:
+    """Lets what is due leave, as far as a step has room.
+
+    Args:
+        shard: whose messages they are.
+    """
+
+    def __init__(self, shard: QueueShard) -> None:
+        self._shard = shard
+        self._portion = Portion(_MOST, _FIRST, _LEAST, _STEP_S)
+        self._room = self._portion.size
+        """How many more may expire, return or materialise in this step."""
+        self._was_full = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many have left as may in this step."""
+        return self._room <= 0
+
+    def reach(self, at_ms: int, step: Step) -> None:
+        """Do what is due at an instant, ms since the epoch, as far as this step has room for it (C60)."""
+        while not self.is_full and self._shard.is_due(at_ms):
+            self.advance(at_ms, step)
+        if self.is_full:
+            self._shard.end_lost(at_ms, step)
+
+    def reach_wholly(self, at_ms: int, step: Step) -> None:
+        """Do all that is due at an instant, ms since the epoch."""
+        while self._shard.is_due(at_ms):
+            self._shard.advance(at_ms, step)
+
+    def catch_up(self, command: str, named_by: Callable[[], list[Claim]], at_ms: int, step: Step) -> None:
+        """Do what is due before a command and matters to it; the rest of a crowd goes on leaving behind it (C60).
+
+        Args:
+            command: its name.
+            named_by: tells the messages that it settles by bookmarks.
+            at_ms: its instant, ms since the epoch.
+            step: gets what leaves.
+        """
+        if not self.is_full or not self._shard.is_due(at_ms) or command in _BESIDE:
+            return
+        named = named_by()
+        if named:
+            self._shard.end_leases_of(named, at_ms, step)
+        else:
+            self.reach_wholly(at_ms, step)
+
+    def advance(self, now_ms: int, step: Step) -> None:
+        """Do some of what is due at an instant, ms since the epoch; nothing if the step is full."""
+        if not self.is_full:
+            self._room -= self._shard.advance(now_ms, step, self._room)
+
+    def step_ends(self) -> None:
+        """Know whether the step was full; its messages are about to be written."""
+        self._was_full = self.is_full
+
+    def took(self, seconds: float) -> None:
+        """Choose the next step's room, after a step that took so long until all was written."""
+        if self._was_full:
+            self._portion.took(seconds)
+        self._room = self._portion.size

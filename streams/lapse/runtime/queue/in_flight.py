@@ -1,0 +1,42 @@
+"""A queue's step on its way, and about how large it is in the journal: a step is one RecordBatch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lapse.core.queue.places import size_of
+from lapse.core.queue.step import Step
+from lapse.runtime.shard.effects import StepInFlight
+
+_CHANGE_BYTES: Final = 64
+"""What a change takes in the journal, its places left out."""
+
+
+@dataclass(slots=True)
+class QueueStepInFlight(StepInFlight[Step]):
+    """A queue's step on its way.
+
+    Attributes:
+        weighed: of how many changes the bytes in the journal are known, and how many bytes those are.
+        expected_bytes: about how many more the commands take that wait.
+        has_arrivals: whether messages arrived that do not count as use yet.
+    """
+
+    weighed: tuple[int, int] = (0, 0)
+    expected_bytes: int = 0
+    has_arrivals: bool = False
+
+    def expect(self, changes: int) -> None:
+        """Know that a command waits that makes about so many changes."""
+        self.expected_bytes += _CHANGE_BYTES * changes
+
+    def journal_bytes(self) -> int:
+        """About how many bytes it takes in the journal so far, what is expected included."""
+        changes = self.core.changes
+        count, size = self.weighed
+        for change in changes[count:]:
+            size += _CHANGE_BYTES + size_of(change.places)
+            size += 0 if change.deadlines_ms is None else 8 * len(change.deadlines_ms)
+        self.weighed = (len(changes), size)
+        return size + self.expected_bytes

@@ -1,0 +1,103 @@
+"""Judging: which messages match a filter that needs their payloads (Q14, X7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from lapse.core.queue.inquiry import JUDGED_AT_ONCE
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.runtime.shard.deaths import STOPPED
+from lapse.runtime.shard.effort import Effort, Portion
+from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.under_way import UnderWay
+
+
+class Judge:
+    """Reads payloads and evaluates filters on them; others have their turn meanwhile.
+
+    Args:
+        shard: knows the filters, and is told which messages match.
+        payloads: the records behind the messages.
+        under_way: what notes that records are being looked at.
+    """
+
+    def __init__(self, shard: QueueShard, payloads: PayloadWindow, under_way: Callable[[], UnderWay]) -> None:
+        self._shard = shard
+        self._payloads = payloads
+        self._under_way = under_way
+        self._portion = Portion(JUDGED_AT_ONCE)
+
+    async def places(self, places: Sequence[int], effort: Effort, now_ms: int, step: Step) -> None:
+        """Judge messages by their places.
+
+        Args:
+            places: of the messages.
+            effort: what the command may take; it stops once that is spent.
+            now_ms: the instant, ms since the epoch.
+            step: gets messages that are found lost or undecodable.
+        """
+        by_source: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for place in places:
+            bookmark = self._shard.bookmark_of(place)
+            if bookmark is not None:
+                by_source.setdefault(bookmark[:2], []).append((bookmark[2], place))
+        for (topic, partition), some in by_source.items():
+            some.sort()
+            records = await self._payloads.get(topic, partition, [offset for offset, _ in some], used=False)
+            at = 0
+            while at < len(some) and not effort.is_spent:
+                stop = min(len(some), at + self._portion.size)
+                with effort.spent_on(stop - at, self._portion):
+                    self._look_at(
+                        [(some[n][1], topic, partition, records[n]) for n in range(at, stop)],
+                        [offset for offset, _ in some[at:stop]],
+                        now_ms,
+                        step,
+                    )
+                at = stop
+                if at < len(some):
+                    await asyncio.sleep(0)
+            lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
+            self._shard.truncated(topic, partition, lost, now_ms, step)
+
+    def _look_at(
+        self, messages: Sequence[tuple[int, str, int, Any | None]], offsets: Sequence[int], now_ms: int, step: Step
+    ) -> None:
+        """Evaluate the filters on messages of one source, noted as under way."""
+        _, topic, partition, _ = messages[0]
+        under_way = self._under_way()
+        if not under_way.is_suspect(topic, partition, offsets[0], offsets[-1]):
+            with under_way.noted(topic, partition, offsets[0], offsets[-1], again=True):
+                self._shard.judge(messages)
+            return
+        for offset, message in zip(offsets, messages, strict=True):
+            aside = under_way.is_set_aside(topic, partition, offset)
+            with under_way.noted(topic, partition, offset, offset, again=True):
+                self._shard.judge([(*message[:3], None) if aside else message])
+            if aside:
+                self._shard.undecodable(topic, partition, offset, STOPPED, now_ms, step)
+
+    async def unplaced(
+        self, named: Iterable[tuple[str, int, list[int]]], text: str, effort: Effort | None = None
+    ) -> None:
+        """Judge messages that have no place, by topic, partition and offsets, under one filter (X4, C82, C83)."""
+        effort = effort or Effort()
+        for topic, partition, offsets in named:
+            records = await self._payloads.get(topic, partition, offsets, used=False)
+            if effort.is_spent:
+                return
+            with effort.spent_on(len(offsets), self._portion):
+                self._look_at_unplaced(topic, partition, offsets, records, text)
+
+    def _look_at_unplaced(
+        self, topic: str, partition: int, offsets: list[int], records: Sequence[Any | None], text: str
+    ) -> None:
+        under_way = self._under_way()
+        for offset, record in zip(offsets, records, strict=True):
+            # A record that was set aside as one that stops workers is not looked at again.
+            if record is not None and not under_way.is_set_aside(topic, partition, offset):
+                with under_way.noted(topic, partition, offset, offset, again=True):
+                    self._shard.judge_bookmarks(text, [(topic, partition, record)])

@@ -1,0 +1,84 @@
+"""The dead letters of a queue shard; `lapse.runtime.letters.shard_letters` has the rules (C27, D3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Removal, Step
+from lapse.core.reason import Reason
+from lapse.runtime.kafka.producer import Packed
+from lapse.runtime.letters.expiry_rule import ExpiryRule
+from lapse.runtime.queue.in_flight import QueueStepInFlight
+from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.queue.records import left_behind
+from lapse.runtime.shard.payload import PayloadWindow
+
+_AT_ONCE: Final = 128
+"""After so many letters others have their turn."""
+
+OfLetter = tuple[Removal, int]
+"""What a letter is about: a removal, and the index of a message in it."""
+
+
+class QueueLetters:
+    """Knows the letters of one shard.
+
+    Args:
+        shard: whose they are.
+        payloads: the records behind the messages.
+        output: makes the letters.
+        rule: called with each message that leaves (L15).
+    """
+
+    def __init__(
+        self, shard: QueueShard, payloads: PayloadWindow, output: QueueOutput, rule: ExpiryRule | None
+    ) -> None:
+        self._shard = shard
+        self._payloads = payloads
+        self._output = output
+        self._rule = rule
+
+    async def letters_of(self, at_work: QueueStepInFlight) -> tuple[Sequence[Packed], Sequence[OfLetter]]:
+        """The letters of a step, some to a part of a batch; the expiry rule learns of all that left."""
+        letters: list[Packed] = []
+        about: list[OfLetter] = []
+        for removal in at_work.core.removals:
+            if not (removal.letter or self._rule is not None):
+                continue
+            found = await left_behind(removal, self._payloads)
+            if removal.letter:
+                for first in range(0, len(found), _AT_ONCE):
+                    if first:
+                        await asyncio.sleep(0)
+                    letters.append(self._output.letters(removal, found, first, first + _AT_ONCE))
+                about += [(removal, at) for at in range(len(removal.messages))]
+            if self._rule is not None:
+                at_work.ahead += self._rule.removed(removal, found)
+        return letters, about
+
+    def keep_pending(self, refused: Sequence[tuple[OfLetter, str]], step: Step) -> Iterable[tuple[int, int]]:
+        """Keep messages of which Kafka refuses the letters; returns their names (source, offset)."""
+        kept: dict[int, tuple[Removal, dict[int, str]]] = {}
+        for (removal, at), why in refused:
+            kept.setdefault(id(removal), (removal, {}))[1][at] = why
+        return [name for removal, why in kept.values() for name in self._shard.keep_pending(removal, why, step)]
+
+    async def pending_letter(self, name: tuple[int, int]) -> Packed | None:
+        """The letter of a dying message, to be tried again."""
+        state = self._shard.state
+        dying = state.pending.get(name)
+        if dying is None or not self._shard.settings.dead_letter_topic:
+            return None
+        source = state.sources[name[0]]
+        # The record of another topic's message may stand there now (C42).
+        there = state.sources.find(source.topic, source.partition) == name[0]
+        there &= Reason.LOG_TRUNCATED not in dying.reasons
+        record = await self._payloads.one(source.topic, source.partition, name[1]) if there else None
+        return self._output.letters(dying.removal(source.topic, source.partition, name[1]), [record])
+
+    def letter_written(self, name: tuple[int, int], step: Step) -> None:
+        """Let a message go whose letter is safe at last."""
+        self._shard.letter_written(*name, step)

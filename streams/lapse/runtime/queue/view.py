@@ -1,0 +1,51 @@
+"""How a queue shard looks from outside: its figures, its oldest message, and its messages as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+
+from lapse.core.queue.shard import QueueShard
+from lapse.runtime.shard.payload import PayloadWindow
+
+
+class QueueView:
+    """Looks at one shard.
+
+    Args:
+        shard: which.
+        payloads: the records behind its messages.
+    """
+
+    def __init__(self, shard: QueueShard, payloads: PayloadWindow) -> None:
+        self._shard = shard
+        self._payloads = payloads
+        self._oldest: tuple[tuple[str, int, int], int | None] | None = None
+
+    def gauges(self) -> dict[str, int]:
+        """Messages by state, subscriptions (Q15), and where the segments are (Q16)."""
+        segments = self._shard.state.segments
+        return {
+            **self._shard.depth(),
+            "subscriptions": len(self._shard.state.subscriptions),
+            "segments_memory": segments.in_memory,
+            "segments_disk": len(segments) - segments.in_memory,
+            "segment_loads": segments.loads,
+        }
+
+    async def oldest_ms(self, now_ms: int) -> int | None:
+        """Arrival of the first message that has not expired, ms since the epoch; None if there is none (Q15)."""
+        place = self._shard.oldest(now_ms)
+        bookmark = None if place is None else self._shard.bookmark_of(place)
+        if bookmark is None:
+            return None
+        if self._oldest is None or self._oldest[0] != bookmark:
+            self._oldest = bookmark, await self._payloads.timestamp_ms(*bookmark)
+        return self._oldest[1]
+
+    def messages(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """Every message that has not expired: bookmark, and its state as JSON."""
+        for one in self._shard.peek(0, 1 << 62):
+            if one.deadline_ms is None or one.deadline_ms > now_ms or not self._shard.settings.expiration.enabled:
+                yield f"{one.topic}:{one.partition}:{one.offset}".encode(), orjson.dumps({"state": one.stands})

@@ -1,0 +1,48 @@
+"""A step on its way: from its first input to what it does to the world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from lapse.runtime.journal.store import Items
+from lapse.runtime.kafka.producer import Output, Packed
+
+S = TypeVar("S")
+"""The core's step of a kind of shard."""
+
+
+@dataclass(slots=True)
+class StepInFlight(Generic[S]):
+    """What a machine collects until the step ends; it is handed over whole, and another begins.
+
+    Attributes:
+        core: what the core makes of the inputs.
+        ahead: what goes into the journal ahead of the step's last RecordBatch.
+        answers: to commands, as they are sent.
+    """
+
+    core: S
+    ahead: Items = field(default_factory=list)
+    answers: list[Output] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a step does to the world, in the order in which it must happen (design: order of effects).
+
+    Attributes:
+        before: events, and whatever else has to be safe before the journal is written; letters are already.
+        ahead: what the journal holds before the step's last RecordBatch, in batches of their own.
+        journal: the step's changes; with nothing ahead either, nothing has to be durable.
+        after: deliveries and answers; sent once the journal is safe.
+        must_arrive: whether they have to be safe before the next step (C35).
+        step: by which number the journal knows the step (C55).
+    """
+
+    before: list[Output | Packed] = field(default_factory=list)
+    ahead: Items = field(default_factory=list)
+    journal: Items = field(default_factory=list)
+    after: list[Output | Packed] = field(default_factory=list)
+    must_arrive: bool = False
+    step: int = 0

@@ -1,0 +1,63 @@
+"""The dead letters of a SOW shard; `lapse.runtime.letters.shard_letters` has the rules (C27, D3)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from lapse.core.sow import pending_letters
+from lapse.core.sow.shard import SowShard
+from lapse.core.sow.step import Removal, Step
+from lapse.runtime.kafka.producer import Output
+from lapse.runtime.shard.effects import StepInFlight
+from lapse.runtime.sow.output import SowOutput
+
+Read = Callable[[str, int, int], Awaitable[Any | None]]
+"""Reads one record: topic, partition, offset; None where Kafka no longer has it."""
+
+
+class SowLetters:
+    """Knows the letters of one shard.
+
+    Args:
+        shard: whose they are.
+        output: makes the letters.
+        read: reads one record of an underlying topic back, beside the shard.
+    """
+
+    def __init__(self, shard: SowShard, output: SowOutput, read: Read) -> None:
+        self._shard = shard
+        self._output = output
+        self._read = read
+
+    def left(self) -> list[bytes]:
+        """What an earlier epoch kept, in the order of its removal."""
+        return sorted(self._shard.state.pending, key=lambda name: self._removal(name).at_ms)
+
+    async def letters_of(self, at_work: StepInFlight[Step]) -> tuple[Sequence[Output], Sequence[Removal]]:
+        """The letters of a step, in the order of removal."""
+        removals = at_work.core.letters
+        return self._output.letters(removals), removals
+
+    def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> Iterable[bytes]:
+        """Keep records of which Kafka refuses the letters; returns their names."""
+        return self._shard.keep_pending(refused, step)
+
+    async def pending_letter(self, name: bytes) -> Output | None:
+        """The letter of a record that is kept, to be tried again."""
+        if name not in self._shard.state.pending:
+            return None
+        removal = self._removal(name)
+        if removal.in_log:
+            record = await self._read(*removal.place)
+            if record is not None:
+                removal = removal._replace(key=record.key, value=record.value, headers=tuple(record.headers))
+        return next(iter(self._output.letters([removal])), None)
+
+    def letter_written(self, name: bytes, step: Step) -> None:
+        """Let a record go whose letter is safe at last."""
+        self._shard.letter_written(name, step)
+
+    def _removal(self, name: bytes) -> Removal:
+        state = self._shard.state
+        return pending_letters.unpack(state.pending[name], pending_letters.place_of(name, state.sources))

@@ -1,0 +1,53 @@
+"""The quick encoders of a SOW topic's output write what the plain one does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.lifetime import NEVER
+from lapse.core.sow import journal
+from lapse.core.sow.record import Facts, pack, pack_headers
+from lapse.core.sow.step import Kind, OutOfFocus, OutOfFocusBatch
+from lapse.runtime.sow.output import SowOutput
+from support.packed import rows_of
+from unit.core.sow.make import T, shard_of
+
+HEADERS = st.lists(
+    st.sampled_from([("own", b"x"), ("own", b"y"), ("ce_expirytime", b"2030-01-01T00:00:00Z"), ("lapse-ttl-ms", b"5")]),
+    max_size=3,
+)
+RECORDS = st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=3), HEADERS, st.integers(0, 9)), max_size=6)
+
+
+@pytest.mark.feature("S7", "S8")
+@given(RECORDS, st.booleans())
+def test_the_three_encoders_of_a_record_write_the_same_headers(records, expires: bool) -> None:
+    """`SowOutput._out_of_focus_batch` and `SowOutput.state` are fast copies of `SowOutput._messages`."""
+    shard, output = shard_of(), SowOutput("prices", 0, 3, "", 1)
+    sources = [("prices", 0), ("prices", 1)]
+    shard.state.sources[:] = sources
+    entries = {
+        b"k%d%s" % (n, key): pack(
+            Facts(T + at if expires else NEVER, T + at, n, 7 * n, n % 2, len(pack_headers(headers))),
+            pack_headers(headers),
+            value,
+        )
+        for n, (key, value, headers, at) in enumerate(records)
+    }
+    views = [shard.state.view(journal.RECORD + key, entry) for key, entry in entries.items()]
+    plain = [view.message(Kind.OUT_OF_FOCUS, "s", reason=OutOfFocus.EXPIRED) for view in views]
+    told = rows_of(output._messages(plain, sources))
+    if expires:
+        batch = rows_of(output._messages([OutOfFocusBatch("s", list(entries.items()))], sources))
+        assert [(key, value, dict(headers)) for key, value, headers in batch] == [
+            (key, value, dict(headers)) for key, value, headers in told
+        ]
+    state = output.state({journal.RECORD + key: entry for key, entry in entries.items()}, {}, sources)
+    facts = [(key, value, [one for one in headers if one[0] not in ABOUT_THE_MESSAGE]) for key, value, headers in told]
+    assert rows_of(state.records) == facts
+
+
+ABOUT_THE_MESSAGE = {"lapse-kind", "lapse-subscription", "lapse-epoch", "lapse-operation", "lapse-reasons"}
+"""Headers that a message for a subscriber has, and a record of the compacted topic has not."""
