@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lapse_client import Connection as Client
+from lapse_spark import lapse_toml
 
 _CONTINUED = re.compile(r"\\\r?\n[ \t]*")
 _PROPERTY = re.compile(r"\s*(?P<name>[^\s=:#!][^\s=:]*)\s*[=:\s]\s*(?P<value>.*?)\s*\Z", re.ASCII)
@@ -37,10 +38,12 @@ class Connection:
         bootstrap: addresses, `host:port,host:port`.
         client: options of Kafka's Java client under their own names (`security.protocol`, `sasl.mechanism`,
             `sasl.jaas.config`, `ssl.truststore.location`, …). They are passed through as they are.
+        librdkafka: the same for lapse's own client; None = they are translated.
     """
 
     bootstrap: str
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    librdkafka: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what Spark's Kafka source refuses too, with the way out.
@@ -49,7 +52,9 @@ class Connection:
             ValueError: no address, or an option that Spark sets itself.
         """
         if not self.bootstrap.strip():
-            raise ValueError("no address of a Kafka cluster: give --bootstrap, or set KAFKA_BOOTSTRAP_SERVERS")
+            raise ValueError(
+                "no address of a Kafka cluster: give --bootstrap, or set KAFKA_BOOTSTRAP_SERVERS, or have a lapse.toml"
+            )
         for name in self.client:
             if name in _REFUSED:
                 instead = f"; use the source's option {_REFUSED[name]}" if _REFUSED[name] else ""
@@ -88,7 +93,8 @@ class Connection:
         given = Client.from_environment(self.bootstrap)
         if os.environ.get("LAPSE_KAFKA_CONFIG"):
             return given
-        return replace(given, options={**given.options, **_translated(self.client)})
+        own = _translated(self.client) if self.librdkafka is None else self.librdkafka
+        return replace(given, options={**given.options, **own})
 
     @classmethod
     def from_file(cls, bootstrap: str, properties: Path) -> Connection:
@@ -114,6 +120,21 @@ class Connection:
             found[match["name"]] = match["value"]
         given = found.pop("bootstrap.servers", "")
         return cls(bootstrap or given, found)
+
+    @classmethod
+    def from_lapse_toml(cls, bootstrap: str, path: Path) -> Connection:
+        """Take the brokers and `[security]` from `lapse.toml`, as `lapse worker` does.
+
+        Args:
+            bootstrap: addresses instead of those in the file, unless empty.
+            path: the file.
+
+        Raises:
+            ValueError: it is not understood.
+            OSError: it, or a file that it names, cannot be read.
+        """
+        servers, java, librdkafka = lapse_toml.read(path)
+        return cls(bootstrap or servers, java, librdkafka)
 
 
 def _translated(java: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lapse_client.error import LapseError
+from lapse_spark import lapse_toml
 from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined
 from lapse_spark.session import session
@@ -92,26 +93,49 @@ def cluster(command: Callable[..., None]) -> Callable[..., None]:
         envvar="KAFKA_BOOTSTRAP_SERVERS",
         default="",
         metavar="HOST:PORT,…",
-        help="Addresses of the Kafka cluster. [env: KAFKA_BOOTSTRAP_SERVERS]",
+        help="Addresses of the Kafka cluster, instead of what lapse.toml says. [env: KAFKA_BOOTSTRAP_SERVERS]",
+    )
+    @click.option(
+        "-c",
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Where the connection is read from.  [default: lapse.toml, if there is one]",
     )
     @click.option(
         "--kafka-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Java properties file with client options (security.protocol, sasl.jaas.config, …).",
+        help="Instead: Java properties file with client options (security.protocol, sasl.jaas.config, …).",
     )
     @click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
     @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
     @functools.wraps(command)
     def with_cluster(
-        *args: Any, bootstrap: str, kafka_config: Path | None, master: str | None, conf: tuple[str, ...], **options: Any
+        *args: Any,
+        bootstrap: str,
+        config: Path | None,
+        kafka_config: Path | None,
+        master: str | None,
+        conf: tuple[str, ...],
+        **options: Any,
     ) -> None:
+        if config is not None and kafka_config is not None:
+            raise click.UsageError("give --config or --kafka-config, not both")
         with plain_faults():
             settings = dict(_setting(text) for text in conf)
-            connection = Connection.from_file(bootstrap, kafka_config) if kafka_config else Connection(bootstrap)
+            connection = _connection(bootstrap, config, kafka_config)
             command(*args, cluster=Cluster(connection, master, settings), **options)
 
     return with_cluster
+
+
+def _connection(bootstrap: str, config: Path | None, kafka_config: Path | None) -> Connection:
+    """The cluster that is meant: from the properties file, or else from `lapse.toml`, if there is one."""
+    if kafka_config is not None:
+        return Connection.from_file(bootstrap, kafka_config)
+    if config is None and not lapse_toml.DEFAULT.exists():
+        return Connection(bootstrap)
+    return Connection.from_lapse_toml(bootstrap, config or lapse_toml.DEFAULT)
 
 
 def stream_options(command: Callable[..., None]) -> Callable[..., None]:

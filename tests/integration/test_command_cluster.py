@@ -24,6 +24,8 @@ COMMANDS = [
     ("dlq", "ls"),
     ("explain", "orders:0:0"),
     ("top", "--json"),
+    ("transfer", "orders", "--all", "--to", "127.0.0.1:9"),
+    ("replicate", "--to", "127.0.0.1:9", "--topic", "prices"),
 ]
 
 
@@ -72,6 +74,18 @@ def test_the_connection_is_read_from_lapse_toml(served: Deployment, tmp_path: Pa
     wrong = lapse("queue", "depth", name, directory=tmp_path)
     assert wrong.returncode == 1
     assert "bootstrap_server" in wrong.stderr
+
+
+@pytest.mark.feature("X3", "X7", "Q17", "S10")
+@pytest.mark.parametrize("command", [("transfer", "aged", "--all"), ("replicate", "--topic", "prices")])
+def test_the_other_side_is_asked_for_as_well(served: Deployment, tmp_path: Path, command: tuple[str, ...]) -> None:
+    """This side is read from lapse.toml, named or in the directory; the address of the other one is wrong."""
+    named = [served.name(word) if word == "aged" else word for word in command]
+    for file, directory in (["--config", str(served.config)], tmp_path), ([], served.directory):
+        done = lapse(*named, "--to", "127.0.0.1:9", *file, directory=directory)
+        assert done.returncode == 1
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("Error: no connection to Kafka at 127.0.0.1:9: "), done.stderr
 
 
 @pytest.mark.feature("Q15")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "lapse.config"
 _DEFAULT: Final = Path("lapse.toml")
-_PATIENCE_S: Final = 4.0
+PATIENCE_S: Final = 4.0
 """How long a command waits for the first answer of a broker, s."""
+
+_TABLES: Final = frozenset({"lapse", "queue", "sow", "users"})
+"""A file with one of these is a `lapse.toml`."""
 
 Command = Callable[..., Any]
 
@@ -40,7 +44,7 @@ def options(command: Command) -> Command:
     return servers(config(command))
 
 
-def connection(bootstrap_servers: str | None) -> Connection:
+def connection(bootstrap_servers: str | None, path: Path | None = None) -> Connection:
     """The cluster that is meant, once one of its brokers has answered.
 
     The servers come from the option, KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG or `lapse.toml`, in this order. What
@@ -48,26 +52,38 @@ def connection(bootstrap_servers: str | None) -> Connection:
 
     Args:
         bootstrap_servers: the command's option.
+        path: the configuration file; None = what `--config` says, or `lapse.toml`, if there is one.
 
     Raises:
         ConnectionFailed: no broker answered within some seconds.
         LapseError: a file of the environment, or `lapse.toml`, cannot be read or is wrong.
     """
     found = Connection.from_environment(bootstrap_servers)
-    config = configuration()
+    config = configuration(path)
     if config is not None:
         found = _completed(found, config, bootstrap_servers)
-    found.await_broker(_PATIENCE_S)
+    found.await_broker(PATIENCE_S)
     return found
 
 
-def configuration() -> Config | None:
+def is_lapse_toml(path: Path) -> bool:
+    """Whether a file is a `lapse.toml`, and not one that a command has of its own; one that cannot be read is none."""
+    try:
+        return not _TABLES.isdisjoint(tomllib.loads(path.read_text("utf-8-sig")))
+    except (OSError, ValueError):
+        return False
+
+
+def configuration(path: Path | None = None) -> Config | None:
     """What `lapse.toml` says, or the file of `--config`; None where there is no file, and none is named.
+
+    Args:
+        path: the file; None = what `--config` says.
 
     Raises:
         LapseError: it cannot be read, or is wrong.
     """
-    path = click.get_current_context().meta.get(_CONFIG) or _DEFAULT
+    path = path or click.get_current_context().meta.get(_CONFIG) or _DEFAULT
     if path is _DEFAULT and not path.exists():
         return None
     from lapse.config import ConfigError, load

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import click
 
+from lapse.cli import cluster
 from lapse.config import ConfigError
+from lapse.config import load as load_lapse_toml
+from lapse_client.connection import Connection
+from lapse_client.error import LapseError
 
 logger = logging.getLogger(__name__)
 
 
 @click.command()
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="A file like replicate.toml, instead of options.")
-@click.option("--from", "upstream", metavar="BROKERS", help="The deployment that is read.")
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    help="A file like replicate.toml, instead of options; or lapse.toml, for --from.",
+)
+@click.option("--from", "upstream", metavar="BROKERS", help="The deployment that is read; from lapse.toml by default.")
 @click.option("--to", "downstream", metavar="BROKERS", help="The deployment that is written.")
 @click.option(
     "-t",
@@ -33,21 +43,40 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
     """
     from lapse.replication.link import checked, load
     from lapse.replication.replicator import LinkError, Replicator
+    from lapse.runtime.kafka.security import for_librdkafka
 
     given = {"from": upstream, "to": downstream, "topics": dict(map(_topic, topics))}
     stated: dict[str, Any] = {name: value for name, value in given.items() if value}
     try:
-        if config is not None and stated:
-            raise click.UsageError("give a --config or --from, --to and --topic, not both")
-        link = checked(stated, "lapse replicate") if config is None else load(config)
+        if config is not None and not cluster.is_lapse_toml(config):
+            if stated:
+                raise click.UsageError("give a --config or --from, --to and --topic, not both")
+            link = load(config)
+        else:
+            link = checked({**_from_lapse_toml(config, upstream), **stated}, "lapse replicate")
+        for servers, of_side in ((link.upstream, link.from_security), (link.downstream, link.to_security)):
+            Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         replicator = Replicator(link, lambda count: logger.info("%d records", count))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: replicator.stop())
         logger.info("replicating %s from %s to %s", ", ".join(link.topics), link.upstream, link.downstream)
         replicator.run()
-    except (ConfigError, LinkError) as error:
+    except (ConfigError, LinkError, LapseError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _from_lapse_toml(path: Path | None, upstream: str | None) -> dict[str, Any]:
+    """The deployment that is read, from `lapse.toml` or the environment; nothing where only --from says it."""
+    if path is None:
+        if upstream is not None:
+            return {}
+        path = Path("lapse.toml")
+        if not path.exists():
+            servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+            return {"from": servers} if servers else {}
+    found = load_lapse_toml(path)
+    return {"from": found.lapse.brokers, "from_security": found.security}
 
 
 def _topic(text: str) -> tuple[str, str]:

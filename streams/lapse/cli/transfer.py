@@ -12,6 +12,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from lapse.cli import cluster
 from lapse.protocol.bookmark import BookmarkRange
 from lapse_client.error import LapseError
 from lapse_client.queue import Queue
@@ -19,6 +20,7 @@ from lapse_client.queue import Queue
 if TYPE_CHECKING:
     from lapse.transfer.link import Link
     from lapse.transfer.mover import Mover, Outcome
+    from lapse_client.connection import Connection
 
 _SOMETHING_STAYED: Final = 3
 """Exit code: 0 is for a transfer of everything, 1 for one that failed."""
@@ -41,8 +43,8 @@ _GOES = ("available", "delayed", "scheduled", "held")
 @click.option("--cancel", metavar="ID", help="Take an interrupted transfer back, unless messages have left already.")
 @click.option("--id", "ident", metavar="ID", help="The new transfer's id; made up by default.")
 @click.option("--dry-run", is_flag=True, help="Count what would be handed over, and do nothing.")
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="A file like transfer.toml, for security.")
-@click.option("-b", "--bootstrap-servers", help="The deployment that hands over, instead of KAFKA_BOOTSTRAP_SERVERS.")
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="lapse.toml, or a file like transfer.toml.")
+@click.option("-b", "--bootstrap-servers", help="The deployment that hands over; from lapse.toml by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def transfer(
     queue: str,
@@ -81,20 +83,22 @@ def transfer(
     name = resume or cancel or ident or f"t-{uuid.uuid4().hex[:12]}"
     given = {"from": bootstrap_servers, "to": target, "to_queue": to_queue, "to_topic": to_topic}
     try:
-        link = load(config, {key: value for key, value in given.items() if value})
+        own = None if config is None or cluster.is_lapse_toml(config) else config
+        link = load(own, {key: value for key, value in given.items() if value})
+        source = _source(link, bootstrap_servers, None if own else config)
         ranges = tuple(BookmarkRange.parse(text) for text in bookmarks)
         if dry_run:
-            _preview(link, queue, ranges, expression, as_json)
+            _preview(source, queue, ranges, expression, as_json)
             return
+        there = link.there()
+        there.await_broker(cluster.PATIENCE_S)
         quiet = as_json or not sys.stderr.isatty()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
-            total = _expected(link, queue, ranges, expression, resume or cancel)
+            total = _expected(source, queue, ranges, expression, resume or cancel)
             task = bar.add_task(f"transfer {name}", total=total)
             to = link.to_queue or queue
-            with Mover(
-                link.here(), queue, link.there(), to, link.to_topic, name, lambda count: bar.advance(task, count)
-            ) as mover:
+            with Mover(source, queue, there, to, link.to_topic, name, lambda count: bar.advance(task, count)) as mover:
                 try:
                     _work(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
                 finally:
@@ -104,6 +108,15 @@ def transfer(
     except (TransferError, LapseError, KafkaException) as error:
         hint = f"\nWhat was begun can be brought to its end: --resume {name}" if begun else ""
         raise click.ClickException(f"{error}{hint}") from error
+
+
+def _source(link: Link, bootstrap_servers: str | None, lapse_toml: Path | None) -> Connection:
+    """The deployment that hands over: as its own file says, or else the environment and `lapse.toml`."""
+    if lapse_toml is None and (link.from_security is not None or (link.source and link.source != bootstrap_servers)):
+        source = link.here()
+        source.await_broker(cluster.PATIENCE_S)
+        return source
+    return cluster.connection(bootstrap_servers, lapse_toml)
 
 
 def _work(mover: Mover, name: str, choice: Any, resume: str | None, cancel: str | None, as_json: bool) -> None:
@@ -141,21 +154,23 @@ def _print_outcome(name: str, outcome: Outcome, left: dict[str, int]) -> None:
 
 
 def _expected(
-    link: Link, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, under_way: str | None
+    source: Connection, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, under_way: str | None
 ) -> int | None:
     """About how many messages there are to go; None where that is not known."""
     if ranges or expression is not None:
         return None
-    with Queue(queue, connection=link.here()) as client:
+    with Queue(queue, connection=source) as client:
         counts: dict[str, int] = client.depth()
     if under_way:
         return counts.get("transferring", 0)
     return sum(counts.get(state, 0) for state in ("depth", "scheduled", "held")) - counts.get("leased", 0)
 
 
-def _preview(link: Link, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, as_json: bool) -> None:
+def _preview(
+    source: Connection, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, as_json: bool
+) -> None:
     """Say how many messages would go, by state: of what is active, as a peek shows it."""
-    with Queue(queue, connection=link.here()) as client:
+    with Queue(queue, connection=source) as client:
         if ranges or expression is not None:
             found: dict[str, int] = {}
             for one in client.peek(filter=expression):

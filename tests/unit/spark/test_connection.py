@@ -1,5 +1,7 @@
 import pytest
 
+from lapse.config import load
+from lapse.runtime.kafka import security
 from lapse_spark import Connection
 from lapse_spark.read import Span
 
@@ -75,3 +77,56 @@ def test_the_client_of_lapse_reaches_the_same_cluster(monkeypatch):
     }
     with pytest.raises(ValueError, match="ssl.truststore.location has no counterpart"):
         Connection("b:1", {"ssl.truststore.location": "/etc/trust.jks"}).of_lapse()
+
+
+LAPSE_TOML = """
+[lapse]
+bootstrap_servers = "broker:9093"
+
+[security]
+protocol = "SASL_SSL"
+sasl_mechanism = "SCRAM-SHA-512"
+username = "spark"
+password = 's3"cr\\et'
+ca_file = "{directory}/ca.pem"
+certificate_file = "{directory}/own.pem"
+key_file = "{directory}/own.key"
+"""
+
+
+@pytest.mark.feature("X5")
+def test_lapse_toml_says_how_to_reach_the_cluster(tmp_path, monkeypatch):
+    for name in ("LAPSE_KAFKA_CONFIG", "LAPSE_SASL_PASSWORD", "KAFKA_BOOTSTRAP_SERVERS"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("ca.pem", "own.pem", "own.key"):
+        (tmp_path / name).write_text(f"content of {name}")
+    file = tmp_path / "lapse.toml"
+    file.write_text(LAPSE_TOML.format(directory=tmp_path))
+    found = Connection.from_lapse_toml("", file)
+    assert found.bootstrap == "broker:9093"
+    assert Connection.from_lapse_toml("other:1", file).bootstrap == "other:1"
+    assert found.client["security.protocol"] == "SASL_SSL"
+    assert found.client["ssl.truststore.type"] == "PEM"
+    assert found.client["ssl.truststore.location"] == str(tmp_path / "ca.pem")
+    assert found.client["ssl.keystore.certificate.chain"] == "content of own.pem"
+    assert found.client["ssl.keystore.key"] == "content of own.key"
+    assert found.client["sasl.jaas.config"] == (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        r'username="spark" password="s3\"cr\\et";'
+    )
+    of_worker = security.for_librdkafka(load(file).security)
+    assert dict(found.of_lapse().options) == of_worker, "as the worker speaks to the cluster"
+    assert "s3" not in repr(found)
+    monkeypatch.setenv("LAPSE_SASL_PASSWORD", "other")
+    assert 'password="other"' in Connection.from_lapse_toml("", file).client["sasl.jaas.config"]
+
+
+@pytest.mark.feature("X5", "X7")
+@pytest.mark.parametrize(
+    "text", ["lapse = 1", "[lapse]\nbootstrap_servers = 5", "[security", "[security]\nca_file = 1"]
+)
+def test_a_wrong_lapse_toml_is_named(tmp_path, text):
+    file = tmp_path / "lapse.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"lapse\.toml: "):
+        Connection.from_lapse_toml("", file)

@@ -1,0 +1,76 @@
+"""The cluster as `lapse.toml` describes it, in the words of Kafka's Java client and of librdkafka (X5)."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+DEFAULT: Final = Path("lapse.toml")
+_DEFAULT_SERVERS: Final = "localhost:9092"
+
+_MODULES: Final = {"PLAIN": "plain.PlainLoginModule"}
+_SCRAM: Final = "scram.ScramLoginModule"
+
+
+def read(path: Path) -> tuple[str, dict[str, str], dict[str, str]]:
+    """Read the brokers, and how to speak to them.
+
+    Returns:
+        Addresses, options of Kafka's Java client, options of librdkafka.
+
+    Raises:
+        OSError: the file, or one that it names, cannot be read.
+        ValueError: it is no TOML, or not as `lapse check` wants it.
+    """
+    try:
+        tree = tomllib.loads(path.read_text("utf-8-sig"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    servers = _table(tree, "lapse", path).get("bootstrap_servers", _DEFAULT_SERVERS)
+    security = _table(tree, "security", path)
+    said = [servers, *security.values()]
+    if not all(isinstance(value, str) for value in said):
+        raise ValueError(f"{path}: bootstrap_servers and what [security] says are texts; `lapse check` names the fault")
+    java, librdkafka = _tls(security)
+    if (protocol := security.get("protocol", "PLAINTEXT")).startswith("SASL"):
+        mechanism, user = security.get("sasl_mechanism", "PLAIN"), security.get("username", "")
+        password = os.environ.get("LAPSE_SASL_PASSWORD") or security.get("password", "")
+        module = f"org.apache.kafka.common.security.{_MODULES.get(mechanism, _SCRAM)}"
+        java["sasl.mechanism"] = librdkafka["sasl.mechanism"] = mechanism
+        java["sasl.jaas.config"] = f"{module} required username={_quoted(user)} password={_quoted(password)};"
+        librdkafka |= {"sasl.username": user, "sasl.password": password}
+    if protocol != "PLAINTEXT":
+        java["security.protocol"] = librdkafka["security.protocol"] = protocol
+    return str(servers), java, librdkafka
+
+
+def _tls(security: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    java: dict[str, str] = {}
+    librdkafka: dict[str, str] = {}
+    if authorities := security.get("ca_file"):
+        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authorities}
+        librdkafka["ssl.ca.location"] = authorities
+    certificate, key = security.get("certificate_file"), security.get("key_file")
+    if certificate and key:
+        # Java takes both from one file, or as they are.
+        java["ssl.keystore.type"] = "PEM"
+        java["ssl.keystore.certificate.chain"] = Path(certificate).read_text("ascii")
+        java["ssl.keystore.key"] = Path(key).read_text("ascii")
+        librdkafka |= {"ssl.certificate.location": certificate, "ssl.key.location": key}
+    return java, librdkafka
+
+
+def _table(tree: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    table = tree.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{path}: {name} is no table")
+    return table
+
+
+def _quoted(text: str) -> str:
+    """A text as JAAS quotes it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
