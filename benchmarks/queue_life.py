@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Literal, cast
+from typing import cast
 
 from benchmarks.contestant import Figures, Stopwatch, alone, cpu_s
 from benchmarks.load import create, order, publish
 from benchmarks.worker import Worker
 from lapse_client import Connection, Queue, QueueSubscriber
+from lapse_client.terms import Payload
 
 BACKLOG = 20_000
 
@@ -17,7 +18,7 @@ BACKLOG = 20_000
 def run(
     bootstrap_servers: str,
     messages: int = 300_000,
-    payload: str = "inline",
+    payload: str = "packed",
     options: str = "",
     filter: str = "",  # noqa: A002  # the command's word
     store: str = "memory",
@@ -30,7 +31,7 @@ def run(
     Args:
         bootstrap_servers: the broker.
         messages: how many.
-        payload: `inline`, or `reference`: deliveries name bookmarks, and the client reads the topic.
+        payload: `packed`, `inline`, or `reference`: deliveries name bookmarks, and the client reads the topic.
         options: further lines for the queue in `lapse.toml`.
         filter: of the subscriber.
         store: `memory` or `rocksdb`.
@@ -56,7 +57,7 @@ def _drain(connection: Connection, name: str, messages: int, worker: Worker, pay
         max_backlog=BACKLOG,
         connection=connection,
         filter=text or None,
-        payload=cast("Literal['inline', 'reference']", payload),
+        payload=cast("Payload", payload),
         ack_batch_size=2_000,
         ack_interval_ms=20,
         timeout_s=60,
@@ -64,6 +65,8 @@ def _drain(connection: Connection, name: str, messages: int, worker: Worker, pay
         for batch in subscriber.batches(max_size=2_000, timeout=60):
             watch = watch or Stopwatch(worker.process)
             got += len(batch)
+            for one in batch:
+                one.key, one.value  # noqa: B018  # read, as the peers do
             subscriber.acknowledge(batch)
             if got >= messages:
                 break
