@@ -31,7 +31,8 @@ def blocks(deployment: Deployment) -> list[str]:
 def python_worker(directory: Path) -> Path:
     """The page's worker, saved as it stands there."""
     page = (ROOT / "docs/protocol.md").read_text("utf-8")
-    (script,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    text = page.split("\n## With a few lines of Python\n")[1].split("\n## ")[0]
+    (script,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     file = directory / "worker.py"
     file.write_text(script)
     return file
