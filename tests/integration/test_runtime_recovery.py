@@ -10,6 +10,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient
 
+from lapse.protocol.event import Event
 from lapse_client import Queue
 from support.deployment import Deploy, broker_now_ms
 from support.kcat import Kcat
@@ -285,6 +286,35 @@ def test_messages_whose_records_kafka_has_deleted_leave_with_a_letter_of_headers
         assert facts["__dlq.errors.offset"] == str(lost.offset)
         assert "no longer" in facts["__dlq.errors.message"]
     until(lambda: here.depth("cut")["depth"] == 4, "the lost ones out of the depth")
+
+
+@pytest.mark.feature("C80", "Q13", "D1", "D4")
+def test_what_kafka_removes_unread_beyond_the_depth_is_told_in_one_event_with_ranges(deploy: Deploy) -> None:
+    """While the worker is away; no letters, and what was acknowledged ahead is not told again."""
+    here = deploy({"unread": {"target_queue_depth": 2}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    written = here.write("unread", *(f"{number}" for number in range(10)))
+    until(lambda: here.depth("unread")["depth"] == 2, "the depth is reached")
+    with here.queue("unread") as queue:
+        queue.acknowledge([here.bookmark("unread", written[4])])
+    worker.kill()
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    for future in admin.delete_records([Partition(here.name("unread"), 0, written[8].offset)]).values():
+        future.result()
+    worker.start().wait_for_shards(1)
+
+    def told() -> list[Event]:
+        return [one for one in here.events("unread") if one.event == "expired" and "log_truncated" in one.reasons]
+
+    until(told, "the event")
+    (event,) = told()
+    assert [(one.first, one.last) for one in event.messages] == [(2, 3), (5, 7)]
+    assert "up to offset 7, which was read up to 1 only" in worker.text
+    with here.subscriber("unread", 2, timeout_s=60) as subscriber:
+        got = [subscriber.receive(20) for _ in range(2)]
+        assert [one.value for one in got if one] == [b"8", b"9"]
+    letters = {texts(letter)["__dlq.errors.offset"] for letter in here.letters("unread", 2)}
+    assert letters == {"0", "1"}, "only what was active has letters"
 
 
 @pytest.mark.slow

@@ -360,6 +360,10 @@ class QueueShard:
         """
         return self._truncation.below(topic, partition, begin_offset, now_ms, step)
 
+    def not_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
+        """First and last offset of what nobody acknowledged ahead of messages that were not read yet (C80, Q13)."""
+        return self._truncation.not_acknowledged(topic, partition, first, last)
+
     def replace_topic(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
         """Close what is known of a topic that was deleted and created again; it is read from its beginning (C42).
 

@@ -36,6 +36,19 @@ class Truncation:
         source.begin_offset = max(source.begin_offset, begin_offset)
         return self._take_out(number, begin_offset, UNLEASED, now_ms, step)
 
+    def not_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
+        """See `QueueShard.not_acknowledged`."""
+        number = self._state.sources.find(topic, partition)
+        if number is None:
+            return [(first, last)]
+        settled = sorted(at for of, at in self._state.remembered if of == number and first <= at <= last)
+        ranges: list[tuple[int, int]] = []
+        for offset in settled:
+            if offset > first:
+                ranges.append((first, offset - 1))
+            first = offset + 1
+        return [*ranges, (first, last)] if first <= last else ranges
+
     def replace(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
         """See `QueueShard.replace_topic`."""
         state = self._state

@@ -100,6 +100,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._released = restored.released
         self._handed_out = JournaledDeliveries(shard, restored.handed_out)
         self._now_ms = 0
+        self._unread: list[Output] = []
+        """Events about messages that were never read."""
         self._crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
 
@@ -287,6 +289,14 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._now_ms = max(self._now_ms, now_ms)
         return self.shard.log_begins(tp.topic, tp.partition, begin_offset, self._now_ms, self._step)
 
+    def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
+        """What is missed of records that are passed over: all but what was acknowledged ahead."""
+        return self.shard.not_acknowledged(tp.topic, tp.partition, first, last)
+
+    def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
+        """Tell of messages that Kafka removed before they were read: one event for all, and no letters (C80)."""
+        self._unread += self._output.never_read(tp.topic, tp.partition, ranges, now_ms)
+
     # The beginning
 
     def take_over(self, now_ms: int) -> Items:
@@ -369,7 +379,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self._forwarding = None
 
     def _write(self, step: Step, effects: Effects) -> None:
-        effects.before += self._output.events(step.events, step.removals)
+        effects.before += self._unread + self._output.events(step.events, step.removals)
+        self._unread = []
         effects.step = self.shard.state.sequence
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)

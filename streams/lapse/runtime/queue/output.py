@@ -10,6 +10,7 @@ import numpy as np
 
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
 from lapse.core.queue.step import Delivery, Messages, Removal, ShardEvent
+from lapse.core.reason import Reason
 from lapse.protocol import dead_letter, header, packed_delivery, reference
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event, EventKind
@@ -74,6 +75,22 @@ class QueueOutput(ShardOutput):
                 part = replace(told, messages=ranges[first : first + _RANGES_PER_EVENT])
                 outputs.append(self._event(part))
         return outputs
+
+    def never_read(self, source: str, partition: int, ranges: Sequence[tuple[int, int]], at_ms: int) -> list[Output]:
+        """One event for messages of an underlying partition that Kafka removed before they were read (C80)."""
+        told = Event(
+            entity=self._queue,
+            event=EventKind.EXPIRED,
+            at_ms=at_ms,
+            partition=self._partition,
+            epoch=self._epoch,
+            reasons=(Reason.LOG_TRUNCATED,),
+            detail="Kafka removed the record before it was read",
+        )
+        parts = range(0, len(ranges), _RANGES_PER_EVENT)
+        named = [BookmarkRange(source, partition, *one) for one in ranges]
+        events = [replace(told, messages=tuple(named[at : at + _RANGES_PER_EVENT])) for at in parts]
+        return [self._event(one) for one in events]
 
     def letters(
         self, removal: Removal, records: Sequence[Any | None], first: int = 0, stop: int | None = None

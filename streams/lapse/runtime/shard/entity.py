@@ -29,6 +29,7 @@ from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.letters.rule_process import RuleProcess
 from lapse.runtime.queue.recovery_point import begin_offsets
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
+from lapse.runtime.shard.gap import Gap, warn
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import LogReader
 from lapse.runtime.shard.runner import Runner, Unwritten
@@ -273,7 +274,7 @@ class Entity(ABC):
         topics = await self._known_topics([*sources, commands], known)
         positions = self._positions([*sources, commands], known, topics)
         await self._begin_new_sources(positions)
-        await self._warn_of_gaps(positions)
+        gaps = await self._gaps(positions)
         ends = await self.services.log_reader.ends(positions)
         known_positions = {tp: offset for tp, offset in positions.items() if offset}
         machine = self.machine(partition, epoch, changelog, known_positions)
@@ -301,6 +302,7 @@ class Entity(ABC):
             on_stopped=self._stopped,
             floors=self._floors.pop(partition, {}) if isinstance(self.config, QueueConfig) else {},
             unwritten=self.unwritten(machine, noted),
+            gaps=gaps,
         )
         if feeder is not None:
             fed = [*sources, commands] if self._renewed else sources
@@ -533,21 +535,16 @@ class Entity(ABC):
         found = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
         return {tp: 0 if tp.topic in topics.replaced else offset for tp, offset in found.items()}
 
-    async def _warn_of_gaps(self, positions: dict[TP, int | None]) -> None:
-        """Say where the log no longer reaches back to where reading stopped (Q16)."""
+    async def _gaps(self, positions: dict[TP, int | None]) -> list[Gap]:
+        """Where the log no longer reaches back to where reading stopped (Q16, C80)."""
+        gaps: list[Gap] = []
         begins = await self.services.log_reader.begins(tp for tp, offset in positions.items() if offset)
         for tp, begin in begins.items():
             offset = positions[tp] or 0
             if offset < begin:
-                logger.warning(
-                    "%s: Kafka has removed %s:%d up to offset %d, which was read up to %d only; reading goes on at %d",
-                    self.name,
-                    tp.topic,
-                    tp.partition,
-                    begin - 1,
-                    offset - 1,
-                    begin,
-                )
+                gaps.append(Gap(tp, offset, begin - 1))
+                warn(self.name, gaps[-1])
+        return [gap for gap in gaps if gap.tp.topic != names.commands(self.name)]
 
     async def _begin_new_sources(self, positions: dict[TP, int | None]) -> None:
         """Place new sources at the recovery point (Q16)."""

@@ -332,6 +332,16 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Let go of records that Kafka has removed; False if there are more for the next step (C40)."""
         return True
 
+    def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
+        """First and last offsets of records that somebody would miss, of those that are passed over.
+
+        Of a SOW topic none are: a later update of a key makes up for one that nobody read.
+        """
+        return []
+
+    def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
+        """Tell of records that Kafka removed before they were read (C80)."""
+
     # For people, and for who looks through the table
 
     @abstractmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer, Output, Packed
 from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
 from lapse.runtime.shard.effects import Effects
+from lapse.runtime.shard.gap import Gap, Gaps
 from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
 from lapse.runtime.shard.machine import Machine
@@ -71,6 +72,7 @@ class Runner:
         on_stopped: told when the shard has written its last, because its entity is deleted.
         floors: of each deliveries topic an offset below which nothing of this epoch stands.
         unwritten: what the owner before has journaled for clients and not written, as of an instant (C55).
+        gaps: what Kafka has removed since and nobody read (C80).
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Runner:
         on_stopped: Callable[[int], None] = lambda _: None,
         floors: Mapping[str, int] = MappingProxyType({}),
         unwritten: Unwritten | None = None,
+        gaps: Iterable[Gap] = (),
     ) -> None:
         self.entity = entity
         self.partition = partition
@@ -117,6 +120,8 @@ class Runner:
         self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set)
         self._early_stamps = EarlyStamps(entity, clock)
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
+        found = [gap for one in gaps for gap in one.parts(machine.missed(*one))]
+        self._gaps = Gaps(entity, log, self._news.set, found)
         self._arrival_gate = ArrivalGate(self._inbox, log, self._news.set)
         self._ticker = Ticker(f"{entity}, partition {partition}", commands, machine, producer, clock)
         self._sent = SentLog(floors)
@@ -175,6 +180,7 @@ class Runner:
         await self.pause()
         self._ticker.stop()
         self._arrival_gate.stop()
+        self._gaps.stop()
         if self._patience is not None:
             self._patience.cancel()
         if self.machine.rule is not None:
@@ -206,6 +212,10 @@ class Runner:
         """Take a batch into the inbox."""
         if not self._stopped:
             self._early_stamps.look(tp, records)
+            expected, first = self._inbox.received[tp], records[0].offset
+            if 0 < expected < first and tp != self._inbox.commands:
+                passed_over = Gap(tp, expected, first - 1)
+                self._gaps.note(passed_over.parts(self.machine.missed(*passed_over)))
             self._inbox.receive(tp, records)
 
     @property
@@ -481,6 +491,8 @@ class Runner:
             if not self.machine.log_begins(tp, offset, now_ms):
                 break
             del self._begins[tp]
+        for tp, ranges in self._gaps.take().items():
+            self.machine.never_read(tp, ranges, now_ms)
 
     async def _take_commands(self, most: int) -> int:
         """Hand commands and ticks to the machine, behind the messages that they may be about; returns how many."""

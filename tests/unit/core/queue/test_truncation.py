@@ -3,9 +3,10 @@
 import pytest
 
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from unit.core.queue.world import World, small
+from unit.core.queue.world import World, published, small
 
 
 def world(count: int = 6, **options: object) -> World:
@@ -34,6 +35,18 @@ def test_what_the_log_no_longer_has_leaves_scheduled_messages_too() -> None:
     one.commit()
     one.crash()
     assert one.shard.depth()["depth"] == 1
+
+
+@pytest.mark.feature("C80", "Q13")
+def test_of_messages_that_were_never_read_those_are_missed_that_nobody_acknowledged_ahead() -> None:
+    shard, step = QueueShard(QueueSettings(name="orders", target_depth=1)), Step()
+    assert shard.not_acknowledged("orders", 0, 1, 9) == [(1, 9)]
+    shard.arrive("orders", 0, [published(0, timestamp=1)], step)
+    shard.note_end("orders", 0, 10)
+    ahead = [Claim("orders", 0, 1, 1), Claim("orders", 0, 4, 5), Claim("orders", 0, 9, 9)]
+    shard.settle(SettleAction.ACKNOWLEDGE, "s", ahead, 5, step)
+    assert shard.not_acknowledged("orders", 0, 1, 9) == [(2, 3), (6, 8)]
+    assert shard.not_acknowledged("orders", 0, 4, 5) == []
 
 
 @pytest.mark.feature("C40", "X7")

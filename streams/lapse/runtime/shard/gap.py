@@ -1,0 +1,109 @@
+"""Gaps: what Kafka removed from an underlying log before a shard read it is told, and not passed over (C80, Q16)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from aiokafka.errors import KafkaError
+from faust.types import TP
+
+from lapse.runtime.shard.payload import LogReader
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S: Final = 1.0
+"""The logs are asked so often at most: a topic with transactions has gaps everywhere."""
+
+_MOST_NOTED: Final = 1_000
+
+
+class Gap(NamedTuple):
+    """Offsets of an underlying partition that were never read, both ends included."""
+
+    tp: TP
+    first: int
+    last: int
+
+    def parts(self, ranges: Iterable[tuple[int, int]]) -> list[Gap]:
+        """Some of them."""
+        return [Gap(self.tp, *one) for one in ranges]
+
+
+class Gaps:
+    """Finds out which offsets were passed over because Kafka had removed them.
+
+    Offsets without a record are nothing unusual: transactions and compaction leave them. Only where the log begins
+    behind them they were removed.
+
+    Args:
+        entity: the queue, for people.
+        log: says where the logs begin.
+        on_news: called when there is something to take.
+        found: what was seen at the take-over.
+    """
+
+    def __init__(self, entity: str, log: LogReader, on_news: Callable[[], None], found: Iterable[Gap] = ()) -> None:
+        self._entity = entity
+        self._log = log
+        self._on_news = on_news
+        self._found = list(found)
+        self._told = {gap.tp: gap.last for gap in self._found}
+        """Up to where each partition's were told; ascending, as they are found."""
+        self._noted: list[Gap] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def note(self, gaps: Sequence[Gap]) -> None:
+        """Note that a shard expected to read offsets, and read on behind them."""
+        self._noted += gaps[: _MOST_NOTED - len(self._noted)]
+        if not self._noted:
+            return
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look(), name=f"gaps of {self._entity}")
+
+    def take(self) -> dict[TP, list[tuple[int, int]]]:
+        """First and last offsets of what Kafka removed unread, by partition; each is given once."""
+        found: dict[TP, list[tuple[int, int]]] = {}
+        for tp, first, last in self._found:
+            found.setdefault(tp, []).append((first, last))
+        self._found = []
+        return found
+
+    def stop(self) -> None:
+        """Look no longer."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _look(self) -> None:
+        while self._noted:
+            noted, self._noted = self._noted, []
+            try:
+                begins = await self._log.begins({gap.tp for gap in noted})
+            except (KafkaError, TimeoutError) as error:
+                logger.debug("%s: could not ask where its underlying logs begin: %s", self._entity, error)
+                begins = {}
+            for tp, first, last in noted:
+                cut = Gap(tp, max(first, self._told.get(tp, -1) + 1), min(last, begins.get(tp, 0) - 1))
+                if cut.last >= cut.first:
+                    warn(self._entity, cut)
+                    self._told[tp] = cut.last
+                    self._found.append(cut)
+                    self._on_news()
+            await asyncio.sleep(_EVERY_S)
+
+
+def warn(entity: str, gap: Gap) -> None:
+    """Say that Kafka has removed what was not read."""
+    logger.warning(
+        "%s: Kafka has removed %s:%d up to offset %d, which was read up to %d only; reading goes on at %d",
+        entity,
+        *gap.tp,
+        gap.last,
+        gap.first - 1,
+        gap.last + 1,
+    )
