@@ -36,7 +36,8 @@ def test_only_what_the_log_begins_behind_was_removed(
     async def scenario() -> None:
         news = asyncio.Event()
         gaps = Gaps("q", log, news.set, [Gap(RISK, 0, 1)])
-        gaps.note([Gap(ORDERS, 2, 3), Gap(ORDERS, 5, 9), Gap(RISK, 5, 5), Gap(RISK, 0, 1)])  # the last one is a transaction's marker
+        # The third one is a transaction's marker.
+        gaps.note([Gap(ORDERS, 2, 3), Gap(ORDERS, 5, 9), Gap(RISK, 5, 5), Gap(RISK, 0, 1)])
         async with asyncio.timeout(10):
             await news.wait()
         assert gaps.take() == {RISK: [(0, 1)], ORDERS: [(2, 3), (5, 7)]}
