@@ -79,7 +79,7 @@ class QueueOutput(ShardOutput):
     def never_read(self, source: str, partition: int, ranges: Sequence[tuple[int, int]], at_ms: int) -> list[Output]:
         """One event for messages of an underlying partition that Kafka removed before they were read (C80)."""
         told = Event(
-            entity=self._queue,
+            entity=self._entity,
             event=EventKind.EXPIRED,
             at_ms=at_ms,
             partition=self._partition,
