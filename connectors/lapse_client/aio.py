@@ -101,10 +101,11 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
 
     async def start(self) -> QueueSubscriber:
         """Subscribe; `async with` does so too. A cancelled start leaves no subscription behind."""
+        if self._awakening is not None:
+            self._awakening.check_loop()
+        await super().start()
         if self._awakening is None:
-            await super().start()
             self._awakening = Awakening(f"the subscriber of {self._twin.queue}", self._twin.subscription.arrivals)
-        self._awakening.check_loop()
         return self
 
     async def close(self) -> None:
@@ -225,10 +226,11 @@ class SowSubscription(AsyncClient[SyncSowSubscription]):
 
     async def start(self) -> SowSubscription:
         """Subscribe; `async with` does so too. A cancelled start leaves no subscription behind."""
+        if self._awakening is not None:
+            self._awakening.check_loop()
+        await super().start()
         if self._awakening is None:
-            await super().start()
             self._awakening = Awakening(self._what, self._twin.arrivals)
-        self._awakening.check_loop()
         return self
 
     def __aiter__(self) -> AsyncIterator[SowRecord]:

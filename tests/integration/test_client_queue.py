@@ -178,7 +178,7 @@ def test_settlements_tell_their_results(shards: Start) -> None:
     with subscriber(queue, 3) as receiver:
         batch = [receiver.receive(10) for _ in range(3)]
         before_ms = batch[0].lease_until_ms
-        results = receiver.settle("renew", batch, wait=True, lease_ms=90_000)
+        results = receiver.settle("renew", batch, wait=True, lease_ms=30_000)
         assert all(result.settled for result in results)
         assert batch[0].lease_until_ms > before_ms
         assert all(result.settled for result in receiver.settle("expire", batch[:1], wait=True))

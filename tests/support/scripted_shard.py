@@ -173,6 +173,8 @@ class ScriptedShards:
                 )
                 for held in self.queues[partition].values()
             )
+        elif command.command == "renew" and (command.lease_ms or 0) > self.lease_ms:
+            error, code = f"renew: lease_ms is {command.lease_ms}", ErrorCode.INVALID_ARGUMENT
         else:
             fields = self._settle(partition, command, now_ms)
         refused = bool(error) or any(item.result != "settled" for item in fields.get("settlements", ()))

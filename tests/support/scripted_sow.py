@@ -24,6 +24,7 @@ class ScriptedSow:
         self.servers, self.name, self.partitions = servers, name, partitions
         self.records: list[dict[bytes, tuple[int, bytes]]] = [{} for _ in range(partitions)]
         self.subscriptions: list[dict[str, Command]] = [{} for _ in range(partitions)]
+        self._seen: list[dict[str, set[bytes]]] = [{} for _ in range(partitions)]
         self._running = True
         admin = AdminClient({"bootstrap.servers": servers})
         names = [name, topic.commands(name), topic.deliveries(name), topic.sow(name)]
@@ -69,14 +70,23 @@ class ScriptedSow:
         if value is None:
             if self.records[partition].pop(key, None):
                 for name in self.subscriptions[partition]:
-                    facts = {"lapse-kind": "oof", "lapse-operation": "deleted", "lapse-reasons": ""}
-                    self._send(partition, {**facts, "lapse-subscription": name}, key, None)
+                    self._leaves_view(partition, name, key, "deleted")
             return
         self.records[partition][key] = (offset, value)
         for name, command in self.subscriptions[partition].items():
             if command.filter is None or compile_filter(command.filter).match(orjson.loads(value)):
                 facts = {"lapse-kind": "publish", "lapse-bookmark": f"{self.name}:{partition}:{offset}"}
                 self._send(partition, {**facts, "lapse-subscription": name}, key, value)
+                self._seen[partition][name].add(key)
+            else:
+                self._leaves_view(partition, name, key, "no_longer_matches")
+
+    def _leaves_view(self, partition: int, name: str, key: bytes, why: str) -> None:
+        """Tell a subscriber, if they have seen the record."""
+        if key in self._seen[partition][name]:
+            self._seen[partition][name].discard(key)
+            facts = {"lapse-kind": "oof", "lapse-operation": why, "lapse-reasons": ""}
+            self._send(partition, {**facts, "lapse-subscription": name}, key, None)
 
     def _command(self, partition: int, command: Command) -> None:
         records = self.records[partition]
@@ -85,6 +95,7 @@ class ScriptedSow:
                 self._group(partition, command)
             case "subscribe" | "sow_and_subscribe" | "delta_subscribe":
                 self.subscriptions[partition][command.subscription] = command
+                self._seen[partition][command.subscription] = set()
                 if command.command == "sow_and_subscribe":
                     self._group(partition, command)
                 else:
@@ -117,6 +128,8 @@ class ScriptedSow:
             values = {key: orjson.dumps(evaluate(orjson.loads(value))).decode() for key, _, value in found}
         facts = {"lapse-subscription": command.subscription, "lapse-command-id": command.id, "lapse-epoch": "1"}
         self._send(partition, {"lapse-kind": "group-begin", **facts})
+        if command.command == "sow_and_subscribe":
+            self._seen[partition][command.subscription].update(key for key, _, _ in found)
         for key, offset, value in found[: command.top_n]:
             place = f"{self.name}:{partition}:{offset}"
             more = {"lapse-order-value": values[key]} if command.order_by is not None else {}

@@ -1,0 +1,99 @@
+"""What a client can be tried against: scripted shards, or real workers. Each is a parameter of the conformance suite.
+
+A further one, of an in-process worker without Kafka for instance, implements `Backend` and is added to `BACKENDS`.
+"""
+
+import uuid
+from abc import ABC, abstractmethod
+from typing import Any
+
+from lapse_client import Connection, Queue, SowClient
+from support.deployment import Deploy, Deployment
+from support.log import until
+from support.scripted_shard import ScriptedShards
+from support.scripted_sow import ScriptedSow
+
+
+class Backend(ABC):
+    """Serves a queue and a SOW topic, both of two shards, and both empty when a case begins."""
+
+    connection: Connection
+
+    @abstractmethod
+    def queue(self) -> str:
+        """The name of an empty queue, to which may be published by its name."""
+
+    @abstractmethod
+    def sow(self) -> str:
+        """The name of an empty SOW topic."""
+
+    @abstractmethod
+    def crash(self) -> None:
+        """Lose the worker; another one takes the shards over before this returns, or soon."""
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Leave nothing of a case that has ended."""
+
+
+class Scripted(Backend):
+    """Fakes of shards, on a real broker."""
+
+    def __init__(self, kafka: str, deploy: Deploy) -> None:
+        self._kafka = kafka
+        self.connection = Connection(kafka)
+        self._made: list[ScriptedShards | ScriptedSow] = []
+
+    def queue(self) -> str:
+        made = ScriptedShards(self._kafka, _unique("orders"), 2)
+        self._made.append(made)
+        return made.queue
+
+    def sow(self) -> str:
+        made = ScriptedSow(self._kafka, _unique("prices"), 2)
+        self._made.append(made)
+        return made.name
+
+    def crash(self) -> None:
+        for one in self._made:
+            assert isinstance(one, ScriptedShards)
+            one.take_over()
+
+    def tidy(self) -> None:
+        while self._made:
+            self._made.pop().stop()
+
+
+class Workers(Backend):
+    """Worker processes."""
+
+    def __init__(self, kafka: str, deploy: Deploy) -> None:
+        settings = {"partitions": 2, "default_publish_target": "orders{}", "heartbeat_timeout": "60s"}
+        self._deployment: Deployment = deploy({"orders": settings}, sow={"prices": {"partitions": 2}}).apply()
+        self._deployment.worker().wait_for_shards(4)
+        self.connection = self._deployment.connection
+
+    def queue(self) -> str:
+        return self._deployment.name("orders")
+
+    def sow(self) -> str:
+        return self._deployment.name("prices")
+
+    def crash(self) -> None:
+        worker = self._deployment.workers[0]
+        worker.kill()
+        worker.start()
+
+    def tidy(self) -> None:
+        with Queue(self.queue(), connection=self.connection) as queue:
+            until(lambda: queue.depth()["subscriptions"] == 0, "nobody subscribes any more")
+            queue.purge(leased=True)
+        with SowClient(self.sow(), connection=self.connection) as sow:
+            sow.delete(filter="1 = 1")
+
+
+def _unique(stem: str) -> str:
+    return f"{stem}-{uuid.uuid4().hex[:8]}"
+
+
+BACKENDS: dict[str, Any] = {"scripted": Scripted, "workers": Workers}
