@@ -3,10 +3,21 @@
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
+from lapse.protocol.bookmark import BookmarkRange
+from support.deployment import Deploy, Deployment
 from support.entitled import Entitled
+from support.log import until, write
 
 REFUSED = 1
+
+
+def create(here: Deployment, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    new = NewTopic(topic, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
+    admin.create_topics([new])[topic].result(15)
 
 
 @pytest.fixture
@@ -49,3 +60,54 @@ def test_a_key_file_that_everybody_can_read_is_told(office: Entitled) -> None:
     worker = office.worker().wait_for_shards(1)
     assert worker.text.count("chmod o-rwx") == 2
     assert worker.stop() == 0
+
+
+@pytest.mark.feature("X7")
+def test_a_queue_name_that_another_deployment_uses_is_told_by_both(deploy: Deploy) -> None:
+    one = deploy({"orders": {"partitions": 2}}).apply()
+    assert "another deployment" not in one.lapse("check").stderr
+    other = deploy({})
+    other.token = one.token  # the same names, under another app_id
+    other.configure({"orders": {"partitions": 2}, "web-orders": {}})
+    assert "another deployment" in other.lapse("check").stderr, "before it has a journal of its own"
+    other.apply()
+    for here, there in ((one, other), (other, one)):
+        told = [line for line in here.lapse("check").stderr.splitlines() if "another deployment" in line]
+        assert len(told) == 1, told
+        assert told[0].startswith(f"Warning: {here.name('orders')}: ")
+        assert f"{there.app_id}-{there.name('orders')}-changelog" in told[0]
+    worker = other.worker().wait_for_shards(3)
+    assert f"{one.app_id}-{one.name('orders')}-changelog" in worker.text
+
+
+@pytest.mark.feature("Q2", "Q17")
+def test_a_pattern_over_topics_with_other_partition_counts_is_served_and_told(deploy: Deploy) -> None:
+    here = deploy({"all": {"topic_pattern": "part{}-.*", "default_publish_target": "part{}-a", "partitions": 2}})
+    here.apply()
+    for stem, partitions in (("part-b", 3), ("part-c", 1)):
+        create(here, stem.replace("part", here.name("part")), partitions)
+    found = here.lapse("check")
+    assert found.returncode == 0
+    assert f"{here.name('part')}-b has 3 partitions and the queue 2 shards, and 1 more topics" in found.stderr
+    here.worker().wait_for_shards(2)
+    taken = {f"{here.name('part')}-{topic}": count for topic, count in (("a", 2), ("b", 3), ("c", 1))}
+    sent = [(topic, partition) for topic, count in taken.items() for partition in range(count)]
+    for at, (topic, partition) in enumerate(2 * sent):
+        write(here.servers, topic, [b"%d" % at], partition=partition)
+    with here.subscriber("all", 100) as subscriber:
+        got: dict[tuple[str, int], list[int]] = {}
+        for delivery in subscriber.messages(timeout=20):
+            place = BookmarkRange.parse(str(delivery.bookmark))
+            got.setdefault((place.topic, place.partition), []).append(int(delivery.value or b""))
+            delivery.acknowledge()
+            if sum(map(len, got.values())) == 2 * len(sent):
+                break
+    assert got == {place: [at, at + len(sent)] for at, place in enumerate(sent)}, "in the order of each partition"
+
+    def settled() -> dict[tuple[str, int], int]:
+        """The shard of each partition."""
+        done = [one for one in here.events("all") if one.event == "acknowledged"]
+        return {(place.topic, place.partition): one.partition for one in done for place in one.messages}
+
+    until(lambda: len(settled()) == len(sent), "all are acknowledged")
+    assert settled() == {place: place[1] % 2 for place in sent}

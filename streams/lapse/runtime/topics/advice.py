@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from lapse.core.entitlement import Right, entitlement_to
@@ -27,12 +28,14 @@ _UNFENCED: Final = {
 _KEPT: Final = frozenset({Role.CHANGELOG, Role.COMMANDS, Role.DEAD_LETTERS})
 """Topics with what lapse alone knows."""
 
+_CHANGELOG: Final = "-changelog"
+
 _OF_LEASES: Final = ("max_deliveries", "max_cancels", "leasing", "lease_period", "max_lease_period")
 
 
 def warnings(topology: Topology) -> list[str]:
     """Return warnings about a configuration on its cluster, each a sentence that says what to do."""
-    found: list[str] = [*_in_vain(topology), *_shared_names(topology), *_of_copies(topology)]
+    found: list[str] = [*_in_vain(topology), *_shared_names(topology), *_uneven(topology), *_of_copies(topology)]
     for name, queue in topology.config.queue.items():
         if queue.semantics is Semantics.AT_LEAST_ONCE:
             told = prefetch.advice(name, queue.max_deliveries, queue.max_per_subscription_backlog)
@@ -91,19 +94,44 @@ def _in_vain(topology: Topology) -> list[str]:
 
 
 def _shared_names(topology: Topology) -> list[str]:
-    """Entities whose commands topic another deployment of this cluster seems to use."""
+    """Entities of whose names another deployment of this cluster has one, too: the two share its topics."""
     found: list[str] = []
-    app_id = topology.config.lapse.app_id
+    existing, app_id = topology.existing, topology.config.lapse.app_id
     mine = {names.changelog(app_id, name) for name in topology.entities()}
-    for name in topology.entities():
-        if names.commands(name) not in topology.existing or names.changelog(app_id, name) in topology.existing:
-            continue
-        ending = f"-{names.table(name)}-changelog"
-        others = [topic for topic in topology.existing if topic.endswith(ending) and topic not in mine]
-        if others:
+    for topic in sorted(existing.keys() - mine):
+        name = _whose(topic, existing) if topic.endswith(_CHANGELOG) else ""
+        if name in topology.entities() and existing[topic] == existing[names.commands(name)]:
             found.append(
-                f"{name}: another deployment on this cluster seems to have an entity of this name (it "
-                f"has {others[0]}). Both would answer the same commands; choose another name"
+                f"{name}: another deployment on this cluster seems to have an entity of this name (there is {topic}). "
+                "Both would answer the same commands, on the same topics; choose another name. If that deployment is "
+                "given up, delete this topic of it"
+            )
+    return found
+
+
+def _whose(changelog: str, existing: Mapping[str, int]) -> str:
+    """The entity whose journal a topic seems to be: the longest name that has commands; empty = it is none."""
+    parts = changelog.removesuffix(_CHANGELOG).split("-")
+    endings = ("-".join(parts[at:]) for at in range(1, len(parts)))
+    return next((name for name in endings if names.commands(name) in existing), "")
+
+
+def _uneven(topology: Topology) -> list[str]:
+    """Queues over a pattern whose shards get unequal parts of some topic."""
+    found: list[str] = []
+    for name, queue in topology.config.queue.items():
+        shards = topology.partitions(name)
+        if queue.pattern() is None or queue.ordering != "partition":
+            continue
+        counts = {topic: topology.existing[topic] for topic in topology.sources(name) if topic in topology.existing}
+        uneven = sorted(topic for topic, count in counts.items() if count % shards)
+        if uneven:
+            one = uneven[0]
+            others = f", and {len(uneven) - 1} more topics do not fit either" if len(uneven) > 1 else ""
+            found.append(
+                f"queue {name}: topic {one} has {counts[one]} partitions and the queue {shards} shards{others}. "
+                f"Partition q belongs to shard q modulo {shards}, in its own order; messages of one key that come from "
+                "several topics may be in different shards. Give the topics a multiple of the queue's partitions (Q2)"
             )
     return found
 
