@@ -15,7 +15,7 @@ from typing import Any
 
 from lapse.cli.worker import serve
 from lapse.config import QueueConfig, load
-from lapse.runtime.queue.command import QueueCommands
+from lapse.core.queue.command import QueueCommands
 from lapse.runtime.sow import entity
 
 
@@ -33,19 +33,19 @@ def faulty(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
 def main() -> None:
     path, data_dir = sys.argv[1:]
     entity.JSON["parse"] = faulty(entity.JSON["parse"])
-    settings, carry_out = QueueConfig.settings, QueueCommands.carry_out
+    settings, handle = QueueConfig.settings, QueueCommands.handle
 
     def faulty_settings(self: QueueConfig, *of: Any) -> Any:
         made = settings(self, *of)
         return replace(made, parse=faulty(made.parse))
 
-    def faulty_carry_out(self: QueueCommands, command: Any, *more: Any) -> Any:
+    def faulty_handle(self: QueueCommands, command: Any, *more: Any) -> Any:
         if command.command == "purge" and "poison" in (command.filter or ""):
             ctypes.string_at(0)
-        return carry_out(self, command, *more)
+        return handle(self, command, *more)
 
     QueueConfig.settings = faulty_settings  # type: ignore[method-assign]
-    QueueCommands.carry_out = faulty_carry_out  # type: ignore[method-assign]
+    QueueCommands.handle = faulty_handle  # type: ignore[method-assign]
     config = load(Path(path))
     own = config.lapse.model_copy(update={"data_dir": data_dir})
     serve(config.model_copy(update={"lapse": own}), "info")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer, Counts
+from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Deletion, Places
 from lapse.core.sow.query import Inquiry, Query
@@ -22,78 +23,11 @@ from lapse.core.sow.step import QueryAtWork, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
+from lapse.protocol.command import Command
 
 _BOOKMARK: Final = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<first>\d{1,19})(?:-(?P<last>\d{1,19}))?\Z", re.ASCII
 )
-
-
-class Command(Protocol):
-    """What the shard reads of a command; `lapse.protocol.command.Command` is one."""
-
-    @property
-    def command(self) -> str:
-        """Its name."""
-
-    @property
-    def id(self) -> str:
-        """Chosen by the client; every answer repeats it."""
-
-    @property
-    def answer(self) -> str:
-        """Which answers are wanted: `all`, `errors` or `none`."""
-
-    @property
-    def subscription(self) -> str:
-        """Who speaks."""
-
-    @property
-    def client(self) -> str:
-        """A name for people."""
-
-    @property
-    def bookmarks(self) -> Sequence[str]:
-        """Bookmarks, or ranges of them."""
-
-    @property
-    def filter(self) -> str | None:
-        """Selects records."""
-
-    @property
-    def heartbeat_timeout_ms(self) -> int | None:
-        """Silence after which the subscription counts as lost, in ms."""
-
-    @property
-    def keys(self) -> Sequence[bytes]:
-        """Keys of records."""
-
-    @property
-    def order_by(self) -> str | None:
-        """An expression, with ASC or DESC behind it."""
-
-    @property
-    def top_n(self) -> int | None:
-        """At most so many records."""
-
-    @property
-    def skip(self) -> int | None:
-        """So many records are left out first."""
-
-    @property
-    def batch_size(self) -> int | None:
-        """Records in one batch of the answer."""
-
-
-class CommandRefused(ValueError):
-    """A command that is not done; the text says what to change.
-
-    Attributes:
-        refusal: the text, and its code.
-    """
-
-    def __init__(self, text: str, code: ErrorCode = ErrorCode.INVALID_ARGUMENT) -> None:
-        super().__init__(text)
-        self.refusal = Refusal(code, text)
 
 
 class Commands:

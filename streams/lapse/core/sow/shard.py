@@ -18,7 +18,7 @@ from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.shard.agreement import Agreement
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
-from lapse.core.sow.command import Command, Commands
+from lapse.core.sow.command import Commands
 from lapse.core.sow.deletion import PORTION
 from lapse.core.sow.fan_out import SubscriberFanOut
 from lapse.core.sow.header_cache import HeaderCache
@@ -34,6 +34,7 @@ from lapse.core.sow.state import SowState
 from lapse.core.sow.step import DeletionAtWork, Place, QueryAtWork, Removal, ShardEvent, ShardEventKind, Step
 from lapse.core.sow.subscription import Subscription
 from lapse.core.sow.tombstone import Tombstone
+from lapse.protocol.command import Command
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
 """So many tombstones that are not due yet do not hide those behind them."""

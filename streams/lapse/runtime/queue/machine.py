@@ -13,6 +13,7 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError
 from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.command import QueueCommands, with_row_filter
 from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
@@ -23,7 +24,6 @@ from lapse.runtime.journal.store import Items
 from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import Write
-from lapse.runtime.queue.command import QueueCommands, with_row_filter
 from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.in_flight import QueueStepInFlight
@@ -175,11 +175,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.shard.use(admitted.at_ms, self._step)
         if admitted.row_filter is not None:
             try:
-                admitted = with_row_filter(admitted)
+                command = with_row_filter(admitted.command, admitted.row_filter)
+                admitted = admitted._replace(command=command)
             except ExpressionError as error:
                 self._refuse(admitted, _no_filter(admitted.command, error))
                 return
-        if self._waiting or self._commands.needs_a_look(admitted):
+        if self._waiting or self._commands.needs_a_look(admitted.command, admitted.row_filter):
             # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
             self._waiting.append(admitted)
             self._at_work.expect(len(admitted.command.bookmarks))
@@ -192,9 +193,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         super()._carry_out(admitted)
 
     def _do(self, admitted: Admitted) -> None:
-        answer = self._commands.carry_out(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
-        if answer is not None:
-            self._answer(answer, admitted.encoding)
+        self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
 
     async def _carry_out_waiting(self) -> None:
         """Carry out commands with filters: judge every message first, as far as its payload is needed."""
@@ -209,14 +208,14 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             if command.command == "depth" and not admitted.row_filter:
                 self._commands.oldest_ms = await self.oldest_ms(at_ms)
             try:
-                text = self._commands.selection(admitted)
+                text = self._commands.selection(command, admitted.row_filter)
                 if text:
                     self.shard.matching.begin_selection(text)
             except ExpressionError as error:
                 self._refuse(admitted, _no_filter(command, error))
                 continue
             effort = Effort()
-            for places in self._commands.to_judge(admitted, text) if text else ():
+            for places in self._commands.to_judge(command, text) if text else ():
                 await self._judge.places(places, effort, self._now_ms, self._step)
                 if effort.is_spent:
                     break

@@ -208,10 +208,23 @@ class ShardMachine(ABC, Generic[C, S, F]):
                 self._refuse(admitted, why_not)
         else:
             self._do(admitted)
+            self._collect(admitted.encoding, admitted.offset)
 
     @abstractmethod
     def _do(self, admitted: Admitted) -> None:
         """Carry out a command that is not about the entity's end."""
+
+    def _collect(self, encoding: Encoding, offset: int) -> None:
+        """Take what the core answers out of its step, with the encoding of the command that it belongs to.
+
+        Args:
+            encoding: of the command.
+            offset: where it stands on the commands topic.
+        """
+        answers = self._step.answers
+        for answer in answers:
+            self._answer(answer, encoding)
+        answers.clear()
 
     def _refuse_unread(self, error: CommandError, at_ms: int) -> None:
         """Answer a record that is no command, or one of somebody who may not give it."""

@@ -144,7 +144,6 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             self._deletion = _Deletion(deletion, answered, admitted.encoding, admitted.offset)
             self.unfinished = admitted.offset
         self._step.deletions.clear()
-        self._collect(admitted.encoding, admitted.offset)
 
     def go_on(self) -> None:
         """Do a part of the deletion that the last command has begun."""
@@ -188,13 +187,11 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         return bool(self._queries)
 
     def _collect(self, encoding: Encoding, offset: int) -> None:
-        """Take answers and new queries out of the core's step, with the encoding of the command that they belong to."""
-        step = self._step
-        self._queries.extend(_Query(query, encoding, offset, Effort()) for query in step.queries)
-        step.queries.clear()
-        for answer in step.answers:
-            self._answer(answer, encoding)
-        step.answers.clear()
+        """Take new queries out of the core's step as well."""
+        queries = self._step.queries
+        self._queries.extend(_Query(query, encoding, offset, Effort()) for query in queries)
+        queries.clear()
+        super()._collect(encoding, offset)
 
     # Topics
 

@@ -1,4 +1,4 @@
-"""Commands to a queue shard: from the wire to the core, and the answer back (Q3, Q5, Q8, Q15, C13 to C21, X7)."""
+"""Commands to a queue: what each does to the shard, and what is answered (Q3, Q5, Q8, Q15, C13 to C21, X7)."""
 
 from __future__ import annotations
 
@@ -7,30 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from lapse.core.entitlement import narrowed
-from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError, compile_filter
+from lapse.core.queue.answer import bounded, settlements, shown, size
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
+from lapse.core.queue.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Queued, Step
+from lapse.core.queue.step import Step
+from lapse.core.queue.transfer_command import TransferCommands
 from lapse.core.shard.answer import CommandAnswer, Counts
-from lapse.protocol.answer import QueuedMessage, Settlement
+from lapse.core.shard.refused import CommandRefused
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
-from lapse.runtime.queue.transfer import TransferCommands
-from lapse.runtime.shard.command_authorizer import Admitted
-
-
-class Refused(ValueError):
-    """A command that cannot be carried out; the text goes to who sent it.
-
-    Attributes:
-        code: the kind of refusal.
-    """
-
-    def __init__(self, text: str, code: ErrorCode = ErrorCode.INVALID_ARGUMENT) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class QueueCommands:
@@ -47,7 +35,7 @@ class QueueCommands:
         self._row_filter: str | None = None
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
-        self._transfers = TransferCommands(shard, _settlements, _shown, Refused)
+        self._transfers = TransferCommands(shard)
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
             **self._transfers.handlers,
             "subscribe": self._subscribe,
@@ -78,31 +66,28 @@ class QueueCommands:
         except ValueError:
             return []
 
-    def needs_a_look(self, admitted: Admitted) -> bool:
+    def needs_a_look(self, command: Command, row_filter: str | None) -> bool:
         """Whether something has to be looked up, or messages judged, before a command can be carried out."""
-        command = admitted.command
         if self.selects(command) or self.looks_ahead(command):
             return True
         if command.command == "depth":
             return not _counts_nothing(command)
-        return self._is_judged(admitted)
+        return self._is_judged(command, row_filter)
 
-    def _is_judged(self, admitted: Admitted) -> bool:
+    def _is_judged(self, command: Command, row_filter: str | None) -> bool:
         """Whether a settlement's user has to be known to see what it names (X4)."""
-        command = admitted.command
-        return admitted.row_filter is not None and (any(self._unheld(command)) or any(self.unplaced(command)))
+        return row_filter is not None and (any(self._unheld(command)) or any(self.unplaced(command)))
 
-    def selection(self, admitted: Admitted) -> str:
+    def selection(self, command: Command, row_filter: str | None) -> str:
         """The filter under which messages have to be judged before a command is carried out; empty = under none."""
-        command = admitted.command
         if self.selects(command):
             return command.filter or ""
-        return (admitted.row_filter or "") if self._is_judged(admitted) else ""
+        return (row_filter or "") if self._is_judged(command, row_filter) else ""
 
-    def to_judge(self, admitted: Admitted, text: str) -> Iterator[Sequence[int]]:
+    def to_judge(self, command: Command, text: str) -> Iterator[Sequence[int]]:
         """Places of the messages to be judged under a selection, some at a time; each lot before the next is asked."""
-        if not admitted.command.filter:
-            yield from self._unheld(admitted.command)
+        if not command.filter:
+            yield from self._unheld(command)
             return
         while places := self._shard.to_judge(text):
             yield places
@@ -128,17 +113,15 @@ class QueueCommands:
         except ValueError:
             return []
 
-    def carry_out(
-        self, command: Command, at_ms: int, step: Step, row_filter: str | None = None
-    ) -> CommandAnswer | None:
-        """Do what a command asks at its instant; None = no answer is wanted.
+    def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
+        """Do what a command asks, as of an instant; a refused one does nothing.
 
         The command's `selection` has to be under selection and judged on every message that it is about.
 
         Args:
             command: the command.
             at_ms: its instant, ms since the epoch.
-            step: filled with what it causes.
+            step: filled with what it causes, the answer included.
             row_filter: what its user may see and touch at most, an expression; None = all (X4).
         """
         shard = self._shard
@@ -150,29 +133,31 @@ class QueueCommands:
         try:
             if handler is None:
                 known = ", ".join(sorted(QUEUE_COMMANDS - {"tick"}))
-                raise Refused(
+                raise CommandRefused(
                     f"queue {shard.settings.name}: unknown command {command.command!r}; known are {known}",
                     ErrorCode.UNKNOWN_COMMAND,
                 )
             facts = handler(command, at_ms, step)
-        except Refused as refusal:
-            if command.answer == "none":
-                return None
-            return CommandAnswer(*asked, Refusal(refusal.code, str(refusal)))
+        except CommandRefused as error:
+            if command.answer != "none":
+                step.answers.append(CommandAnswer(*asked, error.refusal))
+            return
         if command.answer == "none" or (command.answer == "errors" and not facts.get("settlements")):
-            return None
+            return
         counts: Counts = facts.pop("counts", {})
-        return CommandAnswer(*asked, counts=tuple(counts.items()), facts=tuple(facts.items()))
+        step.answers.append(CommandAnswer(*asked, counts=tuple(counts.items()), facts=tuple(facts.items())))
 
     def _named(self, command: Command) -> str:
         if not command.subscription:
-            raise Refused(f"{command.command}: field subscription is required; choose a name that nobody else has")
+            raise CommandRefused(
+                f"{command.command}: field subscription is required; choose a name that nobody else has"
+            )
         return command.subscription
 
     def _subscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         name = self._named(command)
         if command.bookmarks or command.keys:
-            raise Refused("subscribe takes a filter, neither keys nor bookmarks")
+            raise CommandRefused("subscribe takes a filter, neither keys nor bookmarks")
         settings = self._shard.settings
         try:
             subscription = self._shard.subscribe(
@@ -187,7 +172,7 @@ class QueueCommands:
                 self._row_filter or "",
             )
         except ExpressionError as error:
-            raise Refused(f"subscribe: filter: {error}", ErrorCode.INVALID_EXPRESSION) from error
+            raise CommandRefused(f"subscribe: filter: {error}", ErrorCode.INVALID_EXPRESSION) from error
         counts = {
             "max_backlog": subscription.max_backlog,
             "heartbeat_timeout_ms": subscription.heartbeat_timeout_ms,
@@ -202,7 +187,7 @@ class QueueCommands:
 
     def _unsubscribe(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if not self._shard.unsubscribe(self._named(command), at_ms, step):
-            raise Refused(
+            raise CommandRefused(
                 f"unknown subscription {command.subscription!r}: it ended before, or never began here",
                 ErrorCode.UNKNOWN_SUBSCRIPTION,
             )
@@ -210,7 +195,7 @@ class QueueCommands:
 
     def _heartbeat(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if not self._shard.heard(self._named(command), at_ms):
-            raise Refused(
+            raise CommandRefused(
                 f"unknown subscription {command.subscription!r}: it was not heard of for too long; subscribe again",
                 ErrorCode.UNKNOWN_SUBSCRIPTION,
             )
@@ -218,15 +203,15 @@ class QueueCommands:
 
     def _claims(self, command: Command) -> list[Claim]:
         if command.filter and command.bookmarks:
-            raise Refused(f"{command.command}: name either bookmarks or a filter, not both")
+            raise CommandRefused(f"{command.command}: name either bookmarks or a filter, not both")
         if command.filter:
             return self._shard.selected(command.filter)
         if not command.bookmarks:
-            raise Refused(f"{command.command}: field bookmarks names no message")
+            raise CommandRefused(f"{command.command}: field bookmarks names no message")
         try:
             named = [BookmarkRange.parse(text) for text in command.bookmarks]
         except ValueError as error:
-            raise Refused(f"{command.command}: {error}") from error
+            raise CommandRefused(f"{command.command}: {error}") from error
         return [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in named]
 
     def _settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
@@ -240,16 +225,18 @@ class QueueCommands:
             "" if command.filter else self._row_filter or "",
         )
         if not command.filter:
-            return _bounded(_settlements(outcomes, command), {})
+            return bounded(settlements(outcomes, command), {})
         settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
         out_of_sight = len(self._shard.selected_scheduled(command.filter))  # untouched, whatever names them (C16)
-        counts = {"settled": _size(settled), "skipped": _size(outcomes) - _size(settled) + out_of_sight}
-        return _bounded(_settlements(settled, command), counts)
+        counts = {"settled": size(settled), "skipped": size(outcomes) - size(settled) + out_of_sight}
+        return bounded(settlements(settled, command), counts)
 
     def _renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         longest_ms = self._shard.settings.max_lease_ms
         if command.lease_ms is not None and command.lease_ms > longest_ms:
-            raise Refused(f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is {longest_ms} ms")
+            raise CommandRefused(
+                f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is {longest_ms} ms"
+            )
         outcomes, until_ms = self._shard.renew(
             self._named(command),
             self._claims(command),
@@ -259,7 +246,7 @@ class QueueCommands:
             "" if command.filter else self._row_filter or "",
         )
         renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
-        return _bounded(_settlements(outcomes, command), {}) | {"lease_until_ms": until_ms if renewed else None}
+        return bounded(settlements(outcomes, command), {}) | {"lease_until_ms": until_ms if renewed else None}
 
     def _pause(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         self._shard.pause(at_ms, step)
@@ -271,7 +258,7 @@ class QueueCommands:
 
     def _purge(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if command.bookmarks:
-            raise Refused("purge takes a filter, not bookmarks, and without one it takes everything; use expire")
+            raise CommandRefused("purge takes a filter, not bookmarks, and without one it takes everything; use expire")
         removed, left = self._shard.purge(at_ms, step, command.leased, command.filter or "")
         stayed = {f"skipped_{state}": count for state, count in left.items() if count}
         return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
@@ -288,9 +275,9 @@ class QueueCommands:
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if command.bookmarks or command.keys:
-            raise Refused("sow of a queue takes a filter, neither keys nor bookmarks")
+            raise CommandRefused("sow of a queue takes a filter, neither keys nor bookmarks")
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
-        messages = [_shown(one) for one in self._shard.peek(skip, limit, command.filter or "", at_ms)]
+        messages = [shown(one) for one in self._shard.peek(skip, limit, command.filter or "", at_ms)]
         counted = (command.filter or "") if self._row_filter is not None else ""
         counts = self._shard.depth(counted, at_ms) | ({} if counted else self._shard.held_up())
         return {"messages": tuple(messages), "counts": counts}
@@ -312,53 +299,12 @@ def _counts_nothing(command: Command) -> bool:
     return command.command == "depth" and command.top_n == 0
 
 
-def with_row_filter(admitted: Admitted) -> Admitted:
+def with_row_filter(command: Command, row_filter: str | None) -> Command:
     """A command with what its user may see at most in its filter, where it has one or is about all messages (X4).
 
     Raises:
         ExpressionError: its own filter is none.
     """
-    command, row_filter = admitted.command, admitted.row_filter
     if row_filter is None or not (command.filter or command.command in _ABOUT_ALL):
-        return admitted
-    text = narrowed(command.filter, row_filter, compile_filter)
-    return admitted._replace(command=replace(command, filter=text))
-
-
-def _shown(one: Queued) -> QueuedMessage:
-    return QueuedMessage(
-        bookmark=f"{one.topic}:{one.partition}:{one.offset}",
-        state=one.stands,
-        expires_at_ms=one.deadline_ms,
-        delivery_count=one.deliveries,
-        cancel_count=one.cancels,
-        subscription=one.subscription,
-        until_ms=one.until_ms,
-    )
-
-
-def _size(outcomes: Sequence[Outcome]) -> int:
-    return sum(outcome.last - outcome.first + 1 for outcome in outcomes)
-
-
-_MOST_SETTLEMENTS = 10_000
-"""So many ranges that share a result stand in an answer, so that it fits into a record."""
-
-
-def _bounded(settlements: tuple[Settlement, ...], counts: dict[str, int]) -> dict[str, Any]:
-    """What an answer says of settlements; `left_out` counts those that it does not name."""
-    left_out = len(settlements) - _MOST_SETTLEMENTS
-    if left_out > 0:
-        settlements, counts = settlements[:_MOST_SETTLEMENTS], {**counts, "left_out": left_out}
-    return {"settlements": settlements, "counts": counts} if counts else {"settlements": settlements}
-
-
-def _settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
-    return tuple(
-        Settlement(
-            bookmarks=str(BookmarkRange(outcome.topic, outcome.partition, outcome.first, outcome.last)),
-            result=outcome.result.value,
-        )
-        for outcome in outcomes
-        if command.answer == "all" or outcome.result is not Result.SETTLED
-    )
+        return command
+    return replace(command, filter=narrowed(command.filter, row_filter, compile_filter))

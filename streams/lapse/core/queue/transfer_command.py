@@ -1,4 +1,4 @@
-"""Commands of transfers: from the wire to the core, and the answer back (Q17)."""
+"""Commands of transfers: what each does to the shard, and what is answered (Q17)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode
+from lapse.core.queue.answer import settlements, shown
 from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Queued, Step
+from lapse.core.queue.step import Step
 from lapse.core.queue.transfer import HandOver
+from lapse.core.shard.refused import CommandRefused
 from lapse.protocol import hand_over as wire
 from lapse.protocol import topic as names
-from lapse.protocol.answer import QueuedMessage, Settlement
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 
@@ -31,22 +32,10 @@ class TransferCommands:
 
     Args:
         shard: the state machine.
-        settlements: writes outcomes as the command wants them.
-        shown: writes a message as peeks do.
-        refused: the error for a command that cannot be carried out.
     """
 
-    def __init__(
-        self,
-        shard: QueueShard,
-        settlements: Callable[[Sequence[Outcome], Command], tuple[Settlement, ...]],
-        shown: Callable[[Queued], QueuedMessage],
-        refused: Callable[..., ValueError],
-    ) -> None:
+    def __init__(self, shard: QueueShard) -> None:
         self._shard = shard
-        self._settlements = settlements
-        self._shown = shown
-        self._refused = refused
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -76,7 +65,7 @@ class TransferCommands:
 
     def _named(self, command: Command) -> str:
         if not names.NAME.match(command.transfer):
-            raise self._refused(
+            raise CommandRefused(
                 f"{command.command}: field transfer is {command.transfer!r}; choose an id of letters, digits and ._-"
             )
         return command.transfer
@@ -85,13 +74,13 @@ class TransferCommands:
         try:
             return self.claims(command)
         except ValueError as error:
-            raise self._refused(f"{command.command}: {error}") from error
+            raise CommandRefused(f"{command.command}: {error}") from error
 
     def _hold(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         name, shard = self._named(command), self._shard
         known = shard.state.transfers.get(name)
         if known is not None and command.to and known.target != command.to:
-            raise self._refused(
+            raise CommandRefused(
                 f"transfer {name} goes to {known.target}, not to {command.to}; choose another id",
                 ErrorCode.TRANSFER_CONFLICT,
             )
@@ -104,12 +93,12 @@ class TransferCommands:
                 shard.advance_to(claims, most)
             outcomes, more = shard.hold(name, command.to, claims, most, at_ms, step)
             outcomes = shard.told(outcomes)
-        messages = tuple(self._shown(one) for one in shard.held(name))
+        messages = tuple(shown(one) for one in shard.held(name))
         counts = {"held": len(messages), "more": int(more)}
         if advancing := _advancing(outcomes):
             counts["advancing"] = advancing
         sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
-        told = {"settlements": self._settlements(outcomes, command), "messages": messages, "counts": counts}
+        told = {"settlements": settlements(outcomes, command), "messages": messages, "counts": counts}
         return {**told, "sources": sources, **self._handed_over(name)}
 
     def _confirm(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
@@ -117,10 +106,10 @@ class TransferCommands:
         try:
             parsed = [wire.HandOver.parse(text) for text in command.bookmarks]
         except ValueError as error:
-            raise self._refused(f"{command.command}: {error}") from error
+            raise CommandRefused(f"{command.command}: {error}") from error
         given = [_given(one) for one in parsed]
         outcomes = self._shard.confirm(name, given, at_ms, step)
-        return {"settlements": self._settlements(outcomes, command)} | self._handed_over(name)
+        return {"settlements": settlements(outcomes, command)} | self._handed_over(name)
 
     def _finish(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         self._shard.finish_transfer(self._named(command), step)
@@ -130,7 +119,7 @@ class TransferCommands:
         name = self._named(command)
         left = self._handed_over(name)["handed_over"]
         if left:
-            raise self._refused(
+            raise CommandRefused(
                 f"transfer {name}: {left[0]} has left already, so it cannot be cancelled; resume it instead",
                 ErrorCode.TRANSFER_CONFLICT,
             )
@@ -140,7 +129,7 @@ class TransferCommands:
         name, claims = self._named(command), self._claims(command)
         self._shard.advance_to(claims, MOST_HELD)
         outcomes = self._shard.told(self._shard.accept(name, claims, at_ms, step))
-        told: dict[str, Any] = {"settlements": self._settlements(outcomes, command)}
+        told: dict[str, Any] = {"settlements": settlements(outcomes, command)}
         if advancing := _advancing(outcomes):
             told["counts"] = {"advancing": advancing}
         return told

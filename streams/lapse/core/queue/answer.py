@@ -1,0 +1,54 @@
+"""How answers to a queue's commands tell messages and what became of them (Q15, C16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lapse.core.queue.settlement import Outcome, Result
+from lapse.core.queue.step import Queued
+from lapse.protocol.answer import QueuedMessage, Settlement
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import Command
+
+
+def shown(one: Queued) -> QueuedMessage:
+    """A message as a peek shows it."""
+    return QueuedMessage(
+        bookmark=f"{one.topic}:{one.partition}:{one.offset}",
+        state=one.stands,
+        expires_at_ms=one.deadline_ms,
+        delivery_count=one.deliveries,
+        cancel_count=one.cancels,
+        subscription=one.subscription,
+        until_ms=one.until_ms,
+    )
+
+
+def size(outcomes: Sequence[Outcome]) -> int:
+    """How many messages outcomes are about."""
+    return sum(outcome.last - outcome.first + 1 for outcome in outcomes)
+
+
+_MOST_SETTLEMENTS = 10_000
+"""So many ranges that share a result stand in an answer, so that it fits into a record."""
+
+
+def bounded(settlements: tuple[Settlement, ...], counts: dict[str, int]) -> dict[str, Any]:
+    """What an answer says of settlements; `left_out` counts those that it does not name."""
+    left_out = len(settlements) - _MOST_SETTLEMENTS
+    if left_out > 0:
+        settlements, counts = settlements[:_MOST_SETTLEMENTS], {**counts, "left_out": left_out}
+    return {"settlements": settlements, "counts": counts} if counts else {"settlements": settlements}
+
+
+def settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
+    """What became of messages, as far as a command wants to be told."""
+    return tuple(
+        Settlement(
+            bookmarks=str(BookmarkRange(outcome.topic, outcome.partition, outcome.first, outcome.last)),
+            result=outcome.result.value,
+        )
+        for outcome in outcomes
+        if command.answer == "all" or outcome.result is not Result.SETTLED
+    )
