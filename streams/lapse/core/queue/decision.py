@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, ChangeKind, Places, joined
 from lapse.core.queue.matching import YES, Matching
+from lapse.core.queue.message_state import FILLS
 from lapse.core.queue.segment import Segment, State, slots_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
@@ -85,10 +86,10 @@ class Decisions:
         places = np.array([self.state.next_place - followers], np.int64)
         step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, places=places))
 
-    def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "") -> None:
+    def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = "") -> None:
         """Tell what happened to messages."""
         for messages in self.messages(slots):
-            step.events.append(ShardEvent(kind, now_ms, messages, subscription))
+            step.events.append(ShardEvent(kind, now_ms, messages, subscription, detail))
 
     # Looking
 
@@ -133,22 +134,20 @@ class Decisions:
         slots = np.flatnonzero(np.isin(segment.state[: segment.used], states))
         return slots[self.matching.codes(text, segment.index, slots) == code] if text else slots
 
-    def held_by(self, number: int) -> tuple[Slots, Slots]:
-        """Places that a subscription holds: leased, and sent at most once."""
-        leased: Slots = []
-        sent: Slots = []
+    def held_by(self, number: int) -> Slots:
+        """Places that fill a subscription's backlog: leased, or sent at most once."""
+        found: Slots = []
         for index in sorted(self.state.segments):
             if not self.state.outline(index).may_be_held_by(number):
                 continue
             segment = self.state.segments[index]
             if segment.holder is None:
                 continue
-            column, mine = segment.state[: segment.used], segment.holder[: segment.used] == number
-            for state, found in ((State.LEASED, leased), (State.SENT, sent)):
-                slots = np.flatnonzero(mine & (column == state))
-                if len(slots):
-                    found.append((segment, slots))
-        return leased, sent
+            mine = segment.holder[: segment.used] == number
+            slots = np.flatnonzero(mine & FILLS[segment.state[: segment.used]])
+            if len(slots):
+                found.append((segment, slots))
+        return found
 
 
 def places_of(slots: Slots) -> Places:

@@ -7,11 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from lapse.core.queue.change import Change, ChangeKind, joined
+from lapse.core.queue.change import Change, joined
 from lapse.core.queue.choice import Chooser
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.fairness import Shares, Turns
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
+from lapse.core.queue.life import Guard, Trigger, route
 from lapse.core.queue.matching import UNKNOWN, YES
 from lapse.core.queue.segment import SIZE, State
 from lapse.core.queue.settings import Semantics
@@ -107,12 +108,14 @@ class Dispatch:
         """Give messages to a subscription: under a lease, or for good (Q5, Q6)."""
         once = self._settings.semantics is Semantics.AT_MOST_ONCE
         until_ms = 0 if once else now_ms + self._settings.lease_ms
-        kind = ChangeKind.SENT if once else ChangeKind.LEASED
-        self._decisions.do(Change(kind, joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step)
+        row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
+        self._decisions.do(
+            Change(row.changes[0], joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step
+        )
         for messages in self._decisions.messages_at(places):
             step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.payload))
-            if once:
-                step.events.append(ShardEvent("delivered_at_most_once", now_ms, messages, subscription=subscription.id))
+            if row.tells:
+                step.events.append(ShardEvent(row.tells, now_ms, messages, subscription=subscription.id))
 
     def _lacks_letters(self, place: int, step: Step) -> bool:
         """Whether a letter of a message before a barrier is not safe yet (C48)."""
@@ -150,6 +153,7 @@ class Dispatch:
             told = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
             for name in receivers:
                 step.deliveries.append(Delivery(name, messages, 0, barrier=True))
-            step.events.append(ShardEvent("barrier_released", now_ms, messages, detail=", ".join(receivers)))
-            self._decisions.do(Change(ChangeKind.RELEASED, [(place, 1)], facts={**told, "receivers": receivers}), step)
+            row = route(Trigger.RELEASE).row(State.AVAILABLE)
+            step.events.append(ShardEvent(row.tells, now_ms, messages, detail=", ".join(receivers)))
+            self._decisions.do(Change(row.changes[0], [(place, 1)], facts={**told, "receivers": receivers}), step)
         return True

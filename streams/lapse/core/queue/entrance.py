@@ -11,6 +11,8 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival import Arrivals, sort_out
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life import Guard, Trigger, route
+from lapse.core.queue.message_state import State
 from lapse.core.queue.repeats import sift, without
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.source import Source
@@ -110,7 +112,8 @@ class Entrance:
             return
         if self._state.remembered and not self._honour(number, [record], step):
             return
-        self._decisions.refuse(number, record.offset, NEVER, (Reason.UNDECODABLE,), record.timestamp, step, why)
+        reasons = _reasons(Trigger.SPOIL)
+        self._decisions.refuse(number, record.offset, NEVER, reasons, record.timestamp, step, why)
         source.next_offset = record.offset + 1
 
     def _tell_scheduled(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
@@ -121,7 +124,8 @@ class Entrance:
             deadlines_ms = np.array([one.deadline_ms for one in some], np.int64)
             none_yet = np.zeros(len(some), np.uint32)
             messages = Messages(source.topic, source.partition, offsets, deadlines_ms, none_yet, None)
-            step.events.append(ShardEvent("scheduled", now_ms, messages))
+            row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
+            step.events.append(ShardEvent(row.tells, now_ms, messages))
 
     def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
         """Leave out messages whose id was seen within the window; forget ids that are older (X6, C43)."""
@@ -146,7 +150,8 @@ class Entrance:
         offsets = np.array(sorted(found.repeats), np.int64)
         none_yet = np.zeros(len(offsets), np.uint32)
         messages = Messages(source.topic, source.partition, offsets, None, none_yet, None)
-        step.events.append(ShardEvent("repeated", found.newest_ms, messages))
+        row = route(Trigger.ARRIVE, Guard.REPEATED).row(State.UNREAD)
+        step.events.append(ShardEvent(row.tells, found.newest_ms, messages))
         return without(arrivals, found.repeats)
 
     def _enter(self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step) -> None:
@@ -179,8 +184,9 @@ class Entrance:
             honoured = {offset for offset in coming if (number, offset) in remembered}
         else:
             honoured = {offset for of, offset in remembered if of == number and offset in coming}
+        row = route(Trigger.ARRIVE).row(State.REMEMBERED)
         for offset in sorted(honoured):
-            self._decisions.do(Change(ChangeKind.HONOURED, source=number, offset=offset), step)
+            self._decisions.do(Change(row.changes[0], source=number, offset=offset), step)
         return [record for record in records if record.offset not in honoured]
 
     def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int) -> None:
@@ -189,13 +195,20 @@ class Entrance:
             return
         decided_ms = {record.offset: max(record.timestamp, now_ms) for record in records}
         entered = arrivals.offsets
+        unreadable, late = (_reasons(Trigger.ARRIVE, guard) for guard in (Guard.UNREADABLE, Guard.LATE))
         for offset, fault in arrivals.invalid:
             at_ms, behind = decided_ms[offset], len(entered) - bisect_right(entered, offset)
-            self._decisions.refuse(number, offset, NEVER, (Reason.INVALID_LIFETIME,), at_ms, step, fault, behind)
+            self._decisions.refuse(number, offset, NEVER, unreadable, at_ms, step, fault, behind)
         for offset, deadline_ms in arrivals.expired:
             detail = UNCONFIRMED if offset in arrivals.unconfirmed else ""
             at_ms, behind = decided_ms[offset], len(entered) - bisect_right(entered, offset)
-            self._decisions.refuse(number, offset, deadline_ms, (Reason.TIME_LIMIT,), at_ms, step, detail, behind)
+            self._decisions.refuse(number, offset, deadline_ms, late, at_ms, step, detail, behind)
+
+
+def _reasons(trigger: Trigger, guard: Guard | None = None) -> tuple[Reason, ...]:
+    """Why a record does not enter."""
+    reason = route(trigger, guard).row(State.UNREAD).reason
+    return () if reason is None else (reason,)
 
 
 def _from(records: Sequence[Record], due_ms: int) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from lapse.core.queue.change import Change, ChangeKind, joined
 from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life import Trigger, route
 from lapse.core.queue.segment import LEASED, SENT
 from lapse.core.queue.step import Delivery
 
@@ -54,7 +55,7 @@ class HandedOut:
         Nothing is journaled for it here: the segments are written whole when the epoch begins. Doing it again after a
         crash in between changes nothing.
         """
-        self._state.apply(Change(ChangeKind.UNDELIVERED, joined(places)))
+        self._state.apply(Change(route(Trigger.UNDELIVER).rows[0].changes[0], joined(places)))
 
     def _held(self, change: Change) -> list[int]:
         """Places of a change whose messages are still held as it left them."""

@@ -2,15 +2,19 @@
 
 Each row says what a trigger does to a message in a state: which change carries it out, where the message is then, which
 event tells of it, and for which reason it leaves. A state that a trigger has no row for is left alone: that is what
-protects a message. `QueueState.apply` takes no change that has no row here.
-A new feature adds rows, or a guard.
+protects a message. `QueueState.apply` takes no change that has no row here. A new
+feature adds rows, or a guard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from functools import cache
 from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.queue.change import ChangeKind
 from lapse.core.queue.message_state import LIVE, MEANINGS, State
@@ -64,6 +68,8 @@ class Guard(StrEnum):
     DELAY = "with a delay, or a delay that is not over"
     LEASED_TOO = "leased messages too"
     HANDED_OUT = "it was handed out in this very step"
+    DELIVERIES = "it was delivered as often as may be"
+    CANCELS = "it was cancelled more often than may be"
     IDLE = "the queue was idle"
 
 
@@ -143,6 +149,7 @@ def _table() -> Iterator[Row]:
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.UNDECODABLE)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
     yield from _leaves(at, LIVE, Reason.UNDECODABLE)
+    yield from _leaves(at, state.SENT, Reason.UNDECODABLE, Guard.HANDED_OUT)
     at = Trigger.COME_DUE
     yield from _rows(at, state.SCHEDULED, kind.SCHEDULED, state.HELD, "held", when=Guard.NO_ROOM)
     yield from _rows(at, _PLANNED, _ENTERS, state.AVAILABLE, when=Guard.ROOM)
@@ -156,8 +163,8 @@ def _table() -> Iterator[Row]:
     yield from _rows(Trigger.LOSE_CONSUMER, state.LEASED, kind.RETURNED, state.AVAILABLE, "lease_returned")
     yield from _rows(Trigger.LOSE_CONSUMER, state.SENT, kind.SETTLED, state.GONE)
     yield from _rows(Trigger.UNDELIVER, (state.LEASED, state.SENT), kind.UNDELIVERED, state.AVAILABLE)
-    for reason in (Reason.MAX_DELIVERIES, Reason.MAX_CANCELS):
-        yield from _leaves(Trigger.EXCEED, _IDLE, reason)
+    yield from _leaves(Trigger.EXCEED, _IDLE, Reason.MAX_DELIVERIES, Guard.DELIVERIES)
+    yield from _leaves(Trigger.EXCEED, _IDLE, Reason.MAX_CANCELS, Guard.CANCELS)
     yield from _settlements()
     yield from _leaves(Trigger.PURGE, (*_IDLE, *_PLANNED), Reason.PURGED)
     yield from _leaves(Trigger.PURGE, state.LEASED, Reason.PURGED, Guard.LEASED_TOO)
@@ -212,3 +219,51 @@ def _transfers() -> Iterator[Row]:
 
 ROWS: Final = tuple(_table())
 """The table."""
+
+
+class Impossible(RuntimeError):
+    """Something would happen to a message for which its life has no row: an error in the code, never in the input."""
+
+
+class Route(NamedTuple):
+    """What a trigger does, by state: the rows that hold under a guard, those with one effect together.
+
+    Attributes:
+        rows: one for each effect, by the first of its states.
+        effects: by state: which of the rows; -1 = none, so that the trigger spares the message.
+        effect_of: the same as a column.
+        takes: by state: whether there is one.
+    """
+
+    rows: tuple[Row, ...]
+    effects: tuple[int, ...]
+    effect_of: NDArray[np.int8]
+    takes: NDArray[np.bool_]
+
+    def row(self, state: State) -> Row:
+        """The row of a state.
+
+        Raises:
+            Impossible: there is none.
+        """
+        effect = self.effects[state]
+        if effect < 0:
+            raise Impossible(f"nothing is known of a message that is {state.name} for this trigger: {self.rows[0][0]}")
+        return self.rows[effect]
+
+
+@cache
+def route(trigger: Trigger, guard: Guard | None = None) -> Route:
+    """The rows of a trigger: those with this guard, and those without one for all other states."""
+    chosen: dict[State, Row] = {}
+    for row in ROWS:
+        if row.trigger is trigger and (row.when is guard or (row.when is None and row.state not in chosen)):
+            chosen[row.state] = row
+    rows: dict[object, Row] = {}
+    effects = [-1] * len(State)
+    for state in sorted(chosen):
+        row = chosen[state]
+        rows.setdefault(row[3:], row)
+        effects[state] = list(rows).index(row[3:])
+    column = np.array(effects, np.int8)
+    return Route(tuple(rows.values()), tuple(effects), column, column >= 0)

@@ -17,10 +17,6 @@ from lapse.core.queue.message_state import MEANINGS, State, among
 from lapse.core.queue.segment import DELAYED, NOBODY, TRANSFERRING, Segment, Where
 
 
-class Impossible(RuntimeError):
-    """A change would take a message from a state where its life has no row for it: an error in the code."""
-
-
 class Move(NamedTuple):
     """What a change may do to messages with places: the rows that it carries out, taken together.
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.change import Change
 from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life import Trigger, route
+from lapse.core.queue.message_state import State
 from lapse.core.queue.pending_letter import PendingLetter
 from lapse.core.queue.step import Removal, ShardEvent, Step
 
@@ -36,6 +38,7 @@ class PendingLetters:
         reasons = ", ".join(removal.reasons)
         by_fault: dict[str, list[int]] = {}
         names: list[tuple[int, int]] = []
+        row = route(Trigger.REFUSE_LETTER).row(State.GONE)
         for at, fault in sorted(refused.items()):
             by_fault.setdefault(fault, []).append(at)
             dying = PendingLetter(
@@ -50,13 +53,11 @@ class PendingLetters:
             )
             offset = int(messages.offsets[at])
             names.append((number, offset))
-            self._decisions.do(
-                Change(ChangeKind.LETTER_PENDING, source=number, offset=offset, facts=dying.facts()), step
-            )
+            self._decisions.do(Change(row.changes[0], source=number, offset=offset, facts=dying.facts()), step)
         for fault, some in by_fault.items():
             detail = f"{reasons}; its dead letter was refused and is tried again: {fault}"
             kept = messages.some(np.array(some, np.intp))
-            step.events.append(ShardEvent("dying", removal.at_ms, kept, removal.subscription, detail))
+            step.events.append(ShardEvent(row.tells, removal.at_ms, kept, removal.subscription, detail))
         at = next(place for place, one in enumerate(step.removals) if one is removal)
         safe = np.array([place for place in range(len(messages)) if place not in refused], np.intp)
         if len(safe):
@@ -73,4 +74,6 @@ class PendingLetters:
             return
         of = self._state.sources[source]
         step.events.append(dying.removal(of.topic, of.partition, offset).event())
-        self._decisions.do(Change(ChangeKind.LETTER_WRITTEN, source=source, offset=offset), step)
+        self._decisions.do(
+            Change(route(Trigger.WRITE_LETTER).row(State.PENDING).changes[0], source=source, offset=offset), step
+        )

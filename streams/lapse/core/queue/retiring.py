@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from lapse.core.lifetime import NEVER
@@ -10,25 +12,25 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry import Inquiry
-from lapse.core.queue.message_state import LIVE, State
-from lapse.core.queue.removal import Removals
+from lapse.core.queue.life import Guard, Trigger
+from lapse.core.queue.message_state import State
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.step import ShardEvent, Step
-from lapse.core.reason import Reason
+from lapse.core.queue.transitions import Transitions
 from lapse.core.shard.retirement import Cause, Holder, Report, Retirement
 
-_REASONS = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
+_GUARDS: Final = {Cause.DELETE: None, Cause.IDLE: Guard.IDLE}
 
 
 class RetirableQueueShard:
     """What the agreement asks of a queue shard (`lapse.core.shard.agreement.RetirableShard`)."""
 
     def __init__(
-        self, decisions: Decisions, removals: Removals, schedule: Schedule, inquiry: Inquiry, activity: Activity
+        self, decisions: Decisions, transitions: Transitions, schedule: Schedule, inquiry: Inquiry, activity: Activity
     ) -> None:
         self._decisions = decisions
         self._state = decisions.state
-        self._removals = removals
+        self._transitions = transitions
         self._schedule = schedule
         self._inquiry = inquiry
         self._activity = activity
@@ -65,7 +67,7 @@ class RetirableQueueShard:
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
         """Let some of what is left leave, leased or not; whether that was all."""
-        reason = _REASONS[retirement.cause]
+        guard = _GUARDS[retirement.cause]
         removed = 0
         for index in sorted(self._state.segments):
             if removed >= STEP_MESSAGES:
@@ -73,12 +75,12 @@ class RetirableQueueShard:
             if not self._state.outline(index).held:
                 continue
             segment = self._state.segments[index]
-            slots = self._decisions.slots_in(segment, LIVE)
+            slots = self._transitions.taken(Trigger.RETIRE, segment, guard=guard)
             if len(slots):
                 removed += len(slots)
-                self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (reason,))
+                self._transitions.happen(Trigger.RETIRE, [(segment, slots)], now_ms, step, guard=guard)
             self._state.segments.make_room()
-        self._schedule.purge(now_ms, step, reason, under_way=True)
+        self._schedule.purge(now_ms, step, Trigger.RETIRE, guard)
         return True
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:

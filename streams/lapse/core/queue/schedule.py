@@ -6,20 +6,24 @@ Those that come due beyond the target depth are held: out of sight and in their 
 from __future__ import annotations
 
 import heapq
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life import Guard, Route, Row, Trigger, route
+from lapse.core.queue.message_state import State
 from lapse.core.queue.step import Messages, ShardEvent, Step
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.trait import NONE, Traits
-from lapse.core.reason import UNCONFIRMED, Reason
+from lapse.core.reason import UNCONFIRMED, Reason, in_order
 
 _Planned = tuple[int, str, int, int, int]
 """Instant, topic, partition, offset and number of the source."""
+
+_HELD_BACK: Final = route(Trigger.COME_DUE, Guard.NO_ROOM)
 
 
 class Schedule:
@@ -126,15 +130,15 @@ class Schedule:
                 continue
             late = on and scheduled.deadline_ms <= now_ms
             if late and (room or scheduled.deadline_ms <= scheduled.at_ms):
-                self.remove(source, offset, (Reason.TIME_LIMIT,), now_ms, step)
+                self.leave(Trigger.DEADLINE, source, offset, now_ms, step)
             elif scheduled.at_ms > due_ms:
                 later_ms = scheduled.at_ms if scheduled.deadline_ms <= due_ms else scheduled.due_ms
                 self._plan(later_ms, source, offset)
             elif room:
                 room -= 1
-                self.enter(source, offset, step)
+                self._become(route(Trigger.COME_DUE, Guard.ROOM), source, offset, scheduled.at_ms, step)
             else:
-                self._keep_back(source, offset, scheduled.at_ms, step)
+                self._become(_HELD_BACK, source, offset, scheduled.at_ms, step)
                 held.setdefault(source, []).append(offset)
         self._tell_held(held, now_ms, step)
         return looked
@@ -144,17 +148,27 @@ class Schedule:
         due = [heap for heap in (self._heap, self._ready if room else []) if heap and heap[0][0] <= until_ms]
         return min(due, key=lambda heap: heap[0], default=None)
 
-    def _keep_back(self, source: int, offset: int, at_ms: int, step: Step) -> None:
-        """Hold one until there is room; it comes behind those with an earlier instant."""
+    def _become(self, along: Route, source: int, offset: int, at_ms: int, step: Step, transfer: str = "") -> Row:
+        """Take one from where it is to where its row says; `at_ms` is the instant that counts then."""
         scheduled = self._state.scheduled[source, offset]
-        self.add(source, offset, at_ms, scheduled.deadline_ms, scheduled.all_traits(), step, {"ready": True})
+        row = along.row(scheduled.state)
+        if row.to is State.AVAILABLE:
+            self._enter(row, source, offset, step)
+            return row
+        facts: dict[str, Any] = {}
+        if row.to is State.HELD:  # it comes behind those with an earlier instant
+            facts = {"ready": True}
+        elif row.to is State.TRANSFERRING_EARLY:
+            at_ms, facts = NEVER, {"transfer": transfer, "then_ms": at_ms, "held": True}
+        self.add(source, offset, at_ms, scheduled.deadline_ms, scheduled.all_traits(), step, facts)
+        return row
 
-    def enter(self, source: int, offset: int, step: Step) -> None:
+    def _enter(self, row: Row, source: int, offset: int, step: Step) -> None:
         """Give one its place."""
         scheduled, traits = self._state.scheduled[source, offset], NONE
         if self._decisions.settings.traits.wanted:
             traits = scheduled.traits(self._decisions.settings.traits)
-        self._decisions.do(Change(ChangeKind.UNSCHEDULED, source=source, offset=offset), step)
+        self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
         self._decisions.enter(source, offset, np.array([scheduled.deadline_ms], np.int64), traits, step)
 
     def _tell_held(self, held: dict[int, list[int]], now_ms: int, step: Step) -> None:
@@ -167,46 +181,67 @@ class Schedule:
             messages = Messages(
                 source.topic, source.partition, in_order, np.array(deadlines_ms, np.int64), none_yet, None
             )
-            step.events.append(ShardEvent("held", now_ms, messages))
+            step.events.append(ShardEvent(_HELD_BACK.rows[0].tells, now_ms, messages))
 
-    def transfer(self, source: int, offset: int, name: str, step: Step) -> None:
+    def transfer(self, source: int, offset: int, name: str, now_ms: int, step: Step) -> None:
         """Keep one back for a transfer (Q17)."""
-        scheduled = self._state.scheduled[source, offset]
-        facts = {"transfer": name, "then_ms": scheduled.at_ms, "held": True}
-        self.add(source, offset, NEVER, scheduled.deadline_ms, scheduled.all_traits(), step, facts)
+        at_ms = self._state.scheduled[source, offset].at_ms
+        row = self._become(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, step, name)
+        self._tell(row, source, offset, now_ms, step, "", name)
 
-    def release(self, source: int, offset: int, now_ms: int, step: Step) -> None:
+    def release(self, trigger: Trigger, source: int, offset: int, now_ms: int, step: Step) -> None:
         """Let one go that a transfer kept back: to its place if its instant has come, else to the schedule.
 
         Where there is no room it is held: one that comes back as of its instant, one that is new here as of now (C51).
         """
         scheduled = self._state.scheduled[source, offset]
+        at_ms, guard = scheduled.then_ms, Guard.ROOM
         if scheduled.then_ms > now_ms:
-            self.add(source, offset, scheduled.then_ms, scheduled.deadline_ms, scheduled.all_traits(), step)
+            guard = Guard.LATER
         elif self._target_depth.bounded and (self._state.scheduled.ready or not self._target_depth.room()):
-            self._keep_back(source, offset, scheduled.then_ms if scheduled.held else now_ms, step)
+            at_ms, guard = scheduled.then_ms if scheduled.held else now_ms, Guard.NO_ROOM
+        messages = self._decisions.one(source, offset, scheduled.deadline_ms)
+        row = self._become(route(trigger, guard), source, offset, at_ms, step)
+        if guard is Guard.NO_ROOM:
             self._tell_held({source: [offset]}, now_ms, step)
-        else:
-            self.enter(source, offset, step)
+        step.events.append(ShardEvent(row.tells, now_ms, messages, detail=scheduled.transfer))
 
-    def remove(self, source: int, offset: int, reasons: tuple[Reason, ...], now_ms: int, step: Step) -> None:
-        """Take one out that never was visible."""
+    def leave(
+        self,
+        trigger: Trigger,
+        source: int,
+        offset: int,
+        now_ms: int,
+        step: Step,
+        *,
+        guard: Guard | None = None,
+        subscription: str = "",
+        detail: str = "",
+    ) -> None:
+        """Let one leave that never had a place, as its row says: for all reasons that hold (C22), or for none."""
         scheduled = self._state.scheduled[source, offset]
-        detail = UNCONFIRMED if scheduled.transfer and not scheduled.held else ""
-        self._decisions.do(Change(ChangeKind.UNSCHEDULED, source=source, offset=offset), step)
+        row = route(trigger, guard).row(scheduled.state)
+        if row.reason is None:
+            self._tell(row, source, offset, now_ms, step, subscription, detail)
+            self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+            return
+        late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
+        reasons = in_order((row.reason, Reason.TIME_LIMIT) if late else (row.reason,))
+        detail = UNCONFIRMED if scheduled.state is State.UNCONFIRMED else ""
+        self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
         self._decisions.refuse(source, offset, scheduled.deadline_ms, reasons, now_ms, step, detail)
 
-    def purge(self, now_ms: int, step: Step, reason: Reason = Reason.PURGED, under_way: bool = False) -> int:
-        """Take all out, those that are being transferred only if asked to; how many there were (C37)."""
-        names = [(name, one) for name, one in self._state.scheduled.items() if under_way or not one.transfer]
-        for (source, offset), _ in names:
-            self.purge_one(source, offset, now_ms, step, reason)
-        return len(names)
+    def purge(self, now_ms: int, step: Step, trigger: Trigger, guard: Guard | None = None) -> None:
+        """Let all leave that a trigger takes."""
+        takes = route(trigger, guard).takes
+        for source, offset in [name for name, one in self._state.scheduled.items() if takes[one.state]]:
+            self.leave(trigger, source, offset, now_ms, step, guard=guard)
 
-    def purge_one(self, source: int, offset: int, now_ms: int, step: Step, reason: Reason = Reason.PURGED) -> None:
-        """Take one out, for all reasons that hold."""
-        late = self._state.scheduled[source, offset].deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
-        self.remove(source, offset, (Reason.TIME_LIMIT, reason) if late else (reason,), now_ms, step)
+    def _tell(
+        self, row: Row, source: int, offset: int, now_ms: int, step: Step, subscription: str, detail: str
+    ) -> None:
+        messages = self._decisions.one(source, offset, self._state.scheduled[source, offset].deadline_ms)
+        step.events.append(ShardEvent(row.tells, now_ms, messages, subscription, detail))
 
     def _plan(self, due_ms: int, source: int, offset: int, heap: list[_Planned] | None = None) -> None:
         if due_ms >= NEVER:

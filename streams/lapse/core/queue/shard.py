@@ -15,15 +15,16 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.activity import Activity
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.decision import Decisions, places_of
+from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES, Dispatch
 from lapse.core.queue.entrance import Entrance
 from lapse.core.queue.handed_out import HandedOut
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE, Inquiry
+from lapse.core.queue.life import Guard, Trigger, route
+from lapse.core.queue.locator import Locator
 from lapse.core.queue.matching import Matching
-from lapse.core.queue.message_state import LIVE, UNLEASED, State
+from lapse.core.queue.message_state import LIVE
 from lapse.core.queue.pending_letters import PendingLetters
-from lapse.core.queue.removal import Removals
 from lapse.core.queue.retiring import RetirableQueueShard
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import SIZE
@@ -38,9 +39,10 @@ from lapse.core.queue.timer import Timers
 from lapse.core.queue.transfer import HandOver
 from lapse.core.queue.transfer_source import TransferSource
 from lapse.core.queue.transfer_target import TransferTarget
+from lapse.core.queue.transitions import Transitions
 from lapse.core.queue.truncation import Truncation
 from lapse.core.queue.view import RecordView
-from lapse.core.reason import Reason
+from lapse.core.queue.visibility import Visibility
 from lapse.core.record import Record
 from lapse.core.shard.agreement import Agreement
 
@@ -55,22 +57,26 @@ class QueueShard:
         self.state.segments.resting.append(self.matching.put_away)
         self._keep_filters()
         self._decisions = Decisions(settings, self.state, self.matching)
-        self._removals = Removals(self._decisions)
+        self._transitions = Transitions(self._decisions)
+        self._locator = Locator(self.state)
+        self._visibility = Visibility(self._decisions, self._locator)
         self._inquiry = Inquiry(self._decisions)
         self._target_depth = TargetDepth(self._decisions, self._inquiry)
         self._schedule = Schedule(self._decisions, self._target_depth)
         self._entrance = Entrance(self._decisions, self._schedule, self._target_depth)
-        self._settling = Settling(self._decisions, self._removals, self._schedule)
-        self._truncation = Truncation(self._decisions, self._removals, self._schedule)
-        self._timers = Timers(self._decisions, self._removals)
+        self._settling = Settling(self._decisions, self._transitions, self._schedule, self._locator, self._visibility)
+        self._truncation = Truncation(self._decisions, self._transitions, self._schedule, self._locator)
+        self._timers = Timers(self._decisions, self._transitions)
         self._dispatch = Dispatch(self._decisions)
         self.handed_out = HandedOut(self._decisions)
         self._pending_letters = PendingLetters(self._decisions)
         self.activity = Activity(self._decisions)
-        retirable = RetirableQueueShard(self._decisions, self._removals, self._schedule, self._inquiry, self.activity)
+        retirable = RetirableQueueShard(
+            self._decisions, self._transitions, self._schedule, self._inquiry, self.activity
+        )
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
         self._transfer_source = TransferSource(
-            self._decisions, self._removals, self._schedule, self._settling, self._inquiry
+            self._decisions, self._transitions, self._schedule, self._locator, self._inquiry
         )
         self._transfer_target = TransferTarget(self._decisions, self._schedule)
 
@@ -184,10 +190,7 @@ class QueueShard:
         if known is None:
             return False
         self.state.segments.make_room()
-        leased, sent = self._decisions.held_by(known.number)
-        self._removals.give_back(leased, now_ms, step)
-        if sent:
-            self._decisions.do(Change(ChangeKind.SETTLED, places_of(sent)), step)
+        self._transitions.happen(Trigger.LOSE_CONSUMER, self._decisions.held_by(known.number), now_ms, step)
         self._decisions.do(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
         self._keep_filters()
         step.events.append(ShardEvent("unsubscribed", now_ms, subscription=subscription, detail=detail))
@@ -233,7 +236,7 @@ class QueueShard:
 
     def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
         """Places of messages that are named and that a subscription does not hold, some at a time (X4)."""
-        return self._settling.unheld(subscription, claims)
+        return self._visibility.unheld(subscription, claims)
 
     def unplaced(
         self, subscription: str, claims: Iterable[Claim], limit: int = JUDGED_AT_ONCE
@@ -244,7 +247,7 @@ class QueueShard:
             Topic, partition and ascending offsets for `judge_bookmarks`; so many in all at most. What is left out
             counts as not to be seen.
         """
-        return self._settling.unplaced(subscription, claims, limit)
+        return self._visibility.unplaced(claims, limit)
 
     def renew(
         self,
@@ -277,24 +280,27 @@ class QueueShard:
             How many were removed, by the state in which they were, and how many were left.
         """
         self.state.segments.make_room()
+        guard = Guard.LEASED_TOO if leased else None
+        along = route(Trigger.PURGE, guard)
         removed = dict.fromkeys(("available", "delayed", "leased", "scheduled", "held"), 0)
         left = dict.fromkeys(("leased", "transferring", "unconfirmed"), 0)
         for index in sorted(self.state.segments):
             if not self.state.outline(index).held:
                 continue
             segment = self.state.segments[index]
-            for state in (State.AVAILABLE, State.DELAYED, State.LEASED, State.TRANSFERRING):
+            for state in LIVE:
                 slots = self._decisions.slots_in(segment, (state,), text)
-                goes = state is not State.TRANSFERRING and (leased or state is not State.LEASED)
+                goes = along.takes[state]
                 (removed if goes else left)[state.name.lower()] += len(slots)
                 if len(slots) and goes:
-                    self._removals.remove_for_all_reasons(segment, slots, now_ms, step, (Reason.PURGED,))
+                    self._transitions.happen(Trigger.PURGE, [(segment, slots)], now_ms, step, guard=guard)
             self.state.segments.make_room()
         for (number, offset), scheduled in self._inquiry.scheduled(text):
             state_name = self._inquiry.queued_scheduled(number, offset, scheduled).stands
-            (left if scheduled.transfer else removed)[state_name] += 1
-            if not scheduled.transfer:
-                self._schedule.purge_one(number, offset, now_ms, step)
+            goes = along.takes[scheduled.state]
+            (removed if goes else left)[state_name] += 1
+            if goes:
+                self._schedule.leave(Trigger.PURGE, number, offset, now_ms, step)
         return removed, left
 
     def truncated(
@@ -311,11 +317,9 @@ class QueueShard:
         A lease protects them, and what was sent at most once has left (C79, C80): unless they were `handed_out` in this
         very step, and so will reach nobody.
         """
-        states = (*LIVE, State.SENT) if handed_out else UNLEASED
         for offset in offsets:
-            self.state.segments.make_room()
             claim = Claim(topic, partition, offset, offset)
-            self._settling.take_out(claim, states, Reason.LOG_TRUNCATED, now_ms, step)
+            self._truncation.record_gone(Trigger.TRUNCATE, claim, now_ms, step, handed_out)
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
         """Turn a record that must not be looked at into a dead letter; it never enters (X7)."""
@@ -335,10 +339,8 @@ class QueueShard:
 
         What was sent at most once has left (C79), unless it was `handed_out` in this very step and reached nobody.
         """
-        self.state.segments.make_room()
         claim = Claim(topic, partition, offset, offset)
-        states = (*LIVE, State.SENT) if handed_out else LIVE
-        self._settling.take_out(claim, states, Reason.UNDECODABLE, now_ms, step, why)
+        self._truncation.record_gone(Trigger.SPOIL, claim, now_ms, step, handed_out, why)
 
     def keep_pending(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
         """Keep messages of a removal of the step whose letters the broker refuses, by their index, with why (C27).
@@ -526,7 +528,7 @@ class QueueShard:
         if self._timers.next_due_ms() > now_ms:
             return
         for claim in claims:
-            for segment, first, stop, _, _ in self._settling.located(claim, []):
+            for segment, first, stop, _, _ in self._locator.located(claim, []):
                 self._timers.end_leases_in(segment, first, stop, now_ms, step, SIZE)
 
     def next_due_ms(self) -> int:
@@ -573,7 +575,7 @@ class QueueShard:
             if max_backlog != known.max_backlog:
                 facts = {**known.facts(), "max_backlog": max_backlog}
                 self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=known.number, facts=facts), step)
-        self._removals.remove_beyond_limits(now_ms, step)
+        self._transitions.remove_beyond_limits(now_ms, step)
         self.activity.begin(now_ms, step)
 
     # What goes out

@@ -13,8 +13,9 @@ from lapse.core.queue import repeats
 from lapse.core.queue.change import Change, ChangeKind, Places
 from lapse.core.queue.ending import Ending
 from lapse.core.queue.index import Index
+from lapse.core.queue.life import Impossible
 from lapse.core.queue.message_state import FILLS, MEANINGS, THERE, State, state_of_all
-from lapse.core.queue.movement import DEFERRALS, MOVES, Impossible, Move, write_columns
+from lapse.core.queue.movement import DEFERRALS, MOVES, Move, write_columns
 from lapse.core.queue.pending_letter import PendingLetter, pending_letter_of
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import (

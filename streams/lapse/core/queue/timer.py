@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.decision import Decisions, places_of
+from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
-from lapse.core.queue.removal import Removals
-from lapse.core.queue.segment import Segment, State
+from lapse.core.queue.life import Trigger
+from lapse.core.queue.segment import Segment
 from lapse.core.queue.step import Step
-from lapse.core.reason import Reason
+from lapse.core.queue.transitions import Transitions
 
 
 class Timers:
     """Does to messages with places what is due, so many at a time that nobody waits for the rest (C60)."""
 
-    def __init__(self, decisions: Decisions, removals: Removals) -> None:
+    def __init__(self, decisions: Decisions, transitions: Transitions) -> None:
         self._decisions = decisions
-        self._removals = removals
+        self._transitions = transitions
         self._state = decisions.state
 
     def next_due_ms(self) -> int:
@@ -37,11 +34,11 @@ class Timers:
         while removed < most and (index := deadlines.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             if segment.deadline_ms is not None:
-                waiting = self._decisions.slots_in(segment, (State.AVAILABLE, State.DELAYED, State.TRANSFERRING))
+                waiting = self._transitions.taken(Trigger.DEADLINE, segment)
                 slots = waiting[segment.deadline_ms[waiting] <= now_ms][: most - removed]
                 if len(slots):
                     removed += len(slots)
-                    self._removals.remove([(segment, slots)], (Reason.TIME_LIMIT,), now_ms, step)
+                    self._transitions.happen(Trigger.DEADLINE, [(segment, slots)], now_ms, step)
             segment.find_min_deadline()
             deadlines.note(segment.min_deadline_ms, index)
             state.segments.make_room()
@@ -65,12 +62,8 @@ class Timers:
         """Do the same for places of a segment; its index is left as it is."""
         if segment.until_ms is None:
             return 0
-        column = segment.state[first:stop]
-        over = segment.until_ms[first:stop] <= now_ms
-        leased = np.flatnonzero((column == State.LEASED) & over)[:most] + first
-        delayed = np.flatnonzero((column == State.DELAYED) & over)[: most - len(leased)] + first
-        if len(leased):
-            self._removals.give_back([(segment, leased)], now_ms, step)
-        if len(delayed):
-            self._decisions.do(Change(ChangeKind.RETURNED, places_of([(segment, delayed)])), step)
-        return len(leased) + len(delayed)
+        slots = self._transitions.taken(Trigger.END, segment, first, stop)
+        slots = slots[segment.until_ms[slots] <= now_ms][:most]
+        if len(slots):
+            self._transitions.happen(Trigger.END, [(segment, slots)], now_ms, step)
+        return len(slots)

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from lapse.core.queue import settlement
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.decision import Decisions, Slots, places_of
+from lapse.core.queue.decision import Decisions, Slots
 from lapse.core.queue.inquiry import Inquiry
-from lapse.core.queue.removal import Removals
+from lapse.core.queue.life import Guard, Trigger
+from lapse.core.queue.locator import Locator
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.segment import Segment, State
 from lapse.core.queue.settlement import Claim, Outcome, Result
-from lapse.core.queue.settling import Settling
-from lapse.core.queue.step import Queued, ShardEvent, Step
+from lapse.core.queue.step import Queued, Step
 from lapse.core.queue.transfer import HandOver, Transfer
-from lapse.core.reason import Reason
+from lapse.core.queue.transitions import Transitions
 
 _HELD: Final = (State.TRANSFERRING,)
 _TAKEN: Final = (State.AVAILABLE, State.DELAYED, State.TRANSFERRING)
@@ -35,12 +35,12 @@ class TransferSource:
     """Holds messages for transfers, confirms them, and gives them back."""
 
     def __init__(
-        self, decisions: Decisions, removals: Removals, schedule: Schedule, settling: Settling, inquiry: Inquiry
+        self, decisions: Decisions, transitions: Transitions, schedule: Schedule, locator: Locator, inquiry: Inquiry
     ) -> None:
         self._decisions = decisions
-        self._removals = removals
+        self._transitions = transitions
         self._schedule = schedule
-        self._settling = settling
+        self._locator = locator
         self._inquiry = inquiry
         self._state = decisions.state
 
@@ -54,7 +54,7 @@ class TransferSource:
         for claim in claims:
             self._state.segments.make_room()
             missing: list[Outcome] = []
-            for segment, first, stop, offset, code in self._settling.located(claim, missing):
+            for segment, first, stop, offset, code in self._locator.located(claim, missing):
                 number = self._number(name)
                 codes = settlement.judge_transfer(segment, first, stop, number, _TAKEN, self._now_ms(now_ms))
                 fresh = np.flatnonzero((codes == code) & (segment.state[first:stop] != State.TRANSFERRING))
@@ -68,8 +68,7 @@ class TransferSource:
                     room -= len(fresh)
                     some: Slots = [(segment, fresh + first)]
                     holder = self._known(name, target, step).number
-                    self._decisions.do(Change(ChangeKind.HELD, places_of(some), holder=holder), step)
-                    self._tell("transferring", name, some, now_ms, step)
+                    self._transitions.happen(Trigger.BEGIN_TRANSFER, some, now_ms, step, detail=name, holder=holder)
                 if more:
                     break
             for one in missing:
@@ -94,7 +93,7 @@ class TransferSource:
             claim = Claim(one.topic, one.partition, one.first, one.first + one.count - 1)
             missing: list[Outcome] = []
             done: list[HandOver] = []
-            for segment, first, stop, offset, code in self._settling.located(claim, missing):
+            for segment, first, stop, offset, code in self._locator.located(claim, missing):
                 number = self._number(name)
                 codes = settlement.judge_transfer(segment, first, stop, number, _HELD, self._now_ms(now_ms))
                 found = settlement.outcomes(claim.topic, claim.partition, offset, codes)
@@ -102,9 +101,7 @@ class TransferSource:
                 done += [one.part(own.first, own.last) for own in found if own.result is Result.SETTLED]
                 slots = np.flatnonzero(codes == code) + first
                 if len(slots):
-                    some: Slots = [(segment, slots)]
-                    self._tell("transferred", name, some, now_ms, step)
-                    self._decisions.do(Change(ChangeKind.SETTLED, places_of(some)), step)
+                    self._transitions.happen(Trigger.CONFIRM_TRANSFER, [(segment, slots)], now_ms, step, detail=name)
             for own in missing:
                 if own.result is Result.TRANSFERRING:
                     own = self._confirm_scheduled(name, own, now_ms, step)
@@ -134,21 +131,20 @@ class TransferSource:
         returned = 0
         for segment, slots in self._held(name):
             returned += len(slots)
-            some: Slots = [(segment, slots)]
-            self._tell("transfer_cancelled", name, some, now_ms, step)
             until_ms = np.zeros(len(slots), np.int64) if segment.until_ms is None else segment.until_ms[slots].copy()
             until_ms[until_ms <= now_ms] = 0
             for delayed_ms in np.unique(until_ms).tolist():
                 alike: Slots = [(segment, slots[until_ms == delayed_ms])]
-                self._decisions.do(Change(ChangeKind.RETURNED, places_of(alike), until_ms=delayed_ms), step)
-            self._removals.remove_what_must_go(some, now_ms, step)
+                guard = Guard.DELAY if delayed_ms else None
+                self._transitions.happen(
+                    Trigger.ABANDON_TRANSFER, alike, now_ms, step, guard=guard, detail=name, until_ms=delayed_ms
+                )
         for (source, offset), scheduled in self._held_scheduled(name):
             returned += 1
-            self._tell_scheduled("transfer_cancelled", name, source, offset, scheduled, now_ms, step)
             if scheduled.deadline_ms > self._now_ms(now_ms):
-                self._schedule.release(source, offset, now_ms, step)
+                self._schedule.release(Trigger.ABANDON_TRANSFER, source, offset, now_ms, step)
             else:
-                self._schedule.remove(source, offset, (Reason.TIME_LIMIT,), now_ms, step)
+                self._schedule.leave(Trigger.DEADLINE, source, offset, now_ms, step)
         self.finish(name, step)
         return returned
 
@@ -223,8 +219,7 @@ class TransferSource:
         if mine:
             return Result.SETTLED
         self._known(name, target, step)
-        self._schedule.transfer(number, one.first, name, step)
-        self._tell_scheduled("transferring", name, number, one.first, scheduled, now_ms, step)
+        self._schedule.transfer(number, one.first, name, now_ms, step)
         return Result.SETTLED
 
     def _confirm_scheduled(self, name: str, one: Outcome, now_ms: int, step: Step) -> Outcome:
@@ -234,16 +229,5 @@ class TransferSource:
             return one
         if scheduled.deadline_ms <= self._now_ms(now_ms):
             return one._replace(result=Result.TIME_LIMIT)
-        self._tell_scheduled("transferred", name, number, one.first, scheduled, now_ms, step)
-        self._decisions.do(Change(ChangeKind.UNSCHEDULED, source=number, offset=one.first), step)
+        self._schedule.leave(Trigger.CONFIRM_TRANSFER, number, one.first, now_ms, step, detail=name)
         return one._replace(result=Result.SETTLED)
-
-    def _tell(self, kind: str, name: str, slots: Slots, now_ms: int, step: Step) -> None:
-        for messages in self._decisions.messages(slots):
-            step.events.append(ShardEvent(kind, now_ms, messages, detail=name))
-
-    def _tell_scheduled(
-        self, kind: str, name: str, source: int, offset: int, scheduled: Scheduled, now_ms: int, step: Step
-    ) -> None:
-        messages = self._decisions.one(source, offset, scheduled.deadline_ms)
-        step.events.append(ShardEvent(kind, now_ms, messages, detail=name))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life import Trigger
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.settlement import Claim, Outcome, Result
-from lapse.core.queue.step import ShardEvent, Step
-from lapse.core.reason import Reason
+from lapse.core.queue.step import Step
 
 
 class TransferTarget:
@@ -49,11 +49,9 @@ class TransferTarget:
         scheduled = self._state.scheduled
         if not scheduled.unconfirmed:
             return 0
-        count_ms = self._decisions.deadlines_count_ms(now_ms)
         thrown = sorted((at, one) for at, one in scheduled.items() if one.transfer == name and not one.held)
-        for (source, offset), one in thrown:
-            late = (Reason.TIME_LIMIT,) if one.deadline_ms <= count_ms else ()
-            self._schedule.remove(source, offset, (*late, Reason.WITHDRAWN), now_ms, step)
+        for (source, offset), _ in thrown:
+            self._schedule.leave(Trigger.DISCARD, source, offset, now_ms, step)
         return len(thrown)
 
     def _accept(self, name: str, number: int, offset: int, now_ms: int, step: Step) -> Result:
@@ -63,7 +61,5 @@ class TransferTarget:
             return Result.ALREADY_SETTLED if not scheduled.transfer else Result.UNKNOWN
         if scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms):
             return Result.TIME_LIMIT
-        messages = self._decisions.one(number, offset, scheduled.deadline_ms)
-        self._schedule.release(number, offset, now_ms, step)
-        step.events.append(ShardEvent("transfer_confirmed", now_ms, messages, detail=name))
+        self._schedule.release(Trigger.ACCEPT, number, offset, now_ms, step)
         return Result.SETTLED

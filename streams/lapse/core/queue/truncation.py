@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.decision import Decisions, places_of
-from lapse.core.queue.message_state import LIVE, UNLEASED, State
-from lapse.core.queue.removal import Removals
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life import Guard, Trigger, route
+from lapse.core.queue.locator import Locator
+from lapse.core.queue.message_state import State
 from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Step
-from lapse.core.reason import Reason
+from lapse.core.queue.transitions import Transitions
 
 AT_ONCE: Final = 4096
 """About so many messages leave in one step."""
@@ -21,9 +21,10 @@ AT_ONCE: Final = 4096
 class Truncation:
     """Takes out what stands in a log no longer, a bounded amount at a time."""
 
-    def __init__(self, decisions: Decisions, removals: Removals, schedule: Schedule) -> None:
+    def __init__(self, decisions: Decisions, transitions: Transitions, schedule: Schedule, locator: Locator) -> None:
         self._decisions = decisions
-        self._removals = removals
+        self._transitions = transitions
+        self._locator = locator
         self._schedule = schedule
         self._state = decisions.state
 
@@ -34,7 +35,7 @@ class Truncation:
             return True
         source = self._state.sources[number]
         source.begin_offset = max(source.begin_offset, begin_offset)
-        return self._take_out(number, begin_offset, UNLEASED, now_ms, step)
+        return self._take_out(number, begin_offset, Trigger.TRUNCATE, now_ms, step)
 
     def not_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
         """See `QueueShard.not_acknowledged`."""
@@ -53,10 +54,8 @@ class Truncation:
         """See `QueueShard.replace_topic`."""
         state = self._state
         numbers = state.sources.of_topic(topic)
-        if not all(self._take_out(number, 1 << 62, LIVE, now_ms, step) for number in numbers):
+        if not all(self._take_out(number, 1 << 62, Trigger.REPLACE_TOPIC, now_ms, step) for number in numbers):
             return False
-        for number in numbers:
-            self._let_go_of_sent(number, step)
         if step.removals:
             # What leaves in this step may be kept for a letter's sake (C27), and belongs to the old source.
             return False
@@ -72,39 +71,42 @@ class Truncation:
         sources = self._state.sources
         sources[sources.number(topic, partition)].since_epoch = epoch
 
-    def _let_go_of_sent(self, number: int, step: Step) -> None:
-        """Forget what was sent at most once: it left when it was sent, so it gets no letter (C79)."""
-        source = self._state.sources[number]
-        for piece in list(source.find(0, source.next_offset - 1)):
-            if piece.place < 0:
-                continue
-            for segment, first, stop in list(self._state.spans([(piece.place, piece.last - piece.first + 1)])):
-                slots = np.flatnonzero(segment.state[first:stop] == State.SENT) + first
-                if len(slots):
-                    self._decisions.do(Change(ChangeKind.SETTLED, places_of([(segment, slots)])), step)
-            self._state.segments.make_room()
+    def record_gone(
+        self, trigger: Trigger, claim: Claim, now_ms: int, step: Step, handed_out: bool, detail: str = ""
+    ) -> None:
+        """Take out messages whose records Kafka no longer has (C40), or must not be looked at (X7).
 
-    def _take_out(self, number: int, begin_offset: int, states: tuple[State, ...], now_ms: int, step: Step) -> bool:
-        """Let messages of a source below an offset leave that are in some states; False if some are left."""
-        state, source, reasons = self._state, self._state.sources[number], (Reason.LOG_TRUNCATED,)
+        What was `handed_out` in this very step will reach nobody, so nothing protects it.
+        """
+        guard = Guard.HANDED_OUT if handed_out else None
+        self._state.segments.make_room()
+        for segment, first, stop, _, _ in self._locator.located(claim, []):
+            slots = self._transitions.taken(trigger, segment, first, stop, guard)
+            if len(slots):
+                self._transitions.happen(trigger, [(segment, slots)], now_ms, step, guard=guard, detail=detail)
+
+    def _take_out(self, number: int, begin_offset: int, trigger: Trigger, now_ms: int, step: Step) -> bool:
+        """Let messages of a source below an offset leave that a trigger takes; False if some are left."""
+        state, source = self._state, self._state.sources[number]
         last = min(begin_offset, source.next_offset) - 1
         left = AT_ONCE
         for piece in list(source.find(0, last)):
             if piece.place < 0:
                 continue
             for segment, first, stop in state.spans([(piece.place, piece.last - piece.first + 1)]):
-                slots = np.flatnonzero(np.isin(segment.state[first:stop], states)) + first
+                slots = self._transitions.taken(trigger, segment, first, stop)
                 if len(slots):
-                    self._removals.remove([(segment, slots)], reasons, now_ms, step)
+                    self._transitions.happen(trigger, [(segment, slots)], now_ms, step)
                     left -= len(slots)
                 break
             state.segments.make_room()
             if left <= 0:
                 return False
         for offset in list(state.scheduled.between(number, 0, last)):
-            self._schedule.remove(number, offset, reasons, now_ms, step)
+            self._schedule.leave(trigger, number, offset, now_ms, step)
             if not (left := left - 1):
                 return False
+        forgets = route(trigger).row(State.REMEMBERED).changes[0]
         for of, offset in [one for one in state.remembered if one[0] == number and one[1] < begin_offset]:
-            self._decisions.do(Change(ChangeKind.HONOURED, source=of, offset=offset), step)
+            self._decisions.do(Change(forgets, source=of, offset=offset), step)
         return True

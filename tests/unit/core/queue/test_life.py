@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.life import ROWS
+from lapse.core.queue.life import ROWS, Impossible
 from lapse.core.queue.message_state import MEANINGS, State
-from lapse.core.queue.movement import DEFERRALS, MOVES, Impossible
+from lapse.core.queue.movement import DEFERRALS, MOVES
 from lapse.core.queue.state import QueueState
 
 

@@ -1,0 +1,206 @@
+"""Transitions: the one way in which a trigger changes the lives of messages with places, by the table (see `life`).
+
+A part of the shard says what happens to which messages. The table says which of them it takes, by which change, what is
+told, and whether they leave. It is looked up once for each run of messages, never once for each message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.ma  # np.unique imports it at its first call, which takes 50 ms of a lease's end
+from numpy.typing import NDArray
+
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions, Slots, places_of
+from lapse.core.queue.life import Guard, Impossible, Row, Trigger, route
+from lapse.core.queue.message_state import MEANINGS, state_of_all
+from lapse.core.queue.segment import Segment
+from lapse.core.queue.step import Removal, Step
+from lapse.core.reason import Reason, in_order
+
+_COMES_BACK: Final = (ChangeKind.RETURNED, ChangeKind.CANCELLED)
+_REVIEW: Final = (
+    (1, route(Trigger.DEADLINE).rows[0].reason),
+    (2, route(Trigger.EXCEED, Guard.DELIVERIES).rows[0].reason),
+    (4, route(Trigger.EXCEED, Guard.CANCELS).rows[0].reason),
+    (8, route(Trigger.TRUNCATE).rows[0].reason),
+)
+"""What else can hold of a message that leaves, or comes back: by bit."""
+
+
+class Transitions:
+    """Takes messages with places through their lives."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+        self._settings = decisions.settings
+
+    def taken(
+        self, trigger: Trigger, segment: Segment, first: int = 0, stop: int | None = None, guard: Guard | None = None
+    ) -> NDArray[np.intp]:
+        """Slots of the messages that a trigger takes, of those from `first` on, before `stop`; the others it spares."""
+        column = segment.state[first : segment.used if stop is None else stop]
+        return np.flatnonzero(route(trigger, guard).takes[column]) + first
+
+    def happen(
+        self,
+        trigger: Trigger,
+        slots: Slots,
+        now_ms: int,
+        step: Step,
+        *,
+        guard: Guard | None = None,
+        subscription: str | None = None,
+        detail: str = "",
+        holder: int = -1,
+        until_ms: int = 0,
+    ) -> None:
+        """Let a trigger happen to messages that it takes; what comes back, and may not stay, leaves at once (Q9, Q10).
+
+        Args:
+            trigger: what happens.
+            slots: to which messages.
+            now_ms: when, ms since the epoch.
+            step: gets what is decided.
+            guard: on what the row depends.
+            subscription: whose doing it is; None = nobody's, so that an event names who held the message.
+            detail: a sentence for people.
+            holder: number of who holds the messages then.
+            until_ms: end of the lease or delay that begins, ms since the epoch; 0 without one.
+        """
+        for row, some in _by_row(trigger, guard, slots):
+            if row.reason is not None:
+                for segment, of_segment in some:
+                    self._leave(row.reason, segment, of_segment, now_ms, step, subscription or "", detail)
+                continue
+            whose = [(subscription or "", some)]
+            if subscription is None and row.tells and MEANINGS[row.state].fills:
+                whose = self._by_holder(some)
+            change = Change(row.changes[0], places_of(some), holder=holder, until_ms=until_ms)
+            self._decisions.do(change, step)
+            if row.tells:
+                for name, told in whose:
+                    self._decisions.tell(row.tells, told, now_ms, step, name, detail)
+            if change.kind in _COMES_BACK:
+                self.review(some, now_ms, step)
+
+    def review(self, slots: Slots, now_ms: int, step: Step) -> None:
+        """Let messages leave that came back, and are expired, truncated, or were delivered or cancelled too often."""
+        for segment, some in slots:
+            self._leave(None, segment, some, now_ms, step, "", "")
+
+    def remove_beyond_limits(self, now_ms: int, step: Step) -> None:
+        """Let messages leave that wait and were delivered or cancelled too often: a limit was lowered (C23)."""
+        if not (self._settings.max_deliveries or self._settings.max_cancels):
+            return
+        for index in sorted(self._state.segments):
+            outline = self._state.outline(index)
+            if not (
+                0 < self._settings.max_deliveries <= outline.most_deliveries
+                or 0 < self._settings.max_cancels < outline.most_cancels
+            ):
+                continue
+            segment = self._state.segments[index]
+            waiting = self.taken(Trigger.EXCEED, segment, guard=Guard.DELIVERIES)
+            beyond = waiting[self._beyond_limits(segment, waiting) > 0]
+            if len(beyond):
+                self.review([(segment, beyond)], now_ms, step)
+            self._state.segments.make_room()
+
+    # How messages leave
+
+    def _leave(
+        self,
+        reason: Reason | None,
+        segment: Segment,
+        slots: NDArray[np.intp],
+        now_ms: int,
+        step: Step,
+        subscription: str,
+        detail: str,
+    ) -> None:
+        """Let each message leave for all reasons that hold (C22); None: it came back, and stays if none holds."""
+        holds = np.zeros(len(slots), np.uint8)
+        if reason is None:
+            holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
+        if reason is not Reason.TIME_LIMIT and self._settings.expiration.enabled and segment.deadline_ms is not None:
+            holds |= segment.deadline_ms[slots] <= now_ms
+        always = () if reason is None else (reason,)
+        for bits in np.unique(holds).tolist():
+            found = (one for bit, one in _REVIEW if bits & bit and one is not None)
+            if reasons := in_order((*always, *found)):
+                self._remove(segment, slots[holds == bits], reasons, now_ms, step, subscription, detail)
+
+    def _remove(
+        self,
+        segment: Segment,
+        slots: NDArray[np.intp],
+        reasons: tuple[Reason, ...],
+        now_ms: int,
+        step: Step,
+        subscription: str,
+        detail: str,
+    ) -> None:
+        letter = self._settings.writes_letter(reasons)
+        at_ms, at = self._decisions.decided_ms(now_ms), 0
+        for messages in self._state.sources.messages(segment, slots):
+            places = slots[at : at + len(messages)].astype(np.int64) + segment.base
+            step.removals.append(Removal(messages, reasons, at_ms, letter, detail, subscription, places))
+            at += len(messages)
+        kind = ChangeKind.EXPIRED if Reason.TIME_LIMIT in reasons else ChangeKind.SETTLED
+        self._decisions.do(Change(kind, places_of([(segment, slots)])), step)
+
+    def _truncated(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Which records Kafka has removed while a lease protected their messages (C80): bits of `_REVIEW`."""
+        holds = np.zeros(len(slots), np.uint8)
+        sources = self._state.sources
+        if not any(sources[run.source].begin_offset > run.offset for run in segment.runs):
+            return holds
+        for at, slot in enumerate(slots.tolist()):
+            run = segment.run_at(slot)
+            if run.offset + slot - run.slot < sources[run.source].begin_offset:
+                holds[at] = 8
+        return holds
+
+    def _beyond_limits(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Which limits forbid that each message is delivered once more (Q9): bits of `_REVIEW`."""
+        settings = self._settings
+        holds = np.zeros(len(slots), np.uint8)
+        if settings.max_deliveries:
+            holds |= (segment.deliveries[slots] >= settings.max_deliveries).astype(np.uint8) << 1
+        if settings.max_cancels and segment.cancels is not None:
+            holds |= (segment.cancels[slots] > settings.max_cancels).astype(np.uint8) << 2
+        return holds
+
+    def _by_holder(self, slots: Slots) -> list[tuple[str, Slots]]:
+        """Messages by the id of the subscription that holds them, segment by segment; empty where none does."""
+        found: list[tuple[str, Slots]] = []
+        for segment, some in slots:
+            holders = np.full(len(some), -1, np.int64) if segment.holder is None else segment.holder[some]
+            for number in np.unique(holders).tolist():
+                holder = self._state.subscription_table.find(number)
+                found.append(("" if holder is None else holder.id, [(segment, some[holders == number])]))
+        return found
+
+
+def _by_row(trigger: Trigger, guard: Guard | None, slots: Slots) -> list[tuple[Row, Slots]]:
+    """Messages by the row that holds for them; those of several states with one effect go together."""
+    along = route(trigger, guard)
+    found: dict[int, Slots] = {}
+    for segment, some in slots:
+        if not len(some):
+            continue
+        states = segment.state[some]
+        alike = state_of_all(states)
+        if alike is not None:
+            found.setdefault(along.effects[alike], []).append((segment, some))
+            continue
+        effects = along.effect_of[states]
+        for effect in np.unique(effects).tolist():
+            found.setdefault(effect, []).append((segment, some[effects == effect]))
+    if -1 in found:
+        raise Impossible(f"{trigger} takes none of {len(found[-1][0][1])} messages in segment {found[-1][0][0].index}")
+    return [(along.rows[effect], found[effect]) for effect in sorted(found)]
