@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.change import Change, ChangeKind, Places, joined
+from lapse.core.queue.change import Change, Places, joined
+from lapse.core.queue.life import Row
 from lapse.core.queue.matching import YES, Matching
 from lapse.core.queue.message_state import FILLS
 from lapse.core.queue.segment import Segment, State, slots_of
@@ -47,11 +48,13 @@ class Decisions:
         if len(self.state.dropped) > dropped:
             self.matching.drop(self.state.dropped[dropped:])
 
-    def enter(self, source: int, offset: int, deadlines_ms: NDArray[np.int64], traits: Traits, step: Step) -> None:
-        """Give consecutive messages of a source the next places."""
+    def enter(
+        self, row: Row, source: int, offset: int, deadlines_ms: NDArray[np.int64], traits: Traits, step: Step
+    ) -> None:
+        """Give consecutive messages of a source the next places, as their row says."""
         self.do(
             Change(
-                ChangeKind.ARRIVED,
+                row.changes[-1],
                 [(self.state.next_place, len(deadlines_ms))],
                 source=source,
                 offset=offset,

@@ -83,7 +83,7 @@ class Entrance:
         source = self._state.sources[number]
         behind = records[-1].offset + 1
         if self._state.remembered:
-            records, arrivals = self._honour(number, records, step), None
+            records, arrivals = self._honour(Trigger.ARRIVE, number, records, step), None
         if arrivals is None:
             arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(topic))
         if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
@@ -96,9 +96,11 @@ class Entrance:
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
             if transfer:
                 facts = {"transfer": transfer, "then_ms": at_ms, "held": False}
-                self._schedule.add(number, offset, NEVER, deadline_ms, of_one, step, facts)
+                row = route(Trigger.ARRIVE, Guard.FROM_TRANSFER).row(State.UNREAD)
+                self._schedule.add(row, number, offset, NEVER, deadline_ms, of_one, step, facts)
             else:
-                self._schedule.add(number, offset, at_ms, deadline_ms, of_one, step)
+                row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
+                self._schedule.add(row, number, offset, at_ms, deadline_ms, of_one, step)
         if scheduled:
             self._tell_scheduled(source, arrivals, records[-1].timestamp, step)
         self._refuse(number, records, arrivals, step, now_ms)
@@ -110,10 +112,9 @@ class Entrance:
         source = self._state.sources[number]
         if record.offset < source.next_offset:
             return
-        if self._state.remembered and not self._honour(number, [record], step):
-            return
-        reasons = _reasons(Trigger.SPOIL)
-        self._decisions.refuse(number, record.offset, NEVER, reasons, record.timestamp, step, why)
+        if not self._state.remembered or self._honour(Trigger.SPOIL, number, [record], step):
+            reasons = _reasons(Trigger.SPOIL)
+            self._decisions.refuse(number, record.offset, NEVER, reasons, record.timestamp, step, why)
         source.next_offset = record.offset + 1
 
     def _tell_scheduled(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
@@ -157,10 +158,11 @@ class Entrance:
     def _enter(self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step) -> None:
         deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
         traits = self._traits(views)
+        row = route(Trigger.ARRIVE, Guard.VISIBLE).row(State.UNREAD)
         for first, stop in arrivals.runs():
             place = self._state.next_place
             of_some = traits if traits is NONE else traits.slice(first, stop)
-            self._decisions.enter(number, arrivals.offsets[first], deadlines_ms[first:stop], of_some, step)
+            self._decisions.enter(row, number, arrivals.offsets[first], deadlines_ms[first:stop], of_some, step)
             if self._matching.active:
                 self._matching.judge(range(place, place + stop - first), views[first:stop])
 
@@ -175,7 +177,7 @@ class Entrance:
         parse = self._settings.parse
         return [RecordView(topic, partition, record, parse) for record in records if record.offset in wanted]
 
-    def _honour(self, number: int, records: Sequence[Record], step: Step) -> list[Record]:
+    def _honour(self, trigger: Trigger, number: int, records: Sequence[Record], step: Step) -> list[Record]:
         """Leave out messages that were acknowledged before they became active (Q13)."""
         # Up to the last record: an offset may have been acknowledged under which the log holds nothing.
         remembered = self._state.remembered
@@ -184,7 +186,7 @@ class Entrance:
             honoured = {offset for offset in coming if (number, offset) in remembered}
         else:
             honoured = {offset for of, offset in remembered if of == number and offset in coming}
-        row = route(Trigger.ARRIVE).row(State.REMEMBERED)
+        row = route(trigger).row(State.REMEMBERED)
         for offset in sorted(honoured):
             self._decisions.do(Change(row.changes[0], source=number, offset=offset), step)
         return [record for record in records if record.offset not in honoured]

@@ -9,7 +9,9 @@ import numpy as np
 from lapse.core.queue.change import Change, ChangeKind, joined
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Trigger, route
+from lapse.core.queue.message_state import State
 from lapse.core.queue.segment import LEASED, SENT
+from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Delivery
 
 
@@ -55,7 +57,9 @@ class HandedOut:
         Nothing is journaled for it here: the segments are written whole when the epoch begins. Doing it again after a
         crash in between changes nothing.
         """
-        self._state.apply(Change(route(Trigger.UNDELIVER).rows[0].changes[0], joined(places)))
+        once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
+        row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
+        self._state.apply(Change(row.changes[0], joined(places)))
 
     def _held(self, change: Change) -> list[int]:
         """Places of a change whose messages are still held as it left them."""

@@ -13,6 +13,7 @@ from lapse.core.queue.life import Trigger, route
 from lapse.core.queue.message_state import State
 from lapse.core.queue.pending_letter import PendingLetter
 from lapse.core.queue.step import Removal, ShardEvent, Step
+from lapse.core.reason import Reason
 
 
 class PendingLetters:
@@ -38,7 +39,8 @@ class PendingLetters:
         reasons = ", ".join(removal.reasons)
         by_fault: dict[str, list[int]] = {}
         names: list[tuple[int, int]] = []
-        row = route(Trigger.REFUSE_LETTER).row(State.GONE)
+        left = State.EXPIRED if Reason.TIME_LIMIT in removal.reasons else State.GONE
+        row = route(Trigger.REFUSE_LETTER).row(left)
         for at, fault in sorted(refused.items()):
             by_fault.setdefault(fault, []).append(at)
             dying = PendingLetter(

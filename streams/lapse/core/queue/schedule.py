@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.change import Change
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Guard, Route, Row, Trigger, route
 from lapse.core.queue.message_state import State
@@ -71,6 +71,7 @@ class Schedule:
 
     def add(
         self,
+        row: Row,
         source: int,
         offset: int,
         at_ms: int,
@@ -79,10 +80,10 @@ class Schedule:
         step: Step,
         facts: dict[str, Any] | None = None,
     ) -> None:
-        """Schedule a message, or say anew how it is scheduled; facts say what else keeps it back (Q17, C51)."""
+        """Schedule a message, as its row says; facts say what else keeps it back (Q17, C51)."""
         self._decisions.do(
             Change(
-                ChangeKind.SCHEDULED,
+                row.changes[0],
                 source=source,
                 offset=offset,
                 until_ms=at_ms,
@@ -160,7 +161,7 @@ class Schedule:
             facts = {"ready": True}
         elif row.to is State.TRANSFERRING_EARLY:
             at_ms, facts = NEVER, {"transfer": transfer, "then_ms": at_ms, "held": True}
-        self.add(source, offset, at_ms, scheduled.deadline_ms, scheduled.all_traits(), step, facts)
+        self.add(row, source, offset, at_ms, scheduled.deadline_ms, scheduled.all_traits(), step, facts)
         return row
 
     def _enter(self, row: Row, source: int, offset: int, step: Step) -> None:
@@ -169,7 +170,7 @@ class Schedule:
         if self._decisions.settings.traits.wanted:
             traits = scheduled.traits(self._decisions.settings.traits)
         self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
-        self._decisions.enter(source, offset, np.array([scheduled.deadline_ms], np.int64), traits, step)
+        self._decisions.enter(row, source, offset, np.array([scheduled.deadline_ms], np.int64), traits, step)
 
     def _tell_held(self, held: dict[int, list[int]], now_ms: int, step: Step) -> None:
         """Tell of messages that wait for room; one event for those of a source."""

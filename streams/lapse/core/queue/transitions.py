@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.life import Guard, Impossible, Row, Trigger, route
-from lapse.core.queue.message_state import MEANINGS, state_of_all
+from lapse.core.queue.message_state import MEANINGS, State, state_of_all
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.step import Removal, Step
 from lapse.core.reason import Reason, in_order
 
 _COMES_BACK: Final = (ChangeKind.RETURNED, ChangeKind.CANCELLED)
 _REVIEW: Final = (
-    (1, route(Trigger.DEADLINE).rows[0].reason),
-    (2, route(Trigger.EXCEED, Guard.DELIVERIES).rows[0].reason),
-    (4, route(Trigger.EXCEED, Guard.CANCELS).rows[0].reason),
-    (8, route(Trigger.TRUNCATE).rows[0].reason),
+    (1, route(Trigger.DEADLINE)),
+    (2, route(Trigger.EXCEED, Guard.DELIVERIES)),
+    (4, route(Trigger.EXCEED, Guard.CANCELS)),
+    (8, route(Trigger.TRUNCATE)),
 )
 """What else can hold of a message that leaves, or comes back: by bit."""
 
@@ -128,11 +128,16 @@ class Transitions:
             holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
         if reason is not Reason.TIME_LIMIT and self._settings.expiration.enabled and segment.deadline_ms is not None:
             holds |= segment.deadline_ms[slots] <= now_ms
-        always = () if reason is None else (reason,)
         for bits in np.unique(holds).tolist():
-            found = (one for bit, one in _REVIEW if bits & bit and one is not None)
-            if reasons := in_order((*always, *found)):
-                self._remove(segment, slots[holds == bits], reasons, now_ms, step, subscription, detail)
+            some = slots[holds == bits]
+            if reason is not None:
+                reasons = in_order((reason, Reason.TIME_LIMIT) if bits else (reason,))
+            else:
+                state = State(int(segment.state[some[0]]))
+                found = (along.row(state).reason for bit, along in _REVIEW if bits & bit)
+                reasons = in_order(one for one in found if one is not None)
+            if reasons:
+                self._remove(segment, some, reasons, now_ms, step, subscription, detail)
 
     def _remove(
         self,

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from lapse.core.expression import compile_filter
+from lapse.core.lifetime import Expiration
+from lapse.core.queue import transitions
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.life import ROWS, Impossible
+from lapse.core.queue.decision import Slots
+from lapse.core.queue.life import ROWS, Guard, Impossible, Route, Row, Trigger, route
 from lapse.core.queue.message_state import MEANINGS, State
 from lapse.core.queue.movement import DEFERRALS, MOVES
+from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
+from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
+from lapse.core.queue.step import Step
+from lapse.core.queue.trait import TraitReader
+from lapse.core.queue.transfer import HandOver
+from lapse.core.reason import Reason
+from lapse.core.shard.retirement import Cause
 
 
 def with_messages(count: int = 4) -> QueueState:
@@ -88,3 +104,340 @@ def test_nothing_leaves_from_where_it_has_left() -> None:
     assert left == {"refuse its letter"}
     assert not any(MEANINGS[row.state].place and not MEANINGS[row.state].there for row in ROWS if row.reason)
     assert all(to is State.GONE for change, _, to in DEFERRALS if change is ChangeKind.UNSCHEDULED)
+
+
+# The shard runs on it
+
+
+@contextmanager
+def visits() -> Iterator[set[Row]]:
+    """Collects the rows that are looked up, each time for a state, wherever a part of the shard does it."""
+    visited: set[Row] = set()
+    row_of, by_row = Route.row, transitions._by_row
+
+    def note(row: Row, state: State) -> None:
+        of_state = [one for one in ROWS if (one.trigger, one.state) == (row.trigger, state) and one[3:] == row[3:]]
+        assert of_state, (row, state)
+        visited.update(of_state)
+
+    def looked_up(along: Route, state: State) -> Row:
+        row = row_of(along, state)
+        note(row, state)
+        return row
+
+    def parted(trigger: Trigger, guard: Guard | None, slots: Slots) -> list[tuple[Row, Slots]]:
+        parts = by_row(trigger, guard, slots)
+        for row, some in parts:
+            for segment, of_segment in some:
+                for state in np.unique(segment.state[of_segment]).tolist():
+                    note(row, State(state))
+        return parts
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Route, "row", looked_up)
+        patched.setattr(transitions, "_by_row", parted)
+        yield visited
+
+
+NOT_LOOKED_UP = {Guard.FOR_ANOTHER: "a record for another queue is skipped as its headers are read"}
+"""Rows that are never looked up, by their guard, with the reason."""
+
+ENQUEUE_MS, DEADLINE_MS = 50_000, 60_000
+LATER, DEADLINE = ("lapse-enqueue-at-ms", b"%d" % ENQUEUE_MS), ("lapse-expires-at-ms", b"%d" % DEADLINE_MS)
+FROM_TRANSFER, CLAIM = ("lapse-transfer", b"q/x"), Claim("t", 0, 1, 1)
+
+
+class Record:
+    key, value, timestamp = None, b"{}", 1_000
+
+    def __init__(self, offset: int, *headers: tuple[str, bytes]) -> None:
+        self.offset, self.headers = offset, headers
+
+
+class Life:
+    """One message, that of offset 1, in a shard of its own; another may take the only place below the target depth."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        crowded = Guard.NO_ROOM is row.when or {State.HELD, State.REMEMBERED} & {row.state, row.to}
+        once = Guard.AT_MOST_ONCE is row.when or row.state is State.SENT
+        self.shard = QueueShard(
+            QueueSettings(
+                name="q",
+                expiration=Expiration(enabled=True),
+                lease_ms=300,
+                dead_letter_topic="d",
+                semantics=Semantics.AT_MOST_ONCE if once else Semantics.AT_LEAST_ONCE,
+                fairness=Fairness.ROUND_ROBIN,
+                target_depth=1 if crowded else None,
+                max_deliveries=int(row.when is Guard.DELIVERIES),
+                max_cancels=int(row.when is Guard.CANCELS),
+                traits=TraitReader(barrier=compile_filter("TRUE") if row.trigger is Trigger.RELEASE else None),
+            )
+        )
+        self.now_ms, self.step = 1_000, Step()
+        self.other = 0 if State.REMEMBERED in (row.state, row.to) else 2
+        self.shard.arrive("t", 0, [Record(0, ("lapse-message-id", b"one"))], Step())
+        if not crowded or self.other:
+            self.shard.purge(self.now_ms, Step())
+        getattr(self, f"reach_{row.state.name.lower()}")()
+        if row.when is Guard.NO_ROOM and row.state is not State.TRANSFERRING_EARLY:
+            self.crowd()
+        assert self.state is row.state or row.trigger is Trigger.EXCEED
+
+    @property
+    def place(self) -> int | None:
+        standing = self.shard.state.sources[0].standing(1)
+        return None if standing is None else standing.place + 1 - standing.offset
+
+    @property
+    def state(self) -> State:
+        state = self.shard.state
+        source = state.sources[0]
+        if (0, 1) in state.pending:
+            return State.PENDING
+        if (scheduled := state.scheduled.get(0, 1)) is not None:
+            return scheduled.state
+        if (place := self.place) is not None:
+            return State(int(state.segments[0].state[place]))
+        if (0, 1) in state.remembered:
+            return State.REMEMBERED
+        return State.GONE if source.next_offset > 1 or len(state.sources) > 1 else State.UNREAD
+
+    def arrive(self, *headers: tuple[str, bytes]) -> None:
+        self.shard.arrive("t", 0, [Record(1, *headers)], self.step, self.now_ms)
+
+    def settle(self, action: SettleAction, delay_ms: int = 0) -> None:
+        self.shard.settle(action, "s", [CLAIM], self.now_ms, self.step, delay_ms)
+
+    def make_room(self) -> None:
+        self.shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("t", 0, self.other, self.other)], self.now_ms, Step())
+
+    def crowd(self) -> None:
+        self.shard.arrive("t", 0, [Record(self.other)], Step(), self.now_ms)
+
+    def deliver(self) -> None:
+        self.shard.subscribe("s", "", 5, 1_000_000, "", self.now_ms, Step())
+        self.shard.deliver(self.now_ms, self.step)
+
+    def advance(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.shard.advance(now_ms, self.step)
+
+    # How it comes to each state
+
+    def reach_unread(self) -> None:
+        pass
+
+    def reach_remembered(self) -> None:
+        self.shard.note_end("t", 0, 9)
+        self.settle(SettleAction.ACKNOWLEDGE)
+
+    def reach_available(self) -> None:
+        self.arrive(DEADLINE)
+
+    def reach_leased(self) -> None:
+        self.arrive(DEADLINE)
+        self.deliver()
+
+    reach_sent = reach_leased
+
+    def reach_delayed(self) -> None:
+        self.reach_leased()
+        self.settle(SettleAction.CANCEL, 500)
+        if self.row.when is Guard.CANCELS:
+            self.advance(1_500)
+            self.deliver()
+            self.settle(SettleAction.CANCEL, 500)
+
+    def reach_scheduled(self) -> None:
+        self.arrive(LATER, DEADLINE)
+
+    def reach_held(self) -> None:
+        self.arrive(LATER, DEADLINE)
+        self.crowd()
+        self.advance(ENQUEUE_MS)
+        self.step = Step()
+
+    def reach_unconfirmed(self) -> None:
+        self.arrive(FROM_TRANSFER, DEADLINE, *([LATER] if self.row.when is Guard.LATER else []))
+
+    def reach_transferring(self) -> None:
+        self.reach_delayed() if self.row.when is Guard.DELAY else self.reach_available()
+        self.shard.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
+
+    def reach_transferring_early(self) -> None:
+        self.reach_scheduled()
+        self.shard.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
+        if self.row.when is Guard.NO_ROOM:
+            self.crowd()
+        if self.row.when in (Guard.ROOM, Guard.NO_ROOM):
+            self.now_ms = ENQUEUE_MS
+
+    def reach_gone(self) -> None:
+        self.reach_available()
+        self.settle(SettleAction.EXPIRE)
+
+    def reach_expired(self) -> None:
+        self.reach_available()
+        self.advance(DEADLINE_MS)
+
+    def reach_pending(self) -> None:
+        self.reach_gone()
+        self.refuse_letter()
+
+    # What happens to it
+
+    def happen(self) -> None:
+        self.step.events.clear()
+        getattr(self, self.row.trigger.name.lower())()
+
+    def arrive_(self) -> None:
+        said = {
+            Guard.LATER: [LATER],
+            Guard.FROM_TRANSFER: [FROM_TRANSFER],
+            Guard.UNREADABLE: [("lapse-ttl-ms", b"soon")],
+            Guard.LATE: [("lapse-expires-at-ms", b"900")],
+            Guard.REPEATED: [("lapse-message-id", b"one")],
+            Guard.FOR_ANOTHER: [("lapse-redrive-queue", b"other")],
+        }
+        if self.row.state is State.REMEMBERED:
+            self.make_room()
+        self.arrive(*said.get(self.row.when, []))
+
+    def spoil(self) -> None:
+        if self.row.state in (State.UNREAD, State.REMEMBERED):
+            self.shard.set_aside("t", 0, Record(1), "why", self.step)
+        else:
+            self.shard.undecodable("t", 0, 1, "why", self.now_ms, self.step, self.row.when is Guard.HANDED_OUT)
+
+    def come_due(self) -> None:
+        if self.row.state is State.HELD:
+            self.make_room()
+        self.advance(ENQUEUE_MS)
+
+    def deadline(self) -> None:
+        if self.row.state is State.HELD:
+            self.make_room()
+        self.advance(DEADLINE_MS)
+
+    def release(self) -> None:
+        self.deliver()
+
+    def end(self) -> None:
+        self.advance(1_500)
+
+    def lose_consumer(self) -> None:
+        self.shard.unsubscribe("s", self.now_ms, self.step)
+
+    def undeliver(self) -> None:
+        self.shard.handed_out.take_back([self.place])
+
+    def exceed(self) -> None:
+        if self.row.state is State.AVAILABLE:
+            self.deliver()
+            self.settle(SettleAction.CANCEL)
+            if self.row.when is Guard.CANCELS:
+                self.deliver()
+                self.settle(SettleAction.CANCEL)
+
+    def acknowledge(self) -> None:
+        self.shard.note_end("t", 0, 9)
+        self.settle(SettleAction.ACKNOWLEDGE)
+
+    def cancel(self) -> None:
+        self.settle(SettleAction.CANCEL, 500 if self.row.when is Guard.DELAY else 0)
+
+    def expire(self) -> None:
+        self.settle(SettleAction.EXPIRE)
+
+    def renew(self) -> None:
+        self.shard.renew("s", [CLAIM], self.now_ms, self.step)
+
+    def purge(self) -> None:
+        self.shard.purge(self.now_ms, self.step, leased=self.row.when is Guard.LEASED_TOO)
+
+    def truncate(self) -> None:
+        if self.row.when is Guard.HANDED_OUT:
+            self.shard.truncated("t", 0, [1], self.now_ms, self.step, handed_out=True)
+        else:
+            self.shard.log_begins("t", 0, 2, self.now_ms, self.step)
+
+    def replace_topic(self) -> None:
+        self.shard.replace_topic("t", 5, self.now_ms, self.step)
+
+    def retire(self) -> None:
+        cause = Cause.IDLE if self.row.when is Guard.IDLE else Cause.DELETE
+        self.shard.agreement._retirable.clear(SimpleNamespace(cause=cause), self.now_ms, self.step)
+
+    def begin_transfer(self) -> None:
+        self.shard.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
+
+    def confirm_transfer(self) -> None:
+        self.shard.confirm("x", [HandOver("t", 0, 1, 1, "u", 0, 0)], self.now_ms, self.step)
+
+    def abandon_transfer(self) -> None:
+        self.shard.give_back("x", self.now_ms, self.step)
+
+    def accept(self) -> None:
+        self.shard.accept("x", [CLAIM], self.now_ms, self.step)
+
+    def discard(self) -> None:
+        self.shard.discard("x", self.now_ms, self.step)
+
+    def refuse_letter(self) -> None:
+        self.shard.keep_pending(self.step.removals[-1], {0: "too large"}, self.step)
+
+    def write_letter(self) -> None:
+        self.shard.letter_written(0, 1, self.step)
+
+
+def _named(row: Row) -> str:
+    return f"{row.trigger.value}, {row.state.name.lower()}" + (f", {row.when.value}" if row.when else "")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=_named)
+def test_each_row_is_looked_up_and_happens(row: Row) -> None:
+    with visits() as visited:
+        life = Life(row)
+        visited.clear()
+        if row.trigger is Trigger.EXCEED and row.state is State.DELAYED:
+            with visits() as visited:
+                life = Life(row)
+        elif row.trigger is Trigger.ARRIVE:
+            life.step.events.clear()
+            life.arrive_()
+        else:
+            life.happen()
+    assert (row in visited) == (row.when not in NOT_LOOKED_UP)
+    reasons = [reason for removal in life.step.removals for reason in removal.reasons]
+    left_late = row.to is State.GONE and MEANINGS[row.state].place and Reason.TIME_LIMIT in reasons
+    unread = row.state is State.REMEMBERED and row.trigger in (Trigger.TRUNCATE, Trigger.REPLACE_TOPIC)
+    assert life.state is (State.EXPIRED if left_late else State.UNREAD if unread else row.to)
+    assert not row.tells or row.tells in [event.kind for event in life.step.events]
+    assert row.reason is None or row.reason in reasons
+
+
+@pytest.mark.feature("L11", "C40", "C79", "C80")
+def test_whom_a_trigger_has_no_row_for_it_spares() -> None:
+    """Whatever takes many at once leaves those alone that it has no row for: a lease, a transfer, what was sent."""
+    spared = 0
+    for trigger in (Trigger.DEADLINE, Trigger.PURGE, Trigger.TRUNCATE, Trigger.END, Trigger.RETIRE, Trigger.DISCARD):
+        for state in State:
+            meaning = MEANINGS[state]
+            if not (meaning.there or meaning.deferred) or route(trigger).takes[state]:
+                continue
+            life = Life(Row(trigger, state, None, (), state))
+            if trigger is Trigger.DEADLINE:
+                life.shard._timers.expire(DEADLINE_MS, life.step)
+            elif trigger is Trigger.END:
+                life.shard._timers.end_leases(DEADLINE_MS, life.step)
+            else:
+                life.happen()
+            assert life.state is state, (trigger, state)
+            spared += 1
+    assert spared > 15
+
+
+def test_no_two_rows_hold_at_once() -> None:
+    assert len({row[:3] for row in ROWS}) == len(ROWS)
