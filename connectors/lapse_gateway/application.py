@@ -21,6 +21,8 @@ from lapse import __version__
 from lapse.core.error_code import ErrorCode
 from lapse_client.error import LapseError
 from lapse_gateway import body, looking, openapi, parameter, publishing, receiving, settling, sow
+from lapse_gateway.console import letters, queues, topics
+from lapse_gateway.console.page import refused
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.gateway import Gateway
 from lapse_gateway.operation import TEXT, Call, Operation, answered, obj
@@ -49,7 +51,7 @@ async def _ready(call: Call) -> Response:
 
 
 async def _description(call: Call) -> Response:
-    return answered(openapi.description(OPERATIONS, users=bool(call.gateway.users.users)))
+    return answered(openapi.description(DESCRIBED, users=bool(call.gateway.users.users)))
 
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -58,6 +60,9 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *settling.OPERATIONS,
     *looking.OPERATIONS,
     *sow.OPERATIONS,
+    *queues.OPERATIONS,
+    *letters.OPERATIONS,
+    *topics.OPERATIONS,
     Operation(method="GET", path="/v1", summary="Say what this is", handler=_index, answer=obj(lapse=TEXT), open=True),
     Operation(
         method="GET",
@@ -86,6 +91,9 @@ OPERATIONS: Final[Sequence[Operation]] = (
 )
 """All that can be asked."""
 
+DESCRIBED: Final = [one for one in OPERATIONS if not one.for_people]
+"""What programs ask; the rest is the console's."""
+
 
 def application(gateway: Gateway) -> Starlette:
     """Make the application of a gateway."""
@@ -105,10 +113,11 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
     async def endpoint(request: Request) -> Response:
         try:
             return await operation.handler(await _call(gateway, operation, request))
-        except Fault as fault:
-            return _refused(fault)
+        except Fault as refusal:
+            fault = refusal
         except (LapseError, ValueError) as error:
-            return _refused(fault_of(error))
+            fault = fault_of(error)
+        return refused(fault, operation.part) if operation.for_people else _refused(fault)
 
     return endpoint
 

@@ -93,6 +93,7 @@ class Operation:
         status: of an answer that is no refusal.
         answer: JSON schema of that answer; None = it is not JSON.
         content: its content type.
+        part: whether it is a part of a page of the console.
         changes: whether it changes something: a gateway that is read only refuses it.
         open: whether everybody may ask, without a user.
     """
@@ -109,8 +110,14 @@ class Operation:
     status: int = 200
     answer: Mapping[str, Any] | None = None
     content: str = "application/json"
+    part: bool = False
     changes: bool = False
     open: bool = False
+
+    @property
+    def for_people(self) -> bool:
+        """Whether it belongs to the console."""
+        return self.content == "text/html"
 
     @property
     def takes_body(self) -> bool:

@@ -12,15 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import orjson
 import pytest
 
-from support.deployment import Deploy, Deployment, WorkerProcess
+from support.deployment import Deploy, Deployment
 from support.entitled import Entitled
+from support.gateway import Door, door
 from support.log import until
 
 ROOT = Path(__file__).parents[2]
@@ -37,51 +37,6 @@ QUEUES = {
 }
 SOW = {"prices": {}, "followed": {}}
 SHARDS = 10 + 2
-
-
-class Door:
-    """A gateway that runs, and a client of it."""
-
-    def __init__(self, deployment: Deployment, process: WorkerProcess, address: str, **client: object) -> None:
-        self.deployment = deployment
-        self.process = process
-        self.address = address
-        self.http = httpx.Client(base_url=f"{address}/v1", timeout=60, **client)
-
-    def path(self, stem: str, rest: str = "") -> str:
-        return f"/queues/{self.deployment.name(stem)}{rest}"
-
-    def publish(self, stem: str, *values: object) -> list[str]:
-        messages = [{"value": value} for value in values]
-        answer = self.http.post(f"/publish/{self.deployment.name(stem)}/batch", json={"messages": messages})
-        assert answer.status_code == 201, answer.text
-        return [one["bookmark"] for one in answer.json()["results"]]
-
-    def receive(self, stem: str, **parameters: object) -> list[dict]:
-        answer = self.http.post(self.path(stem, "/receive"), params={"subscription": "w", "wait_s": 30, **parameters})
-        assert answer.status_code == 200, answer.text
-        return answer.json()["messages"]
-
-    def depth(self, stem: str) -> dict:
-        return self.http.get(self.path(stem)).json()
-
-
-@contextmanager
-def door(deployment: Deployment, *options: str, **client: object) -> Iterator[Door]:
-    """Start a gateway on a free port; it has to end well."""
-    config = ["--config", str(deployment.config)]
-    process = deployment.run(["-m", "lapse", "gateway", "--port", "0", *config, *options])
-    until(lambda: "lapse gateway: " in process.text or not process.running, "the gateway runs", 30)
-    found = re.search(r"lapse gateway: (\S+)", process.text)
-    assert found, process.text
-    opened = Door(deployment, process, found[1], **client)
-    try:
-        yield opened
-    finally:
-        opened.http.close()
-        assert process.stop() == 0, process.text
-        deployment.workers.remove(process)
-    assert "Traceback" not in process.text
 
 
 @pytest.fixture(scope="module")

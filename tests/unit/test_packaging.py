@@ -76,6 +76,14 @@ def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
         "lapse_gateway",
         "lapse_spark",
     }
+    console = {
+        "templates/base.html",
+        "static/console.js",
+        "static/htmx.min.js",
+        "static/htmx.LICENSE",
+        "static/uPlot.LICENSE",
+    }
+    assert {f"lapse_gateway/console/{name}" for name in console} <= names
     licence = [name for name in names if name.endswith("LICENSE")]
     assert licence, "the licence is part of what is given away"
 

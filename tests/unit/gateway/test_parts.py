@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lapse.core.entitlement import Entitlement, Right
 from lapse_client import Connection
 from lapse_gateway import User, Users, openapi, payload
-from lapse_gateway.application import OPERATIONS
+from lapse_gateway.application import DESCRIBED
 from lapse_gateway.events import event
 from lapse_gateway.fault import Fault
 from lapse_gateway.publishing import Message
@@ -97,10 +97,10 @@ def test_who_may_publish_to_an_entity_may_write_to_its_topics_and_to_no_other() 
 
 
 def test_the_description_names_every_operation_once_and_refers_to_what_is_there() -> None:
-    told = orjson.loads(orjson.dumps(openapi.description(OPERATIONS, users=True)))
+    told = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=True)))
     assert told["openapi"] == "3.1.0"
     found = [(method.upper(), path) for path, methods in told["paths"].items() for method in methods]
-    assert sorted(found) == sorted((one.method, one.path) for one in OPERATIONS)
+    assert sorted(found) == sorted((one.method, one.path) for one in DESCRIBED)
     ids = [one["operationId"] for methods in told["paths"].values() for one in methods.values()]
     assert len(set(ids)) == len(ids)
     for ref in _refs(told):

@@ -1,0 +1,256 @@
+"""Pages on queues: all at a glance, one with its messages and subscriptions, a message's life, and what can be done."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.responses import Response
+
+from lapse.core.error_code import ErrorCode
+from lapse.core.expression import ExpressionError, compile_filter
+from lapse.protocol.answer import QueuedMessage
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.aio import Queue, Replayed, history, replay
+from lapse_client.error import LapseError
+from lapse_gateway import looking
+from lapse_gateway.console.page import file, rendered
+from lapse_gateway.console.watch import STATES
+from lapse_gateway.fault import Fault
+from lapse_gateway.operation import Call, Operation
+from lapse_gateway.parameter import Parameter, read_all
+
+PAGE: Final = "text/html"
+
+_SHOWN: Final = 50
+"""Messages on a page."""
+
+_COUNTED: Final = 10_000
+"""A preview counts so many messages at most."""
+
+_LOOKED_AT: Final = 2_000
+"""Leases are counted among so many messages."""
+
+
+@dataclass(slots=True)
+class Holder:
+    """A subscription that has leased messages.
+
+    Attributes:
+        name: what it is called.
+        messages: how many it has.
+        until_ms: when the first of their leases ends, ms since the epoch.
+    """
+
+    name: str
+    messages: int = 0
+    until_ms: int | None = None
+
+
+async def _overview(call: Call) -> Response:
+    return rendered(call, "overview.html", **await _glance(call))
+
+
+async def _live(call: Call) -> Response:
+    return rendered(call, "overview_live.html", **await _glance(call))
+
+
+async def _glance(call: Call) -> dict[str, Any]:
+    queues, topics = await asyncio.gather(looking.names(call, sow=False), looking.names(call, sow=True))
+    looks = await call.gateway.watch.look(call.caller, queues)
+    return {"looks": looks, "topics": topics, "states": STATES, "needs": [one for one in looks if one.needs]}
+
+
+async def _queue(call: Call) -> Response:
+    name = call.path["queue"]
+    async with call.gateway.clients.queue(call.caller, name):  # there is such a queue
+        pass
+    return rendered(call, "queue.html", queue=name, given=call.parameters, **await _state(call, name))
+
+
+async def _queue_live(call: Call) -> Response:
+    name = call.path["queue"]
+    return rendered(call, "queue_live.html", queue=name, **await _state(call, name))
+
+
+async def _state(call: Call, name: str) -> dict[str, Any]:
+    (look,) = await call.gateway.watch.look(call.caller, [name])
+    holders: dict[str, Holder] = {}
+    if look.figures.get("leased"):
+        async with call.gateway.clients.queue(call.caller, name) as queue:
+            for message in await queue.peek(top_n=_LOOKED_AT):
+                if message.state == "leased":
+                    _count(holders.setdefault(message.subscription, Holder(message.subscription)), message)
+    return {"look": look, "states": STATES, "holders": list(holders.values()), "looked_at": _LOOKED_AT}
+
+
+def _count(holder: Holder, message: QueuedMessage) -> None:
+    holder.messages += 1
+    if message.until_ms is not None and (holder.until_ms is None or message.until_ms < holder.until_ms):
+        holder.until_ms = message.until_ms
+
+
+async def _messages(call: Call) -> Response:
+    given, name = call.parameters, call.path["queue"]
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        found = await queue.peek(filter=wanted(given["filter"], given["key"]), top_n=_SHOWN + 1, skip=given["skip"])
+    return rendered(
+        call,
+        "messages.html",
+        queue=name,
+        messages=found[:_SHOWN],
+        more=len(found) > _SHOWN,
+        size=_SHOWN,
+        given=given,
+    )
+
+
+def wanted(text: str | None, key: str | None) -> str | None:
+    """A filter of what a form asks for; None = everything.
+
+    Raises:
+        Fault: the text is no expression by itself.
+    """
+    if text:
+        try:
+            compile_filter(text)
+        except ExpressionError as error:
+            raise Fault(ErrorCode.INVALID_EXPRESSION, f"filter: {error}") from error
+    parts = [f"({text})"] if text else []
+    if key:
+        quoted = key.replace("'", "''")
+        parts.append(f"KEY() = '{quoted}'")
+    return " AND ".join(parts) or None
+
+
+async def _message(call: Call) -> Response:
+    name, text = call.path["queue"], call.parameters["bookmark"].strip()
+    call.caller.check_whole(name, "a message's life")
+    bookmark = Bookmark.parse(text.partition("#")[0])
+    async with call.gateway.clients.queue(call.caller, name):
+        pass
+    found = await history(bookmark, entity=name, connection=call.caller.connection)
+    if not any(moment.entity == name for moment in found.moments) and call.caller.entitlements is not None:
+        raise Fault("unknown_entity", f"{name} tells nothing of {bookmark}")
+    return rendered(
+        call, "message.html", queue=name, bookmark=str(bookmark), life=found, record=await _record(call, bookmark)
+    )
+
+
+async def _record(call: Call, bookmark: Bookmark) -> Replayed | None:
+    """The record itself; None if Kafka no longer has it."""
+    records = replay(bookmark, connection=call.caller.connection)
+    try:
+        async for record in records:
+            return record if record.bookmark == bookmark else None
+    except LapseError:
+        return None
+    finally:
+        await records.aclose()  # type: ignore[attr-defined]  # a generator
+    return None
+
+
+_ACTIONS: Final = {
+    "pause": "Stop all deliveries of this queue until it is resumed. What is leased stays leased.",
+    "resume": "Deliver again.",
+    "purge": "Take these messages out, for good. They leave with the reason “purged”.",
+    "expire": "Expire this message now. It leaves with the reason “forced_expire”.",
+}
+
+
+async def _confirm(call: Call) -> Response:
+    """What an action would do, before it is done."""
+    given, name = call.parameters, call.path["queue"]
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        preview = await _preview(queue, given)
+    return rendered(call, "confirm.html", queue=name, given=given, preview=preview, says=_ACTIONS[given["action"]])
+
+
+async def _preview(queue: Queue, given: dict[str, Any] | Any) -> dict[str, Any]:
+    if given["action"] == "expire":
+        Bookmark.parse(given["bookmark"])
+        return {"count": 1, "leased": 0, "more": False}
+    found = await queue.peek(filter=wanted(given["filter"], given["key"]), top_n=_COUNTED)
+    leased = sum(one.state == "leased" for one in found)
+    return {"count": len(found) - (0 if given["leased"] else leased), "leased": leased, "more": len(found) == _COUNTED}
+
+
+async def _act(call: Call) -> Response:
+    try:
+        fields = parse_qsl(call.body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20)
+    except ValueError as error:
+        raise Fault(ErrorCode.MALFORMED, "the form is no percent-encoded UTF-8") from error
+    given, name = read_all(_FORM, fields), call.path["queue"]
+    action = given["action"]
+    counts: dict[str, Any] = {}
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        if action == "purge":
+            counts = await queue.purge(filter=wanted(given["filter"], given["key"]), leased=given["leased"])
+            done = f"{counts.get('removed', 0):,} messages are taken out."
+        elif action == "expire":
+            (result,) = await queue.expire([given["bookmark"]])
+            counts = {"result": result.result}
+            done = f"{given['bookmark']}: {result.result.replace('_', ' ')}."
+        elif action == "pause":
+            await queue.pause()
+            done = "Deliveries are stopped."
+        else:
+            await queue.resume()
+            done = "Deliveries go on."
+    call.record(
+        action,
+        name,
+        **{field: given[field] for field in ("filter", "key", "leased", "bookmark") if given[field]},
+        **counts,
+    )
+    return rendered(call, "done.html", done=done)
+
+
+_FORM: Final = (
+    Parameter(name="action", says="What is done.", required=True, choices=tuple(_ACTIONS)),
+    Parameter(name="filter", says="An expression."),
+    Parameter(name="key", says="A key."),
+    Parameter(name="bookmark", says="A message."),
+    Parameter(name="leased", says="Leased messages, too.", kind="flag", default=False),
+)
+_FIND: Final = (
+    Parameter(name="filter", says="An expression."),
+    Parameter(name="key", says="A key."),
+    Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+)
+
+
+def page(path: str, summary: str, handler: Any, *parameters: Parameter, part: bool = False) -> Operation:
+    """An operation that shows something to people."""
+    return Operation(
+        method="GET", path=path, summary=summary, handler=handler, parameters=parameters, content=PAGE, part=part
+    )
+
+
+OPERATIONS: Final = (
+    page("/", "All queues and SOW topics at a glance", _overview),
+    page("/console/live", "The same, to refresh it", _live, part=True),
+    page("/console/queues/{queue}", "A queue", _queue, *_FIND[:2]),
+    page("/console/queues/{queue}/live", "Its figures, to refresh them", _queue_live, part=True),
+    page("/console/queues/{queue}/messages", "Its messages", _messages, *_FIND, part=True),
+    page(
+        "/console/queues/{queue}/message",
+        "A message and its life",
+        _message,
+        Parameter(name="bookmark", says="Which message.", required=True),
+    ),
+    page("/console/queues/{queue}/confirm", "What an action would do", _confirm, *_FORM, part=True),
+    Operation(
+        method="POST",
+        path="/console/queues/{queue}/act",
+        summary="Do it",
+        handler=_act,
+        raw_body=True,
+        content=PAGE,
+        part=True,
+        changes=True,
+    ),
+    Operation(method="GET", path="/console/static/{name}", summary="A file", handler=file, content=PAGE, open=True),
+)

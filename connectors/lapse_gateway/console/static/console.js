@@ -1,0 +1,130 @@
+// The few things of the console that HTML and htmx do not do: the dialog, countdowns, the chart, live SOW topics.
+"use strict";
+
+const dialog = document.getElementById("dialog");
+const notice = document.getElementById("notice");
+
+document.body.addEventListener("htmx:afterSwap", (event) => {
+  if (event.detail.target === dialog && !dialog.open) dialog.showModal();
+  if (event.detail.target === notice) {
+    dialog.close();
+    fade();
+    if (notice.querySelector("[data-done]")) document.body.dispatchEvent(new Event("done"));
+  }
+});
+document.body.addEventListener("htmx:sendError", () => tell("The gateway does not answer."));
+document.body.addEventListener("htmx:timeout", () => tell("The gateway has not answered in time."));
+if (dialog) dialog.addEventListener("click", (event) => {
+  if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
+});
+
+let fading = 0;
+function fade() {
+  clearTimeout(fading);
+  fading = setTimeout(() => notice.replaceChildren(), 8000);
+}
+
+function tell(text) {
+  const line = document.createElement("p");
+  line.textContent = text;
+  notice.replaceChildren(line);
+  fade();
+}
+
+// Countdowns: how long until an instant, by this machine's clock.
+function span(ms) {
+  const sign = ms < 0 ? "−" : "";
+  let rest = Math.abs(ms) / 1000;
+  if (rest < 60) return `${sign}${rest.toFixed(1)} s`;
+  const found = [];
+  rest = Math.floor(rest);
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]]) {
+    if (rest >= size && found.length < 2) found.push(`${Math.floor(rest / size)} ${unit}`);
+    rest %= size;
+  }
+  return sign + found.join(" ");
+}
+setInterval(() => {
+  for (const one of document.querySelectorAll("time[data-until]")) {
+    if (one.dataset.until) one.textContent = span(Number(one.dataset.until) - Date.now());
+  }
+}, 500);
+
+// The depth of a queue, since the page was opened.
+const chart = document.getElementById("chart");
+if (chart) {
+  const points = [[], []];
+  let plot = null;
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
+  const look = async () => {
+    try {
+      const answer = await fetch(`/v1/queues/${encodeURIComponent(chart.dataset.queue)}`);
+      if (!answer.ok) return;
+      const told = await answer.json();
+      points[0].push(Date.now() / 1000);
+      points[1].push(told.depth);
+      if (points[0].length > 1800) points.forEach((one) => one.shift());
+      if (plot) plot.setData(points);
+      else plot = new uPlot({
+        width: chart.clientWidth, height: chart.clientHeight, legend: { show: false }, cursor: { show: false },
+        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
+        scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        axes: [axis, { ...axis, size: 70 }],
+        series: [{}, { label: "depth", stroke: colour("--accent"), width: 2, points: { show: points[0].length < 2 } }],
+      }, points, chart);
+      chart.dataset.points = points[0].length;
+    } catch { /* the next round tries again */ }
+  };
+  look();
+  setInterval(look, 2000);
+  addEventListener("resize", () => plot && plot.setSize({ width: chart.clientWidth, height: chart.clientHeight }));
+}
+
+// The records of a SOW topic, as they change.
+const records = document.getElementById("records");
+if (records) {
+  const most = 1000, state = document.getElementById("state"), rows = new Map();
+  const source = new EventSource(`/v1/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
+  const name = (told) => told.key ?? told.key_base64 ?? "";
+  const cell = (row, text, kind) => {
+    const one = document.createElement(kind);
+    one.textContent = text;
+    row.append(one);
+    return one;
+  };
+  const payload = (told) => ("value" in told ? JSON.stringify(told.value) : told.text ?? told.base64 ?? "");
+  const show = (told, changed) => {
+    let row = rows.get(name(told));
+    if (!row) {
+      if (rows.size >= most) { state.textContent = `The first ${most} records; narrow them by a filter.`; return; }
+      row = document.createElement("tr");
+      rows.set(name(told), row);
+      records.append(row);
+    }
+    row.replaceChildren();
+    cell(row, name(told), "th").scope = "row";
+    cell(row, payload(told), "td");
+    const until = document.createElement("time");
+    until.dataset.until = told.expires_at_ms ?? "";
+    until.textContent = told.expires_at_ms === null ? "never" : span(told.expires_at_ms - Date.now());
+    const last = cell(row, "", "td");
+    last.className = "number";
+    last.append(until);
+    if (changed) {
+      row.classList.add("changed");
+      setTimeout(() => row.classList.remove("changed"), 1500);
+    }
+  };
+  const listen = (kind, act) => source.addEventListener(kind, (event) => event.data && act(JSON.parse(event.data)));
+  listen("sow", (told) => show(told, false));
+  listen("publish", (told) => show(told, true));
+  listen("oof", (told) => { rows.get(name(told))?.remove(); rows.delete(name(told)); });
+  listen("group-end", () => { state.textContent = "Live."; });
+  source.addEventListener("open", () => { rows.clear(); records.replaceChildren(); });
+  source.addEventListener("error", (event) => {
+    state.textContent = event.data ? JSON.parse(event.data).error.text
+      : source.readyState === EventSource.CLOSED ? "This cannot be followed: see the filter." : "The connection is lost; it is tried again.";
+  });
+}

@@ -1,0 +1,30 @@
+"""The page on a SOW topic: its records, as they change."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lapse_gateway.console.page import rendered
+from lapse_gateway.console.queues import page
+from lapse_gateway.operation import Call
+from lapse_gateway.parameter import Parameter
+
+
+async def _topic(call: Call) -> Response:
+    name, text = call.path["topic"], call.parameters["filter"] or ""
+    async with call.gateway.clients.sow(call.caller, name) as topic:
+        async for _ in topic.query(text or None, top_n=1):  # there is such a topic, and the filter is one
+            pass
+    return rendered(call, "topic.html", topic=name, filter=text)
+
+
+OPERATIONS: Final = (
+    page(
+        "/console/sow/{topic}",
+        "A SOW topic, live",
+        _topic,
+        Parameter(name="filter", says="An expression; only records that match."),
+    ),
+)

@@ -1,0 +1,120 @@
+"""What the overview shows of each queue: figures, how they change, and what needs somebody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lapse_client.error import LapseError
+from lapse_gateway.clients import Clients
+from lapse_gateway.fault import Fault
+from lapse_gateway.user import Caller
+
+STATES: Final = ("available", "leased", "delayed", "scheduled", "held", "transferring", "dying")
+
+_FRESH_S: Final = 1.5
+"""Figures so young are shown again: many pages ask no more often than one."""
+
+_PATIENCE_S: Final = 2.0
+"""A page does not wait longer for figures, s; what comes later is on the next one."""
+
+_RATE_S: Final = 10.0
+"""The change is told over the last so many seconds."""
+
+_FORGET_S: Final = 600.0
+_OLD_MS: Final = 3_600_000
+_NO_FIGURES: Final[Mapping[str, Any]] = {}
+
+
+@dataclass(slots=True)
+class Look:
+    """One queue, as it was looked at last.
+
+    Attributes:
+        name: the queue.
+        figures: what it answered; empty before the first answer, and where there was none.
+        fault: why there is none.
+        at_s: when it answered.
+        depths: when it had which depth, over the last seconds.
+    """
+
+    name: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    fault: str = ""
+    at_s: float = -1e9
+    used_s: float = 0.0
+    depths: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=600))
+    asking: asyncio.Task[None] | None = None
+
+    @property
+    def per_s(self) -> float | None:
+        """How the depth changes, a second; None while that is not known."""
+        recent = [one for one in self.depths if one[0] >= self.at_s - _RATE_S]
+        if len(recent) < 2 or recent[-1][0] - recent[0][0] < 1:
+            return None
+        return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+
+    @property
+    def needs(self) -> list[str]:
+        """What somebody should look at, the gravest first."""
+        if self.fault:
+            return [self.fault]
+        figures, found = self.figures, list[str]()
+        if dying := figures.get("dying"):
+            found.append(f"{dying:,} dead letters are refused by the broker; the worker's log says why")
+        if figures.get("available") and figures.get("subscriptions") == 0:
+            found.append(f"{figures['available']:,} messages are available, and nobody subscribes")
+        if held_back := figures.get("groups_held_back"):
+            found.append(f"{held_back:,} groups wait: their first message matches no subscription")
+        if before := figures.get("before_barrier"):
+            found.append(f"a barrier waits for {before:,} messages")
+        if (figures.get("oldest_age_ms") or 0) >= _OLD_MS and figures.get("subscriptions"):
+            found.append(f"the oldest message has waited for {figures['oldest_age_ms'] / 3_600_000:,.0f} h")
+        return found
+
+
+class Watch:
+    """Looks at queues for all pages that are open.
+
+    Args:
+        clients: asks them.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._looks: dict[tuple[str, str], Look] = {}
+
+    async def look(self, caller: Caller, names: list[str]) -> list[Look]:
+        """The figures of some queues, none older than a second or two, unless a queue does not answer."""
+        now = asyncio.get_running_loop().time()
+        for key in [key for key, one in self._looks.items() if now - one.used_s > _FORGET_S]:
+            del self._looks[key]
+        looks = [self._looks.setdefault((caller.name, name), Look(name)) for name in names]
+        asking = []
+        for one in looks:
+            one.used_s = now
+            if one.asking is None and now - one.at_s >= _FRESH_S:
+                one.asking = asyncio.create_task(self._ask(caller, one))
+            if one.asking is not None:
+                asking.append(one.asking)
+        if asking:
+            await asyncio.wait(asking, timeout=_PATIENCE_S)
+        for one in looks:
+            if one.asking is not None and not one.figures and not one.fault:
+                one.fault = "no worker has answered yet"
+        return looks
+
+    async def _ask(self, caller: Caller, look: Look) -> None:
+        try:
+            async with self._clients.queue(caller, look.name) as queue:
+                look.figures, look.fault = await queue.depth(), ""
+        except (LapseError, Fault) as error:
+            look.figures, look.fault = _NO_FIGURES, str(error)
+            look.depths.clear()
+        finally:
+            look.at_s, look.asking = asyncio.get_running_loop().time(), None
+        if look.figures:
+            look.depths.append((look.at_s, look.figures.get("depth", 0)))

@@ -1,0 +1,270 @@
+"""The console in a real browser: what it shows, and each action, with a real worker behind it."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.deployment import Deploy, Deployment
+from support.gateway import Door, door
+from support.log import until
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+QUEUES = {
+    "orders": {"lease_period": "60s"},
+    "purged": {"lease_period": "60s"},
+    "paused": {},
+    "died": {"expiration": "enabled"},
+    "one": {"lease_period": "60s"},
+}
+SOW = {"prices": {}}
+SHARDS = 5 + 1
+AT_MOST_MS = 20_000
+
+
+@pytest.fixture(scope="module")
+def shop(deploy: Deploy) -> Deployment:
+    deployment = deploy({})
+    deployment.configure(QUEUES, SOW, session_timeout="3s")
+    deployment.apply().worker().wait_for_shards(SHARDS)
+    return deployment
+
+
+@pytest.fixture(scope="module")
+def gateway(shop: Deployment) -> Iterator[Door]:
+    with door(shop) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["playwright.Browser"]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def view(browser: "playwright.Browser", request: pytest.FixtureRequest) -> Iterator["playwright.Page"]:
+    """A page in which no script fails, and nothing is asked of another host."""
+    with view_of(browser, request.node.name) as page:
+        yield page
+
+
+@contextlib.contextmanager
+def view_of(browser: "playwright.Browser", name: str, **options: object) -> Iterator["playwright.Page"]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+    context.set_default_timeout(AT_MOST_MS)
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+    hosts: set[str] = set()
+    page.on("request", lambda one: hosts.add(re.match(r"\w+:/*([^:/]*)", one.url)[1]))  # type: ignore[index]
+    yield page
+    if directory := os.environ.get("LAPSE_SCREENSHOTS"):
+        page.screenshot(path=str(Path(directory) / f"{name}.png"), full_page=True)
+    context.close()
+    assert faults == []
+    assert hosts <= {"127.0.0.1", ""}
+
+
+def notice(page: "playwright.Page", text: str) -> None:
+    playwright.expect(page.locator("#notice")).to_contain_text(text, timeout=AT_MOST_MS)
+
+
+def test_the_overview_says_what_needs_somebody_and_goes_on_by_itself(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("orders")
+    view.goto(gateway.address)
+    row = view.locator(f'tr[data-queue="{name}"]')
+    playwright.expect(row.locator('[data-name="available"]')).to_have_text("0")
+    gateway.publish("orders", *range(3))
+    playwright.expect(row.locator('[data-name="available"]')).to_have_text("3", timeout=AT_MOST_MS)
+    needs = view.locator(".needs")
+    playwright.expect(needs).to_contain_text(f"{name}: 3 messages are available, and nobody subscribes")
+    assert gateway.receive("orders", subscription="console")
+    playwright.expect(row.locator('[data-name="leased"]')).to_have_text("1", timeout=AT_MOST_MS)
+    playwright.expect(row.locator('[data-name="subscriptions"]')).to_have_text("1", timeout=AT_MOST_MS)
+    view.get_by_role("link", name=name, exact=True).first.click()
+    playwright.expect(view.get_by_role("heading", level=1)).to_have_text(name)
+    playwright.expect(view.get_by_role("table", name=re.compile("Who has leased what"))).to_contain_text("console@")
+    playwright.expect(view.locator("#chart canvas")).to_be_visible()
+    gateway.http.post(gateway.path("orders", "/acknowledge"), json={"filter": "TRUE"}).raise_for_status()
+    playwright.expect(view.locator('[data-state="available"]')).to_have_text("0", timeout=AT_MOST_MS)
+
+
+def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("one")
+    for key in ("a", "it's"):
+        answer = gateway.http.post(
+            f"/publish/{name}",
+            params={"key": key, "ttl_ms": 600_000},
+            content=json.dumps({"key": key, "html": "<script>alert(1)</script>"}),
+            headers={"Lapse-Header-Trace": "seventeen"},
+        )
+        answer.raise_for_status()
+    bookmark = answer.json()["bookmark"]
+    view.goto(f"{gateway.address}/console/queues/{name}")
+    found = view.locator("#messages")
+    playwright.expect(found.locator("tbody tr")).to_have_count(2)
+    view.get_by_label("Key").fill("it's")
+    view.get_by_role("button", name="Find").click()
+    playwright.expect(found.locator("tbody tr")).to_have_count(1)
+    playwright.expect(found).to_contain_text("min")  # the countdown
+    for wrong, told in (("/key >", "the expression ends too early"), ("TRUE) OR (TRUE", "unexpected )")):
+        view.get_by_label("Filter").fill(wrong)
+        view.get_by_role("button", name="Find").click()
+        playwright.expect(found.get_by_role("alert")).to_contain_text(told)
+    view.get_by_label("Bookmark").fill(bookmark)
+    view.get_by_role("button", name="Show its life").click()
+    playwright.expect(view.get_by_role("heading", level=1)).to_have_text(bookmark)
+    playwright.expect(view.locator("#payload")).to_contain_text("<script>alert(1)</script>")
+    playwright.expect(view.get_by_role("table", name="Headers")).to_contain_text("seventeen")
+    playwright.expect(view.locator(".life")).to_contain_text("arrived")
+    view.get_by_role("button", name="Expire it now").click()
+    playwright.expect(view.locator("#preview")).to_contain_text("1 message")
+    view.get_by_role("button", name="Expire", exact=True).click()
+    notice(view, "settled")
+    assert gateway.depth("one")["depth"] == 1
+    (letter,) = gateway.deployment.letters("one", 1)
+    assert letter.key() == b"it's"
+
+
+def test_a_purge_is_shown_first_and_takes_what_was_shown(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("purged")
+    gateway.publish("purged", *({"n": n} for n in range(10)))
+    view.goto(f"{gateway.address}/console/queues/{name}")
+    view.get_by_label("Filter").fill("/n < 4")
+    view.get_by_role("button", name="Find").click()
+    playwright.expect(view.locator("#messages tbody tr")).to_have_count(4)
+    view.get_by_role("button", name="Purge what is found").click()
+    playwright.expect(view.locator("#preview")).to_have_text(re.compile("^4 messages"))
+    view.keyboard.press("Escape")
+    playwright.expect(view.get_by_role("dialog")).not_to_be_visible()
+    assert gateway.depth("purged")["depth"] == 10
+    view.get_by_role("button", name="Purge what is found").click()
+    view.get_by_role("button", name="Leave it").click()
+    playwright.expect(view.get_by_role("dialog")).not_to_be_visible()
+    assert gateway.depth("purged")["depth"] == 10
+    view.get_by_role("button", name="Purge what is found").click()
+    view.get_by_role("button", name="Purge", exact=True).click()
+    notice(view, "4 messages are taken out")
+    playwright.expect(view.locator("#messages")).to_contain_text("No message matches")
+    assert gateway.depth("purged")["depth"] == 6
+    (line,) = (line for line in gateway.process.text.splitlines() if "audit" in line and name in line)
+    record = json.loads(line[line.index("{") :])
+    assert (record["did"], record["filter"], record["removed"]) == ("purge", "/n < 4", 4)
+
+
+def test_a_queue_is_paused_and_resumed(gateway: Door, view: "playwright.Page") -> None:
+    view.goto(f"{gateway.address}/console/queues/{gateway.deployment.name('paused')}")
+    gateway.publish("paused", 1)
+    for action, done, received in (("Pause", "Deliveries are stopped", 0), ("Resume", "Deliveries go on", 1)):
+        view.get_by_role("button", name=f"{action}…").click()
+        view.get_by_role("button", name=action, exact=True).click()
+        notice(view, done)
+        assert len(gateway.receive("paused", wait_s=1 if not received else 30)) == received
+
+
+@pytest.mark.feature("D5")
+def test_dead_letters_are_shown_by_reason_and_sent_back_once(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("died")
+    for n in range(3):
+        gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1}, content=json.dumps({"n": n})).raise_for_status()
+    gateway.deployment.letters("died", 3)
+    view.goto(f"{gateway.address}/console/letters/{name}")
+    playwright.expect(view.locator("#count")).to_have_text("3")
+    playwright.expect(view.locator('[data-reason="time_limit"]')).to_contain_text("3")
+    playwright.expect(view.get_by_role("article").first).to_contain_text('"n": 2')
+    view.get_by_label("Filter").fill("/n > 0")
+    view.get_by_role("button", name="Show").click()
+    playwright.expect(view.locator("#count")).to_have_text("2")
+    view.get_by_role("button", name="Send them back").click()
+    playwright.expect(view.locator("#preview")).to_contain_text("2 letters go back")
+    view.get_by_role("button", name="Send 2").click()
+    notice(view, "2 letters are sent back")
+    until(lambda: gateway.depth("died")["depth"] == 2, "they are back")
+    view.get_by_role("button", name="Send them back").click()
+    playwright.expect(view.get_by_role("dialog")).to_contain_text("2 (sent before)")
+    playwright.expect(view.get_by_role("button", name=re.compile("^Send \\d"))).to_have_count(0)
+    view.get_by_role("button", name="Leave them").click()
+
+
+@pytest.mark.feature("S6")
+def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("prices")
+
+    def publish(key: str, value: dict | None) -> None:
+        options = {"key": key} if value is not None else {"key": key, "delete": "true"}
+        content = None if value is None else json.dumps(value)
+        gateway.http.post(f"/publish/{name}", params=options, content=content).raise_for_status()
+
+    publish("A", {"price": 1})
+    until(lambda: gateway.http.get(f"/sow/{name}/records").json()["records"], "a record")
+    view.goto(f"{gateway.address}/console/sow/{name}")
+    rows = view.locator("#records tr")
+    playwright.expect(rows).to_have_count(1)
+    playwright.expect(view.locator("#state")).to_have_text("Live.")
+    publish("B", {"price": 2})
+    playwright.expect(rows).to_have_count(2)
+    publish("A", {"price": 3})
+    playwright.expect(rows.first).to_contain_text('{"price":3}')
+    publish("B", None)
+    playwright.expect(rows).to_have_count(1)
+    view.get_by_label("Filter").fill("/price > 5")
+    view.get_by_role("button", name="Follow").click()
+    playwright.expect(view.locator("#state")).to_have_text("Live.")
+    playwright.expect(rows).to_have_count(0)
+
+
+def test_a_console_that_is_read_only_has_no_buttons_that_change(
+    shop: Deployment, browser: "playwright.Browser"
+) -> None:
+    with door(shop, "--read-only") as gate, view_of(browser, "read_only") as view:
+        for path in ("", f"/console/queues/{shop.name('orders')}", f"/console/letters/{shop.name('died')}?since=all"):
+            view.goto(f"{gate.address}{path}")
+            playwright.expect(view.locator("header")).to_contain_text("read only")
+            assert view.locator(".grave, [hx-post]").count() == 0
+            for button in ("Pause", "Resume", "Purge", "Send"):
+                assert view.get_by_role("button", name=button).count() == 0
+
+
+def test_pages_fit_a_phone_are_dark_at_night_and_have_labels(gateway: Door, browser: "playwright.Browser") -> None:
+    name = gateway.deployment.name("orders")
+    grounds = set()
+    for scheme in ("light", "dark"):
+        with view_of(browser, f"phone_{scheme}", color_scheme=scheme) as view:
+            view.set_viewport_size({"width": 360, "height": 740})
+            for path in ("", f"/console/queues/{name}", f"/console/letters/{name}"):
+                view.goto(f"{gateway.address}{path}")
+                assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+                unnamed = "[...document.querySelectorAll('input, select, button')].filter(x => x.type != 'hidden' && "
+                unnamed += "!x.labels?.length && !x.textContent.trim() && !x.ariaLabel).length"
+                assert view.evaluate(unnamed) == 0, path
+                assert view.evaluate("document.querySelectorAll('h1').length") == 1
+            grounds.add(view.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(grounds) == 2
+
+
+def test_the_keyboard_reaches_the_content_first(gateway: Door, view: "playwright.Page") -> None:
+    view.goto(gateway.address)
+    view.keyboard.press("Tab")
+    assert view.evaluate("document.activeElement.textContent") == "To the content"
+
+
+def test_a_queue_that_is_not_there_is_told_on_a_page(gateway: Door, browser: "playwright.Browser") -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    answer = page.goto(f"{gateway.address}/console/queues/nope")
+    assert answer.status == 404
+    playwright.expect(page.get_by_role("alert")).to_contain_text("there is no queue 'nope'")
+    context.close()
