@@ -6,6 +6,7 @@ listener; what only this thread may do is in `ChannelThread`. Whoever uses the c
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import deque
@@ -26,7 +27,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
 from lapse_client.channel_thread import ChannelThread
-from lapse_client.clock import BrokerClock, elapsed_ms
+from lapse_client.clock import elapsed_ms
 from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_end
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.listener import Fields, Listener
@@ -59,7 +60,7 @@ class Channel(Generic[T]):
     """
 
     def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]]) -> None:
-        self.clock = BrokerClock()
+        self.clock = connection.clock
         self.ours: set[bytes] = set()
         """Subscriptions and command ids whose records are for the listener."""
         self.shards: list[Shard] = []
@@ -69,6 +70,7 @@ class Channel(Generic[T]):
         self._connection = connection
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
         self._waiting: dict[bytes, Future[Answer]] = {}
+        self._signed_by_guess: dict[bytes, tuple[Shard, Command]] = {}
         self._repeatable: dict[str, tuple[Shard, Command]] = {}
         self._repeated: set[str] = set()
         self._vanished: deque[Shard] = deque()
@@ -138,7 +140,9 @@ class Channel(Generic[T]):
         token = stamped.id.encode()
         if command.answer == "all":
             self._waiting[token] = future
-            future.add_done_callback(lambda _: self._waiting.pop(token, None))
+            if self._connection.user and not self.clock.is_measured:
+                self._signed_by_guess[token] = (shard, stamped)
+            future.add_done_callback(lambda _: self._forget(token))
         sent_ms = shard.sent_at_ms = elapsed_ms()
 
         def reported(error: KafkaError | None, message: Message) -> None:
@@ -290,8 +294,25 @@ class Channel(Generic[T]):
                 listener.on_refused(shard, answer)
             elif not shard.gone and not listener.on_deleted(thread, shard.entity):
                 raise EntityDeleted(shard.entity, answer.error)
+        elif answer.code == ErrorCode.SIGNATURE_EXPIRED and self._sign_again(fields[header.COMMAND_ID], future):
+            log.info("%s: this machine's clock is wrong; the command is signed by the broker's", shard.entity)
         elif future.set_running_or_notify_cancel():
             future.set_result(answer)
+
+    def _sign_again(self, token: bytes, future: Future[Answer]) -> bool:
+        """Repeat a command that was signed before the broker's clock was known; it was refused, so nothing was done."""
+        guessed = self._signed_by_guess.pop(token, None)
+        self._producer.poll(0)  # the report of the first one, if it has not been taken yet, measures the clock
+        if guessed is None or not self.clock.is_measured:
+            return False
+        shard, command = guessed
+        reported = functools.partial(self._reported, elapsed_ms(), future, command)
+        self._produce(shard, commands.encode(command), reported)
+        return True
+
+    def _forget(self, token: bytes) -> None:
+        self._waiting.pop(token, None)
+        self._signed_by_guess.pop(token, None)
 
     def _ask_again(self, shard: Shard) -> None:
         """Repeat what is still unanswered, with the same ids: the first answer counts."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-_DRIFT = 1e-4
-"""How far two clocks may part per ms, generously; it makes an old measurement yield to a new one."""
-
+from lapse.core.broker_offset import BrokerOffset
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -17,38 +16,36 @@ def elapsed_ms() -> float:
 
 
 class BrokerClock:
-    """Tells the broker's time from the timestamps that it gave to our own commands.
+    """Tells the broker's time from the timestamps that it gave to our own commands; for any thread.
 
-    A record that was sent at `s`, stamped `b` by the broker and acknowledged at `a` says that the broker's clock
-    showed `b` somewhere between `s` and `a`. The narrowest such window that is not outdated wins. Until there is
-    one, `now_ms` is the local wall clock's, which decides nothing: see `past_ms`.
+    All sessions of a connection share one. Until there is a measurement, `now_ms` is the local wall clock's, which
+    decides nothing: see `past_ms`.
+
+    Args:
+        wall: seconds since the epoch; for tests.
     """
 
-    def __init__(self) -> None:
-        self._offset_ms = time.time() * 1000 - elapsed_ms()
-        self._uncertainty_ms = float("inf")
-        self._measured_at_ms = 0.0
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._offset = BrokerOffset(wall() * 1000 - elapsed_ms())
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the broker's clock is known."""
+        return self._offset.measured_at_ms is not None
 
     @property
     def uncertainty_ms(self) -> float:
         """By how much `now_ms` may be wrong at the time of the last measurement; infinite before the first."""
-        return self._uncertainty_ms
+        return self._offset.uncertainty_ms
 
     def observe(self, sent_ms: float, stamp_ms: int, acknowledged_ms: float) -> None:
         """Learn from one record; the two local instants are `elapsed_ms`, the stamp is the broker's."""
-        uncertainty_ms = (acknowledged_ms - sent_ms) / 2
-        aged_ms = self._uncertainty_ms + (acknowledged_ms - self._measured_at_ms) * _DRIFT
-        offset_ms = stamp_ms - (sent_ms + acknowledged_ms) / 2
-        stepped = abs(offset_ms - self._offset_ms) > uncertainty_ms + aged_ms
-        if uncertainty_ms <= aged_ms or stepped:
-            self._offset_ms = offset_ms
-            self._uncertainty_ms = uncertainty_ms
-            self._measured_at_ms = acknowledged_ms
+        self._offset.observe(sent_ms, stamp_ms, acknowledged_ms)
 
     def now_ms(self) -> float:
         """The broker's time, ms since the epoch."""
-        return elapsed_ms() + self._offset_ms
+        return elapsed_ms() + self._offset.offset_ms
 
     def past_ms(self) -> float:
         """Everything up to this instant is over for certain: the broker's time; minus infinity while it is unknown."""
-        return self.now_ms() if self._measured_at_ms else float("-inf")
+        return self.now_ms() if self._offset.measured_at_ms is not None else float("-inf")

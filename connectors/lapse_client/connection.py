@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import ClusterMetadata
 
 from lapse.protocol import signature, topic
+from lapse_client.clock import BrokerClock
 from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
 
 DEFAULT_SERVERS: Final = "localhost:9092"
@@ -228,6 +229,11 @@ class Connection:
                 )
             raise UnknownEntity(what, name, entities(topics, sow=what != "queue"))
         return found
+
+    @functools.cached_property
+    def clock(self) -> BrokerClock:
+        """The broker's clock, as all sessions of this connection measure it."""
+        return BrokerClock()
 
     @functools.cached_property
     def _metadata_source(self) -> tuple[AdminClient, list[KafkaError]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -12,6 +11,9 @@ from lapse_client.error import InvalidPublication
 
 Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
 BuiltHeaders = list[tuple[str, str | bytes | None]]
+
+_LATEST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999. A lifetime that can be honoured from here on can be at any arrival; no clock is needed."""
 
 _TYPED_LIFETIMES: Final = (lifetime.TTL_MS, lifetime.EXPIRES_AT_MS, lifetime.EXPIRE_TIME, lifetime.CE_EXPIRYTIME)
 
@@ -89,7 +91,7 @@ def _check_lifetimes(built: BuiltHeaders) -> None:
     if len(stated) > 1:
         raise InvalidPublication(f"two lifetimes at once ({' and '.join(stated)}): state one of them")
     try:
-        found = lifetime.read(concerned, now_ms := int(time.time() * 1000))
-        lifetime.deadline_ms(found, now_ms, lifetime.Expiration(enabled=True))
+        found = lifetime.read(concerned, _LATEST_MS)
+        lifetime.deadline_ms(found, _LATEST_MS, lifetime.Expiration(enabled=True))
     except lifetime.InvalidLifetime as error:
         raise InvalidPublication(f"{error}; nothing was sent") from error

@@ -12,12 +12,14 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
+from lapse.core.error_code import ErrorCode
 from lapse.core.shard.retirement import ShardMessage, ShardMessageKind
 from lapse.protocol import packed_delivery, signature, topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
-from lapse_client import CommandFailed, LapseError, Publisher, Queue, history
+from lapse_client import CommandFailed, LapseError, Publisher, Queue, QueueSubscriber, SowClient, history
+from lapse_client.clock import BrokerClock
 from lapse_client.connection import Connection
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.entitled import Entitled
@@ -32,10 +34,11 @@ QUEUES = {
     "taken": {},
     "told": {},
     "copied": {},
+    "guessed": {},
     "hidden": {"expiration": "enabled", "lease_period": "60s", "leasing": "strict"},
 }
 SOW = {"quotes": {}}
-SHARDS = 1 + 1 + 2 + 1 + 1 + 1 + 1 + 1
+SHARDS = 1 + 1 + 1 + 2 + 1 + 1 + 1 + 1 + 1
 USERS = {
     "alice": {"entitlements": {".*": {"read": True, "publish": True, "filter": "/desk = 'A'"}}},
     "bob": {"entitlements": {".*": {"read": True, "filter": "/desk = 'B'"}}},
@@ -411,3 +414,28 @@ def test_entitlements_that_are_switched_on_or_changed_end_what_they_no_longer_co
         before.close()
     finally:
         deployment.close()
+
+
+@pytest.mark.feature("C3")
+@pytest.mark.parametrize("ahead_s", [-3_600, 3_600])
+def test_a_client_whose_clock_is_wrong_signs_by_the_brokers(office: Entitled, ahead_s: int) -> None:
+    """The first command can only be signed by the wall clock. It is refused, and measures the broker's clock."""
+
+    def connection() -> Connection:
+        wrong = office.as_user("alice")
+        wrong.__dict__["clock"] = BrokerClock(lambda: time.time() + ahead_s)
+        return wrong
+
+    shared = connection()
+    with QueueSubscriber(office.name("guessed"), 4, connection=shared) as alice:
+        office.write("guessed", trade("A", n=ahead_s))
+        (delivery,) = taken(alice, 1)
+        assert [result.settled for result in alice.settle("acknowledge", [delivery], wait=True)] == [True]
+    assert shared.clock.now_ms() == pytest.approx(broker_now_ms(), abs=60_000)
+    with SowClient(office.name("quotes"), connection=connection()) as quotes:
+        assert list(quotes.query("/n = 1")) == []
+        with quotes.subscribe():
+            """It is confirmed: the session shares the clock that the query has measured."""
+    with Queue(office.name("guessed"), connection=connection()) as queue, pytest.raises(CommandFailed) as refused:
+        queue.pause()
+    assert refused.value.code == ErrorCode.FORBIDDEN, "it is refused for what it is, not for when it was signed"

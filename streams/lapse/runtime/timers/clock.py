@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final
+
+from lapse.core.broker_offset import BrokerOffset
 
 logger = logging.getLogger(__name__)
 
 BY_THE_BROKER: Final = 1
 """Kafka's number for timestamps of a `LogAppendTime` topic."""
 
-_SAMPLES: Final = 9
-"""The offset is taken from the quickest of so many measurements: the slower one is, the less it says."""
+_STEP_MS: Final = 1_000
+"""A correction by more is a step of the broker's clock, which is followed backwards, too."""
 
 
 class BrokerClock:
@@ -39,8 +40,7 @@ class BrokerClock:
         self.max_skew_ms = max_skew_ms
         self._monotonic = monotonic
         self._wall = wall
-        self._offset_ms = 0.0
-        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
+        self._offset = BrokerOffset()
         self._warned = False
         self._floor_ms = 0
         self.measured_at: float | None = None
@@ -61,7 +61,7 @@ class BrokerClock:
                 "the broker's clock was not measured: no record came back with the broker's timestamp. The topics of "
                 "lapse need message.timestamp.type=LogAppendTime; `lapse apply` sets it"
             )
-        self._floor_ms = max(self._floor_ms, int(self._monotonic() * 1000 + self._offset_ms))
+        self._floor_ms = max(self._floor_ms, int(self._monotonic() * 1000 + self._offset.offset_ms))
         return self._floor_ms
 
     def stamp_ms(self) -> int:
@@ -79,7 +79,7 @@ class BrokerClock:
     @property
     def skew_ms(self) -> float:
         """How far the broker's clock is ahead of the worker's wall clock, ms; 0 while that is unknown."""
-        return self._offset_ms - (self._wall() - self._monotonic()) * 1000 if self.is_measured else 0.0
+        return self._offset.offset_ms - (self._wall() - self._monotonic()) * 1000 if self.is_measured else 0.0
 
     def measured(self, sent: float, acknowledged: float, broker_ms: int) -> None:
         """Take in one measurement.
@@ -89,14 +89,11 @@ class BrokerClock:
             acknowledged: monotonic seconds when its acknowledgment came.
             broker_ms: the timestamp that the broker gave it, ms since the epoch.
         """
-        first = self.measured_at is None
+        before_ms = self._offset.offset_ms if self.is_measured else None
         self.measured_at = acknowledged
-        # A timestamp is cut to the ms, hence the half.
-        self._samples.append((acknowledged - sent, broker_ms + 0.5 - (sent + acknowledged) * 500))
-        offset_ms = min(self._samples)[1]
-        if not first and abs(offset_ms - self._offset_ms) > 1_000 and self._samples[-1][1] == offset_ms:
+        self._offset.observe(sent * 1000, broker_ms, acknowledged * 1000)
+        if before_ms is not None and abs(self._offset.offset_ms - before_ms) > _STEP_MS:
             self._floor_ms = 0  # the clock was stepped: follow it rather than stand still
-        self._offset_ms = offset_ms
         skewed = abs(self.skew_ms) > self.max_skew_ms
         if skewed and not self._warned:
             logger.warning(
