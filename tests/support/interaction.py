@@ -10,6 +10,9 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
+from lapse.core.queue.life import Trigger
+from support.life_table import in_words
+
 TESTS = Path(__file__).parents[1]
 DATA = TESTS / "interactions.toml"
 LIFE = "pair"
@@ -22,7 +25,8 @@ Every two features of lapse, and the rule where they meet. The numbers are those
 
 This page is printed by `python tests/interactions.py` from `tests/interactions.toml`. A feature that is added needs a
 row with every other one: each key of a queue's or SOW topic's configuration, each command and each kind of change
-belongs to a feature here, and a test fails where one does not.
+belongs to a feature here, and a test fails where one does not. So does each trigger of [a message's
+life](message-life.md): what it takes, and whom it spares, is printed from the table on which the shard runs.
 
 *A life of both* means that the two features live in one queue, together with what every queue sees, beside a naive
 reading of the contract that is compared after each step (`tests/unit/core/queue/test_interactions.py`).
@@ -43,6 +47,7 @@ class Feature:
         keys: of an entity's configuration that belong to it.
         commands: that belong to it.
         changes: kinds of changes that belong to it.
+        triggers: of a message's life that belong to it, by their names in the code.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Feature:
     keys: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -144,6 +150,8 @@ def page() -> str:
                 "",
                 f"## {feature.title[0].upper()}{feature.title[1:]}",
                 "",
+                *(f"- {in_words(Trigger[name])}" for name in feature.triggers),
+                *([""] if feature.triggers else []),
                 "| with | rule | shown by |",
                 "|---|---|---|",
             ]

@@ -11,6 +11,7 @@ import pytest
 from lapse.config.entity import QueueConfig, SowConfig
 from lapse.core.entitlement import QUEUE_RIGHTS, SOW_RIGHTS
 from lapse.core.queue.change import ChangeKind
+from lapse.core.queue.life import Trigger
 from support.contract import promises
 from support.interaction import DATA, LIFE, exists, page, table
 from unit.core.queue.switch import SWITCHES
@@ -49,9 +50,10 @@ def test_every_number_is_one_of_the_contract() -> None:
         ("keys", {*QueueConfig.model_fields, *SowConfig.model_fields}),
         ("commands", {*QUEUE_RIGHTS, *SOW_RIGHTS, "tick"}),
         ("changes", set(ChangeKind.__members__)),
+        ("triggers", set(Trigger.__members__)),
     ],
 )
-def test_every_key_command_and_change_belongs_to_one_feature(kind: str, there: set[str]) -> None:
+def test_every_key_command_change_and_trigger_belongs_to_one_feature(kind: str, there: set[str]) -> None:
     owned = Counter(name for feature in table().features.values() for name in getattr(feature, kind))
     missing, unknown = sorted(there - owned.keys()), sorted(owned.keys() - there)
     assert not missing, f"{DATA.name}: no feature has {missing}; a new feature needs a row with every other one"

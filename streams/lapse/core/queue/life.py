@@ -2,8 +2,8 @@
 
 Each row says what a trigger does to a message in a state: which change carries it out, where the message is then, which
 event tells of it, and for which reason it leaves. A state that a trigger has no row for is left alone: that is what
-protects a message. `QueueState.apply` takes no change that has no row here. A new
-feature adds rows, or a guard.
+protects a message. `QueueState.apply` takes no change that has no row here, and the
+parts of the shard choose theirs by `route`. A new feature adds rows, or a guard.
 """
 
 from __future__ import annotations
@@ -190,13 +190,15 @@ def _settlements() -> Iterator[Row]:
     yield from _rows(at, (state.LEASED, *_IDLE), kind.SETTLED, state.GONE, "acknowledged")
     yield from _rows(at, state.HELD, kind.UNSCHEDULED, state.GONE, "acknowledged")
     yield from _rows(at, state.UNREAD, kind.REMEMBERED, state.REMEMBERED, "acknowledged")
+    yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
     at = Trigger.CANCEL
     yield from _rows(at, state.LEASED, kind.CANCELLED, state.AVAILABLE, "cancelled")
     yield from _rows(at, state.LEASED, kind.CANCELLED, state.DELAYED, "cancelled", when=Guard.DELAY)
     yield from _leaves(at, _PLANNED, Reason.WITHDRAWN)
-    yield from _leaves(Trigger.EXPIRE, (state.LEASED, *_IDLE), Reason.FORCED_EXPIRE)
-    for at in (Trigger.ACKNOWLEDGE, Trigger.CANCEL, Trigger.EXPIRE):
-        yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
+    yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
+    at = Trigger.EXPIRE
+    yield from _leaves(at, (state.LEASED, *_IDLE), Reason.FORCED_EXPIRE)
+    yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
     yield from _rows(Trigger.RENEW, state.LEASED, kind.RENEWED, state.LEASED, "renewed")
 
 

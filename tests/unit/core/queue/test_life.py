@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +27,9 @@ from lapse.core.queue.trait import TraitReader
 from lapse.core.queue.transfer import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.retirement import Cause
+from support.life_table import page
+
+PAGE = Path(__file__).parents[4] / "docs" / "message-life.md"
 
 
 def with_messages(count: int = 4) -> QueueState:
@@ -437,6 +441,10 @@ def test_whom_a_trigger_has_no_row_for_it_spares() -> None:
             assert life.state is state, (trigger, state)
             spared += 1
     assert spared > 15
+
+
+def test_the_page_is_what_the_table_prints() -> None:
+    assert PAGE.read_text() == page(), "python tests/life.py > docs/message-life.md"
 
 
 def test_no_two_rows_hold_at_once() -> None:

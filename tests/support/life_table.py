@@ -1,0 +1,103 @@
+"""The page of the table by which messages live: states and what they mean, triggers and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lapse.core.queue.life import ROWS, Row, Trigger
+from lapse.core.queue.message_state import MEANINGS, State
+
+_HEAD = """# The life of a message
+
+Each message of a queue is in one state at a time. A trigger takes it to another one, by the rows below and in no other
+way: the shard runs on this table (`core/queue/life.py`). A change that has no row is refused as an error in the code.
+
+This page is printed by `python tests/life.py`. A test brings each row about (`tests/unit/core/queue/test_life.py`).
+
+## States
+
+What a state means is one rule for all features. A message without a place is known by its topic, partition and offset.
+
+| state | what it is | has a place | counts in the depth | its deadline takes it | fills a backlog | binds its group |
+|---|---|---|---|---|---|---|
+"""
+
+_TRIGGERS = """
+## Triggers
+
+A message in a state that a trigger has no row for is *spared*. A reason is one of those of a removal: every other one
+that holds is given as well, a dead letter is written if any of them asks for one, and a message that leaves past its
+deadline has `expired`. Where there is a guard, its row goes before the one without.
+
+| trigger | takes what is | where | it is then | change | event | reason |
+|---|---|---|---|---|---|---|"""
+
+
+def name_of(state: State) -> str:
+    """A state for people."""
+    return state.name.lower().replace("_", " ")
+
+
+def listed(states: Iterable[State]) -> str:
+    """Some states for people."""
+    names = [name_of(state) for state in sorted(states)]
+    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def taken(trigger: Trigger) -> dict[str, set[State]]:
+    """The states that a trigger takes, by the guard; those that it takes anyhow, or by several guards, without one."""
+    guards: dict[State, set[str]] = {}
+    for row in ROWS:
+        if row.trigger is trigger:
+            guards.setdefault(row.state, set()).add(row.when.value if row.when else "")
+    found: dict[str, set[State]] = {}
+    for state, some in guards.items():
+        found.setdefault(next(iter(some)) if len(some) == 1 else "", set()).add(state)
+    return dict(sorted(found.items()))
+
+
+def spared(trigger: Trigger) -> set[State]:
+    """The states of messages that are there, and that a trigger leaves alone."""
+    there = {state for state, meaning in MEANINGS.items() if meaning.there or meaning.deferred}
+    return there - set().union(*taken(trigger).values())
+
+
+def in_words(trigger: Trigger) -> str:
+    """What a trigger takes and spares, in a sentence."""
+    parts = [f"{listed(states)}{f' ({guard})' if guard else ''}" for guard, states in taken(trigger).items()]
+    left = spared(trigger)
+    return f"*{trigger.value}* takes what is {'; '.join(parts)}" + (
+        f". It spares what is {listed(left)}." if left else "."
+    )
+
+
+def _joined() -> Iterator[tuple[Row, list[State]]]:
+    """Rows that differ in their states only, together."""
+    found: dict[tuple[object, ...], tuple[Row, list[State]]] = {}
+    for row in ROWS:
+        changes = "departure" if row.reason else row.changes
+        found.setdefault((row.trigger, row.when, changes, *row[4:]), (row, []))[1].append(row.state)
+    yield from found.values()
+
+
+def page() -> str:
+    """The page as the table has it."""
+    lines = []
+    for state, meaning in MEANINGS.items():
+        facts = (meaning.place, meaning.counts, meaning.expires, meaning.fills, meaning.binds)
+        lines.append(f"| {name_of(state)} | {meaning.says} | {' | '.join('yes' if fact else '' for fact in facts)} |")
+    lines += [_TRIGGERS.strip("\n").join(("\n", "\n"))]
+    lines += [
+        "| trigger | takes what is | where | it is then | change | event | reason |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    last = None
+    for row, states in _joined():
+        trigger = "" if row.trigger is last else row.trigger.value
+        last = row.trigger
+        kinds = {one.changes for one in ROWS if one[0] is row.trigger and one[2] is row.when and one.state in states}
+        changes = " or ".join(", then ".join(kind.name.lower() for kind in one) or "none" for one in sorted(kinds))
+        event, reason = (f"`{text}`" if text else "" for text in (row.tells, row.reason or ""))
+        cells = (trigger, listed(states), row.when.value if row.when else "", name_of(row.to), changes, event, reason)
+        lines.append(f"| {' | '.join(cells)} |")
+    return _HEAD + "\n".join(lines) + "\n"
