@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.record.util import calc_crc32c
 
+from lapse.runtime.kafka.checksum import crc32c
 from lapse.runtime.kafka.packed_record import VARINT
 
 MAX_BATCH_BYTES: Final = 4 << 20
@@ -132,7 +132,7 @@ class PackedBatch(BatchBuilder):
             count = self._relative_offset
             body = b"".join([_BODY_HEAD.pack(0, count - 1, now_ms, now_ms, *self._producer, count), *self._parts])
             length = _HEAD.size - _BEFORE_LENGTH_ENDS + len(body)
-            self._buffer = _HEAD.pack(0, length, -1, _MAGIC, calc_crc32c(body)) + body
+            self._buffer = _HEAD.pack(0, length, -1, _MAGIC, crc32c(body)) + body
             self._parts = []
         return self._buffer
 

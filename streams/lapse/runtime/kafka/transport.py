@@ -27,6 +27,8 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
+from lapse.runtime.kafka.checksum import CheckedRecords
+
 FETCH_MAX_WAIT_MS: Final = 500
 _CROWDED_WAIT_MS: Final = 20
 
@@ -38,8 +40,12 @@ class LeanRecords(fetcher.PartitionRecords):
     """Fetched records as aiokafka's parser makes them, not copied one by one into `ConsumerRecord`s.
 
     They have no topic and partition, which whoever reads them knows, and take a third of the memory; the copy costs
-    more CPU than everything that a shard does with a message by reference.
+    more CPU than everything that a shard does with a message by reference. `CheckedRecords` has seen their checksums.
     """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._check_crcs = False
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._records_iterator or ())
@@ -83,8 +89,9 @@ class SwiftFetcher(fetcher.Fetcher):
         self._longest_wait_ms = longest_ms
 
 
-# For all consumers of the process: shards, changelogs, payloads that are read back. Neither class is injectable.
+# For all consumers of the process: shards, changelogs, payloads that are read back. None of the classes is injectable.
 fetcher.PartitionRecords = LeanRecords
+fetcher.MemoryRecords = CheckedRecords
 consumer.Fetcher = SwiftFetcher
 
 
