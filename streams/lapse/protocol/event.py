@@ -3,39 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from typing import Any, Final
 
+from lapse.core.shard.event import EventKind as EventKind
 from lapse.protocol import codec
 from lapse.protocol.bookmark import BookmarkRange
-
-
-class EventKind(StrEnum):
-    """What an event tells (D4)."""
-
-    ACKNOWLEDGED = "acknowledged"
-    DELIVERED_AT_MOST_ONCE = "delivered_at_most_once"
-    DEAD_LETTERED = "dead_lettered"  # left for L14's reasons, a letter was written
-    EXPIRED = "expired"  # left for L14's reasons, without a letter (D1)
-    BARRIER_RELEASED = "barrier_released"
-    REPEATED = "repeated"  # dropped on arrival: its message id was seen within the window (X6)
-    DYING = "dying"  # removed, but its dead letter is refused and tried again (C27)
-    TRANSFERRED = "transferred"  # left for another deployment (Q17)
-    TRANSFERRING = "transferring"
-    TRANSFER_CANCELLED = "transfer_cancelled"
-    TRANSFER_CONFIRMED = "transfer_confirmed"
-    CANCELLED = "cancelled"
-    LEASE_RETURNED = "lease_returned"
-    RENEWED = "renewed"
-    SCHEDULED = "scheduled"
-    HELD = "held"  # its instant has come, and it waits beyond the target depth (C51)
-    IGNORED = "ignored"  # an update of a SOW topic that is older than what is there (C88)
-    DELETED = "deleted"
-    SUBSCRIBED = "subscribed"
-    UNSUBSCRIBED = "unsubscribed"
-    PAUSED = "paused"
-    RESUMED = "resumed"
-
 
 _MAX_DETAIL_CHARACTERS: Final = 1_000
 

@@ -16,7 +16,7 @@ from lapse.runtime.shard import effort
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
-from support.packed import rows_of
+from support.packed import outputs_of, rows_of
 from unit.core.sow.make import Arrived, T, shard_of
 
 
@@ -33,8 +33,9 @@ def finish(running: SowMachine, most_bytes: int = 1 << 20) -> Effects:
     """A step, with a broker that takes letters of so many bytes."""
 
     async def write(letters) -> dict[int, Refusal]:
-        written.extend(one for one in letters if len(one.value or b"") <= most_bytes)
-        return {at: Refusal("too large") for at, one in enumerate(letters) if len(one.value or b"") > most_bytes}
+        some = outputs_of(letters)
+        written.extend(one for one in some if len(one.value or b"") <= most_bytes)
+        return {at: Refusal("too large") for at, one in enumerate(some) if len(one.value or b"") > most_bytes}
 
     written.clear()
     return asyncio.run(running.finish(write))
@@ -236,7 +237,7 @@ def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole()
     after.shard.restore([item for item in journal.items() if item[1] is not None])
     again = SowMachine(after.shard, SowOutput("prices", 0, 4, "dlq.prices", 1), read)
     first, second = (name for _, _, name in sorted(again.retry._due))
-    letters = [asyncio.run(again.letters.source.pending_letter(name)) for name in (first, second)]
+    letters = outputs_of(asyncio.run(again.letters.source.pending_letter(name)) for name in (first, second))
     assert letters[0].value == b"x" * 200
     assert orjson.loads(letters[1].value) == {"a": "x" * 200, "b": 1}
     headers = [dict(letter.headers) for letter in letters]

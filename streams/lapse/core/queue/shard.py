@@ -45,6 +45,7 @@ from lapse.core.queue.view import RecordView
 from lapse.core.queue.visibility import Visibility
 from lapse.core.record import Record
 from lapse.core.shard.agreement import Agreement
+from lapse.core.shard.event import EventKind
 
 
 class QueueShard:
@@ -169,7 +170,7 @@ class QueueShard:
         self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts), step)
         self._keep_filters()
         if known is None:
-            step.events.append(ShardEvent("subscribed", now_ms, subscription=subscription, detail=client))
+            step.events.append(ShardEvent(EventKind.SUBSCRIBED, now_ms, subscription=subscription, detail=client))
         return self.state.subscriptions[subscription]
 
     def heard(self, subscription: str, now_ms: int) -> bool:
@@ -193,18 +194,18 @@ class QueueShard:
         self._transitions.happen(Trigger.LOSE_CONSUMER, self._decisions.held_by(known.number), now_ms, step)
         self._decisions.do(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
         self._keep_filters()
-        step.events.append(ShardEvent("unsubscribed", now_ms, subscription=subscription, detail=detail))
+        step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, now_ms, subscription=subscription, detail=detail))
         return True
 
     def pause(self, now_ms: int, step: Step) -> None:
         """Hold deliveries back; everything else goes on (C21)."""
         self._decisions.do(Change(ChangeKind.PAUSED), step)
-        step.events.append(ShardEvent("paused", now_ms))
+        step.events.append(ShardEvent(EventKind.PAUSED, now_ms))
 
     def resume(self, now_ms: int, step: Step) -> None:
         """Deliver again (C21)."""
         self._decisions.do(Change(ChangeKind.RESUMED), step)
-        step.events.append(ShardEvent("resumed", now_ms))
+        step.events.append(ShardEvent(EventKind.RESUMED, now_ms))
 
     def settle(
         self,

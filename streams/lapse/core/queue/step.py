@@ -14,6 +14,7 @@ from lapse.core.queue.change import Change
 from lapse.core.queue.segment import State
 from lapse.core.queue.subscription import Payload
 from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 from lapse.core.shard.step import Step as ShardStep
 
 T = TypeVar("T", np.int64, np.uint32)
@@ -189,7 +190,7 @@ class Removal:
 
     def event(self) -> ShardEvent:
         """The event that tells of it."""
-        kind = "dead_lettered" if self.letter else "expired"
+        kind = EventKind.DEAD_LETTERED if self.letter else EventKind.EXPIRED
         return ShardEvent(kind, self.at_ms, self.messages, self.subscription, self.detail, self.reasons)
 
 
@@ -198,7 +199,7 @@ class ShardEvent:
     """Something to be told on the event topic.
 
     Attributes:
-        kind: the event's name.
+        kind: what happened, an `EventKind`.
         at_ms: its instant, ms since the epoch.
         messages: which messages; None where it is about the queue.
         subscription: whose.

@@ -9,6 +9,7 @@ from typing import Final
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer, Counts
+from lapse.core.shard.event import EventKind
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Deletion, Places
@@ -19,7 +20,7 @@ from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import QueryAtWork, ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import QueryAtWork, ShardEvent, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
@@ -239,7 +240,7 @@ class Commands:
         subscriber.heard_ms = at_ms
         subscriber.query = None
         step.events.append(
-            ShardEvent(ShardEventKind.SUBSCRIBED, at_ms, subscription=command.subscription, detail=command.client)
+            ShardEvent(EventKind.SUBSCRIBED, at_ms, subscription=command.subscription, detail=command.client)
         )
         if queried:
             self._begin_query(subscriber, at_ms, step, command)
@@ -305,7 +306,7 @@ class Commands:
         if query is not None:
             query.abandon()
         self._state.change(step, name, None)
-        step.events.append(ShardEvent(ShardEventKind.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
+        step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
 
     def _subscriber(self, command: Command, at_ms: int, step: Step) -> Subscriber:
         if not command.subscription:

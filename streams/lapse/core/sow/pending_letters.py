@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 from lapse.core.sow import journal
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import Place, Removal, ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import Place, Removal, ShardEvent, Step
 
 _KEY: Final = struct.Struct(">Iq")
 _SIZE: Final = struct.Struct(">I")
@@ -93,10 +94,10 @@ class PendingLetters:
         """Keep letters of a step, each with why it is refused; returns their journal keys."""
         faults = {letter.place: fault for letter, fault in refused}
         for at, one in enumerate(step.events):
-            if isinstance(one, ShardEvent) and one.kind is ShardEventKind.DEAD_LETTERED and one.place in faults:
+            if isinstance(one, ShardEvent) and one.kind is EventKind.DEAD_LETTERED and one.place in faults:
                 fault = faults[one.place]
                 detail = f"{one.detail or ', '.join(one.reasons)}; its dead letter was refused: {fault}"
-                step.events[at] = one._replace(kind=ShardEventKind.DYING, detail=detail)
+                step.events[at] = one._replace(kind=EventKind.DYING, detail=detail)
         names: list[bytes] = []
         for letter, _ in refused:
             source = self._state.source(letter.place.topic, letter.place.partition, step)
@@ -112,7 +113,7 @@ class PendingLetters:
         letter = unpack(packed, place_of(name, self._state.sources))
         step.events.append(
             ShardEvent(
-                ShardEventKind.DEAD_LETTERED,
+                EventKind.DEAD_LETTERED,
                 letter.at_ms,
                 letter.place,
                 letter.key,

@@ -9,6 +9,7 @@ from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 from lapse.core.sow import delta, journal
 from lapse.core.sow.arrival import Refused, Update, fault
 from lapse.core.sow.fan_out import SubscriberFanOut
@@ -16,7 +17,7 @@ from lapse.core.sow.precedence import Precedence
 from lapse.core.sow.record import Facts, pack, payload_of
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import ShardEvent, Step
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
 
@@ -69,7 +70,7 @@ class Life:
         )
         self._state.change(step, version_name(update.source, update.offset), version.pack())
         place = self._state.place(update.source, update.offset)
-        step.events.append(ShardEvent(ShardEventKind.SCHEDULED, update.at_ms, place, update.key, update.deadline_ms))
+        step.events.append(ShardEvent(EventKind.SCHEDULED, update.at_ms, place, update.key, update.deadline_ms))
 
     def settle(self, name: bytes, at_ms: int, step: Step) -> None:
         """Let happen to one key what its own instants up to `at_ms` bring: expiry, and scheduled versions (C1, C2)."""
@@ -134,7 +135,7 @@ class Life:
         if self._precedence.is_late(name, entry, update, scheduled):
             if update.origin is None:  # what comes back by replication is no news
                 place = self._state.place(update.source, update.offset)
-                told = ShardEvent(ShardEventKind.IGNORED, update.at_ms, place, update.key, update.deadline_ms)
+                told = ShardEvent(EventKind.IGNORED, update.at_ms, place, update.key, update.deadline_ms)
                 step.events.append(told._replace(detail=_OLDER))
             return
         if update.payload is None:

@@ -11,6 +11,7 @@ from typing import Final
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason, in_order
 from lapse.core.record import Record
+from lapse.core.shard.event import EventKind
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, Update
 from lapse.core.sow.fan_out import SubscriberFanOut
@@ -24,7 +25,6 @@ from lapse.core.sow.step import (
     Place,
     Removal,
     ShardEvent,
-    ShardEventKind,
     StateDelete,
     Step,
 )
@@ -122,7 +122,7 @@ class Removals:
         self._remove(name, entry, StateDelete(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
         self.retain(name, at_ms, step)
         place = self._state.place(facts.source, facts.offset)
-        step.events.append(ShardEvent(ShardEventKind.DELETED, at_ms, place, name[1:], facts.deadline_ms))
+        step.events.append(ShardEvent(EventKind.DELETED, at_ms, place, name[1:], facts.deadline_ms))
 
     def delete_by_update(self, name: bytes, entry: bytes | None, update: Update, step: Step) -> None:
         """Remove a record by a null value; where there is none (any more), the key may have to be remembered."""
@@ -144,7 +144,7 @@ class Removals:
             self._tell_removed(name, entry, update.at_ms, step)
             return
         place = self._state.place(facts.source, facts.offset)
-        step.events.append(ShardEvent(ShardEventKind.DELETED, update.at_ms, place, update.key, facts.deadline_ms))
+        step.events.append(ShardEvent(EventKind.DELETED, update.at_ms, place, update.key, facts.deadline_ms))
 
     def expire_on_arrival(self, name: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step) -> None:
         """Let an update leave that is dead already: it replaces what is there, and takes it along."""
@@ -206,7 +206,7 @@ class Removals:
         facts = facts_of(entry)
         place = Place(*self._state.sources[facts.source], facts.offset)
         if self._settings.dead_letter_reasons.isdisjoint(reasons) and not self._settings.keeps_copies:
-            step.events.append(ShardEvent(ShardEventKind.EXPIRED, now_ms, place, name[1:], facts.deadline_ms, reasons))
+            step.events.append(ShardEvent(EventKind.EXPIRED, now_ms, place, name[1:], facts.deadline_ms, reasons))
             return
         self._leave(
             step, place, name[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
@@ -241,5 +241,5 @@ class Removals:
                 place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail, in_log, lettered
             )
             step.removals.append(removal)
-        kind = ShardEventKind.DEAD_LETTERED if lettered else ShardEventKind.EXPIRED
+        kind = EventKind.DEAD_LETTERED if lettered else EventKind.EXPIRED
         step.events.append(ShardEvent(kind, at_ms, place, key, deadline_ms, reasons, "", detail))

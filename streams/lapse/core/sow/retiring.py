@@ -6,12 +6,13 @@ from itertools import islice
 from typing import Final
 
 from lapse.core.lifetime import NEVER
+from lapse.core.shard.event import EventKind
 from lapse.core.shard.retirement import RETIREMENT, Cause, Report, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import ShardEvent, ShardEventKind, Step
+from lapse.core.sow.step import ShardEvent, Step
 
 _AT_ONCE: Final = 10_000
 """So many records leave in one step."""
@@ -60,7 +61,7 @@ class RetirableSowShard:
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         """Tell the world that the SOW topic is deleted."""
-        step.events.append(ShardEvent(ShardEventKind.DELETED, now_ms, detail="the SOW topic, by command"))
+        step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail="the SOW topic, by command"))
 
     def idle_at_ms(self) -> int:
         """Never: SOW topics are not temporary."""

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.event import EventKind
 from lapse.core.shard.step import Step as ShardStep
 
 
@@ -21,20 +22,6 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition}:{self.offset}"
-
-
-class ShardEventKind(StrEnum):
-    """What an event of a SOW topic tells: a part of the protocol's event kinds (D4)."""
-
-    EXPIRED = "expired"
-    DEAD_LETTERED = "dead_lettered"
-    DYING = "dying"
-    REPEATED = "repeated"
-    DELETED = "deleted"
-    SCHEDULED = "scheduled"
-    IGNORED = "ignored"
-    SUBSCRIBED = "subscribed"
-    UNSUBSCRIBED = "unsubscribed"
 
 
 class ShardEvent(NamedTuple):
@@ -51,7 +38,7 @@ class ShardEvent(NamedTuple):
         detail: a sentence for people.
     """
 
-    kind: ShardEventKind
+    kind: EventKind
     at_ms: int
     place: Place | None = None
     key: bytes | None = None
@@ -63,7 +50,7 @@ class ShardEvent(NamedTuple):
     @property
     def of_the_whole(self) -> bool:
         """Whether it is the end of the SOW topic, not of one of its records."""
-        return self.kind is ShardEventKind.DELETED and self.place is None
+        return self.kind is EventKind.DELETED and self.place is None
 
 
 class ExpiryBatch(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,17 +10,13 @@ import numpy as np
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
 from lapse.core.queue.step import Delivery, Messages, Removal, ShardEvent
 from lapse.core.reason import Reason
-from lapse.protocol import dead_letter, header, packed_delivery, reference
-from lapse.protocol.bookmark import Bookmark, BookmarkRange
-from lapse.protocol.event import Event, EventKind
+from lapse.core.shard.event import EventKind
+from lapse.protocol import header, packed_delivery, reference
+from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
 from lapse.runtime.kafka.producer import Output, Packed
-from lapse.runtime.letters.packed_letter import PackedLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.output import ShardOutput
-
-_RANGES_PER_EVENT: Final = 1_000
-"""So many ranges stand in one event, so that any topic takes it."""
 
 _BOOKMARK: Final = packed_name(header.BOOKMARK)
 _DELIVERY_COUNT: Final = packed_name(header.DELIVERY_COUNT)
@@ -56,41 +51,24 @@ class QueueOutput(ShardOutput):
         outputs: list[Output] = []
         for (kind, at_ms, subscription, reasons, detail), some in shared.items():
             single = some[0] if len(some) == 1 else None
-            told = Event(
-                entity=self._entity,
-                event=kind,
-                at_ms=at_ms,
-                partition=self._partition,
-                epoch=self._epoch,
-                reasons=tuple(reasons),
-                subscription=subscription,
+            outputs += self._tell(
+                EventKind(kind),
+                at_ms,
+                _ranges(some),
+                reasons,
+                subscription,
+                detail,
                 expires_at_ms=_deadline(single, 0) if single is not None and len(single) == 1 else None,
                 delivery_count=_shared(single.deliveries) if single is not None else None,
                 cancel_count=_shared(single.cancels) if single is not None else None,
-                dead_letter_topic=self._letters if kind == EventKind.DEAD_LETTERED else "",
-                detail=detail,
             )
-            ranges = _ranges(some)
-            for first in range(0, max(1, len(ranges)), _RANGES_PER_EVENT):
-                part = replace(told, messages=ranges[first : first + _RANGES_PER_EVENT])
-                outputs.append(self._event(part))
         return outputs
 
     def never_read(self, source: str, partition: int, ranges: Sequence[tuple[int, int]], at_ms: int) -> list[Output]:
         """One event for messages of an underlying partition that Kafka removed before they were read (C80)."""
-        told = Event(
-            entity=self._entity,
-            event=EventKind.EXPIRED,
-            at_ms=at_ms,
-            partition=self._partition,
-            epoch=self._epoch,
-            reasons=(Reason.LOG_TRUNCATED,),
-            detail="Kafka removed the record before it was read",
-        )
-        parts = range(0, len(ranges), _RANGES_PER_EVENT)
         named = [BookmarkRange(source, partition, *one) for one in ranges]
-        events = [replace(told, messages=tuple(named[at : at + _RANGES_PER_EVENT])) for at in parts]
-        return [self._event(one) for one in events]
+        detail = "Kafka removed the record before it was read"
+        return self._tell(EventKind.EXPIRED, at_ms, named, (Reason.LOG_TRUNCATED,), detail=detail)
 
     def letters(
         self, removal: Removal, records: Sequence[Any | None], first: int = 0, stop: int | None = None
@@ -104,31 +82,13 @@ class QueueOutput(ShardOutput):
             stop: index behind the last; None = all.
         """
         messages = removal.messages
-        partition = messages.partition % self._letter_partitions
         offsets, deliveries = messages.offsets[first:stop].tolist(), messages.deliveries[first:stop].tolist()
         cancels = [0] * len(offsets) if messages.cancels is None else messages.cancels[first:stop].tolist()
         deadlines_ms = messages.deadlines_ms
         deadlines = [NEVER] * len(offsets) if deadlines_ms is None else deadlines_ms[first:stop].tolist()
-        if not offsets:
-            return Packed(self._letters, partition, [])
-        death = dead_letter.Death(
-            entity=self._entity,
-            bookmark=Bookmark(messages.topic, messages.partition, offsets[0]),
-            reasons=removal.reasons,
-            expired_at_ms=removal.at_ms,
-            expires_at_ms=None,
-            delivery_count=deliveries[0],
-            detail=removal.detail,
-            epoch=self._epoch,
-        )
-        pack = PackedLetters(death).pack
-        letters = [
-            pack(offset, record, times, cancelled, None if until_ms == NEVER else until_ms)
-            for offset, record, times, cancelled, until_ms in zip(
-                offsets, records[first:stop], deliveries, cancels, deadlines, strict=True
-            )
-        ]
-        return Packed(self._letters, partition, letters)
+        dead = zip(offsets, records[first:stop], deliveries, cancels, deadlines, strict=True)
+        source = messages.topic, messages.partition
+        return self._letters_of(source, removal.reasons, removal.at_ms, removal.detail, dead)
 
     def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
         """The records that hand messages to a subscription: one each, or packed ones if it asks for them (D4)."""

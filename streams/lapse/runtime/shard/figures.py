@@ -14,7 +14,8 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Messages
 from lapse.core.queue.step import Step as QueueStep
 from lapse.core.reason import Reason
-from lapse.core.sow.step import ExpiryBatch, Message, ShardEvent, ShardEventKind
+from lapse.core.shard.event import EventKind
+from lapse.core.sow.step import ExpiryBatch, Message, ShardEvent
 from lapse.core.sow.step import Step as SowStep
 
 LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -131,19 +132,19 @@ class ShardFigures:
         told = [one for one in step.events if isinstance(one, ShardEvent) and not one.of_the_whole]
         for expiry_batch in step.events:
             if isinstance(expiry_batch, ExpiryBatch):
-                self.counts[ShardEventKind.EXPIRED] += len(expiry_batch.records)
+                self.counts[EventKind.EXPIRED] += len(expiry_batch.records)
                 self.removals[Reason.TIME_LIMIT] += len(expiry_batch.records)
                 late += [expiry_batch.at_ms - deadline_ms for _, _, _, deadline_ms in expiry_batch.records]
         fates = Counter((one.kind, one.reasons) for one in told)
         for (kind, reasons), size in fates.items():
             self.counts[kind.value] += size
-            self.dead_letters += size if kind is ShardEventKind.DEAD_LETTERED else 0
-            for reason in () if kind is ShardEventKind.DYING else reasons:
+            self.dead_letters += size if kind is EventKind.DEAD_LETTERED else 0
+            for reason in () if kind is EventKind.DYING else reasons:
                 self.removals[reason] += size
         late += [
             one.at_ms - one.deadline_ms
             for one in told
-            if one.deadline_ms != NEVER and one.reasons == (Reason.TIME_LIMIT,) and one.kind is not ShardEventKind.DYING
+            if one.deadline_ms != NEVER and one.reasons == (Reason.TIME_LIMIT,) and one.kind is not EventKind.DYING
         ]
         if late:
             self.lateness.add_all(np.array(late, np.float64) / 1000)

@@ -1,19 +1,32 @@
-"""What shards of both kinds write alike: events and answers, and to whom (X2, X4, D4)."""
+"""What shards of both kinds write alike: events, dead letters and answers, and to whom (X2, X4, D2, D4)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
+from lapse.core.lifetime import NEVER
+from lapse.core.reason import Reason
 from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.event import EventKind
 from lapse.protocol import answer as answers
 from lapse.protocol import event as events
 from lapse.protocol import header, topic
 from lapse.protocol.answer import Answer
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Encoding
+from lapse.protocol.dead_letter import Death
 from lapse.protocol.event import Event
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.letters.packed_letter import PackedLetters
 from lapse.runtime.shard.command_authorizer import parted
+
+_RANGES_PER_EVENT: Final = 1_000
+"""So many ranges stand in one event, so that any topic takes it."""
+
+Dead = tuple[int, Any, int, int, int]
+"""Offset, record (None where Kafka has removed it), delivery count, cancel count, deadline in ms or `NEVER`."""
 
 
 class ShardOutput:
@@ -72,6 +85,76 @@ class ShardOutput:
         user, own = parted(name)
         return topic.deliveries(self._entity, user if user in self.users else ""), own
 
-    def _event(self, event: Event) -> Output:
-        """An event on its topic; those of one key stay in order."""
-        return Output(self._events, self._partition, event.key, events.encode(event), [])
+    def _tell(
+        self,
+        kind: EventKind,
+        at_ms: int,
+        messages: Sequence[BookmarkRange],
+        reasons: Iterable[Reason] = (),
+        subscription: str = "",
+        detail: str = "",
+        **facts: Any,
+    ) -> list[Output]:
+        """An event, in as many records as its ranges take (D4); those of one key stay in order.
+
+        Args:
+            kind: what happened; without a topic for letters nothing is dead-lettered (D1).
+            at_ms: its instant, ms since the epoch.
+            messages: which; empty = it is about the entity, or a subscription.
+            reasons: why they left, if they did.
+            subscription: whose doing it was.
+            detail: a sentence for people.
+            facts: what else is known, by the event's fields.
+        """
+        if kind is EventKind.DEAD_LETTERED and not self._letters:
+            kind = EventKind.EXPIRED
+        told = Event(
+            entity=self._entity,
+            event=kind.value,
+            at_ms=at_ms,
+            partition=self._partition,
+            epoch=self._epoch,
+            reasons=tuple(reason.value for reason in reasons),
+            subscription=subscription,
+            dead_letter_topic=self._letters if kind is EventKind.DEAD_LETTERED else "",
+            detail=detail,
+            **facts,
+        )
+        return [
+            Output(self._events, self._partition, told.key, events.encode(replace(told, messages=part)), [])
+            for part in _parts(messages)
+        ]
+
+    def _letters_of(
+        self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str, dead: Iterable[Dead]
+    ) -> Packed:
+        """Dead letters of messages of one source that share a fate (D2, C27).
+
+        Args:
+            source: their topic and partition.
+            reasons: why they left, in L14's order.
+            at_ms: the instant of the decision, ms since the epoch.
+            detail: the text of the fault; empty = a standard sentence.
+            dead: the messages.
+        """
+        bookmark = Bookmark(*source, 0)
+        death = Death(
+            entity=self._entity,
+            bookmark=bookmark,
+            reasons=reasons,
+            expired_at_ms=at_ms,
+            detail=detail,
+            epoch=self._epoch,
+        )
+        pack = PackedLetters(death).pack
+        letters = [
+            pack(offset, record, deliveries, cancels, None if deadline_ms == NEVER else deadline_ms)
+            for offset, record, deliveries, cancels, deadline_ms in dead
+        ]
+        return Packed(self._letters, source[1] % self._letter_partitions, letters)
+
+
+def _parts(messages: Sequence[BookmarkRange]) -> Iterator[tuple[BookmarkRange, ...]]:
+    """Ranges as single events hold them; one event without any if there are none."""
+    for first in range(0, max(1, len(messages)), _RANGES_PER_EVENT):
+        yield tuple(messages[first : first + _RANGES_PER_EVENT])

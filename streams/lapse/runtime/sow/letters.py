@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lapse.core.sow import pending_letters
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Removal, Step
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.producer import Packed
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.sow.output import SowOutput
+
+_AT_ONCE: Final = 128
+"""After so many letters others have their turn."""
 
 Read = Callable[[str, int, int], Awaitable[Any | None]]
 """Reads one record: topic, partition, offset; None where Kafka no longer has it."""
@@ -34,16 +38,21 @@ class SowLetters:
         """What an earlier epoch kept, in the order of its removal."""
         return sorted(self._shard.state.pending, key=lambda name: self._removal(name).at_ms)
 
-    async def letters_of(self, at_work: StepInFlight[Step]) -> tuple[Sequence[Output], Sequence[Removal]]:
+    async def letters_of(self, at_work: StepInFlight[Step]) -> tuple[Sequence[Packed], Sequence[Removal]]:
         """The letters of a step, in the order of removal."""
         removals = at_work.core.letters
-        return self._output.letters(removals), removals
+        letters: list[Packed] = []
+        for first in range(0, len(removals), _AT_ONCE):
+            if first:
+                await asyncio.sleep(0)
+            letters += self._output.letters(removals[first : first + _AT_ONCE])
+        return letters, removals
 
     def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> Iterable[bytes]:
         """Keep records of which Kafka refuses the letters; returns their names."""
         return self._shard.keep_pending(refused, step)
 
-    async def pending_letter(self, name: bytes) -> Output | None:
+    async def pending_letter(self, name: bytes) -> Packed | None:
         """The letter of a record that is kept, to be tried again."""
         if name not in self._shard.state.pending:
             return None

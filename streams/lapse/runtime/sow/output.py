@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 from lapse.core.sow import journal
 from lapse.core.sow.origin import ORIGIN, path_of
 from lapse.core.sow.record import HEAD, HEAD_BYTES, unpack_headers
@@ -20,12 +22,10 @@ from lapse.core.sow.step import (
     Place,
     Removal,
     ShardEvent,
-    ShardEventKind,
     StateDelete,
 )
-from lapse.protocol import dead_letter, header, topic
+from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
-from lapse.protocol.event import Event
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
 from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.shard.output import ShardOutput
@@ -34,7 +34,6 @@ _OWN_PREFIX: Final = "lapse-"
 _NAMED_ONE_BY_ONE: Final = 20
 """So many removals that share a fate are told with their keys; more are told as ranges of bookmarks."""
 
-_RANGES_PER_EVENT: Final = 1_000
 _TOLD_KEY_BYTES: Final = 64 << 10
 """A longer key stands in no event; the bookmark does."""
 
@@ -239,23 +238,16 @@ class SowOutput(ShardOutput):
             )  # fmt: skip
         return rows
 
-    def letters(self, letters: Iterable[Removal]) -> list[Output]:
-        """The dead letters, in the order of removal (D2, C27)."""
-        outputs: list[Output] = []
-        for letter in letters if self._letters else ():
-            death = dead_letter.Death(
-                entity=self._entity,
-                bookmark=Bookmark(*letter.place),
-                reasons=letter.reasons,
-                expired_at_ms=letter.at_ms,
-                expires_at_ms=None if letter.deadline_ms == NEVER else letter.deadline_ms,
-                detail=letter.detail,
-                epoch=self._epoch,
+    def letters(self, removals: Sequence[Removal]) -> list[Packed]:
+        """The dead letters, in the order of removal; those that share a fate come in one piece (D2, C27)."""
+        if not self._letters:
+            return []
+        return [
+            self._letters_of(
+                source, reasons, at_ms, detail, [(one.place.offset, one, 0, 0, one.deadline_ms) for one in alike]
             )
-            headers = dead_letter.headers(death, letter.headers)  # type: ignore[arg-type]  # a header may be null
-            partition = letter.place.partition % self._letter_partitions
-            outputs.append(Output(self._letters, partition, letter.key, letter.value, headers))
-        return outputs
+            for (source, reasons, at_ms, detail), alike in groupby(removals, _fate)
+        ]
 
     def events(self, events: Sequence[ShardEvent | ExpiryBatch], sources: Sequence[tuple[str, int]]) -> list[Output]:
         """Events; many records that share a fate are told by ranges of bookmarks (S4, D4)."""
@@ -272,10 +264,10 @@ class SowOutput(ShardOutput):
             outputs += self._expiry_batch(at_ms, records, sources)
         for some in shared.values():
             if len(some) <= _NAMED_ONE_BY_ONE:
-                outputs += [self._told(one, _one(one), named=True) for one in some]
+                outputs += [output for one in some for output in self._told(one, _one(one), named=True)]
             else:
                 joined = ranges((Bookmark(*one.place), None) for one in some if one.place is not None)
-                outputs += [self._told(some[0], part, named=False) for part in _parts(joined)]
+                outputs += self._told(some[0], joined, named=False)
         return outputs
 
     def _expiry_batch(
@@ -284,7 +276,7 @@ class SowOutput(ShardOutput):
         if len(records) <= _NAMED_ONE_BY_ONE:
             for key, source, offset, deadline_ms in records:
                 one = _expired(at_ms, Place(*sources[source], offset), key, deadline_ms)
-                yield self._told(one, _one(one), named=True)
+                yield from self._told(one, _one(one), named=True)
             return
         offsets: dict[int, list[int]] = {}
         for _, source, offset, _ in records:
@@ -294,28 +286,19 @@ class SowOutput(ShardOutput):
             for source, found in offsets.items()
             for first, last in _runs(found)
         ]
-        for part in _parts(joined):
-            yield self._told(_expired(at_ms), part, named=False)
+        yield from self._told(_expired(at_ms), joined, named=False)
 
-    def _told(self, one: ShardEvent, messages: tuple[BookmarkRange, ...], *, named: bool) -> Output:
-        lettered = one.kind is ShardEventKind.DEAD_LETTERED and bool(self._letters)
-        kind = ShardEventKind.EXPIRED if one.kind is ShardEventKind.DEAD_LETTERED and not lettered else one.kind
-        key = one.key if named and one.key is not None and len(one.key) <= _TOLD_KEY_BYTES else None
-        told = Event(
-            entity=self._entity,
-            event=kind.value,
-            at_ms=one.at_ms,
-            partition=self._partition,
-            epoch=self._epoch,
-            messages=messages,
-            reasons=tuple(reason.value for reason in one.reasons),
-            subscription=one.subscription,
-            key=key,
+    def _told(self, one: ShardEvent, messages: Sequence[BookmarkRange], *, named: bool) -> list[Output]:
+        return self._tell(
+            one.kind,
+            one.at_ms,
+            messages,
+            one.reasons,
+            one.subscription,
+            one.detail,
+            key=one.key if named and one.key is not None and len(one.key) <= _TOLD_KEY_BYTES else None,
             expires_at_ms=one.deadline_ms if named and one.deadline_ms != NEVER else None,
-            dead_letter_topic=self._letters if lettered else "",
-            detail=one.detail,
         )
-        return self._event(told)
 
 
 def _tombstone(removal: StateDelete | None) -> bytes:
@@ -340,6 +323,11 @@ def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
     return [item for item in own if not item[0].startswith(_OWN_PREFIX) and item[0] != CE_EXPIRYTIME]
 
 
+def _fate(removal: Removal) -> tuple[tuple[str, int], tuple[Reason, ...], int, str]:
+    """What letters in one piece share: source, reasons, instant, detail."""
+    return removal.place[:2], removal.reasons, removal.at_ms, removal.detail
+
+
 def _one(event: ShardEvent) -> tuple[BookmarkRange, ...]:
     if event.place is None:
         return ()
@@ -348,7 +336,7 @@ def _one(event: ShardEvent) -> tuple[BookmarkRange, ...]:
 
 
 def _expired(at_ms: int, place: Place | None = None, key: bytes | None = None, deadline_ms: int = NEVER) -> ShardEvent:
-    return ShardEvent(ShardEventKind.EXPIRED, at_ms, place, key, deadline_ms, (Reason.TIME_LIMIT,))
+    return ShardEvent(EventKind.EXPIRED, at_ms, place, key, deadline_ms, (Reason.TIME_LIMIT,))
 
 
 def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
@@ -361,8 +349,3 @@ def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
             first = offset
         last = offset
     yield first, last
-
-
-def _parts(joined: Sequence[BookmarkRange]) -> Iterator[tuple[BookmarkRange, ...]]:
-    for first in range(0, len(joined), _RANGES_PER_EVENT):
-        yield tuple(joined[first : first + _RANGES_PER_EVENT])

@@ -9,6 +9,7 @@ from typing import Any
 
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 from lapse.core.sow import journal
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
@@ -21,7 +22,6 @@ from lapse.core.sow.step import (
     OutOfFocus,
     OutOfFocusBatch,
     ShardEvent,
-    ShardEventKind,
     StateDelete,
     Step,
 )
@@ -54,7 +54,7 @@ def events_of(some: ShardEvent | ExpiryBatch, shard: SowShard) -> list[ShardEven
         return [some]
     return [
         ShardEvent(
-            ShardEventKind.EXPIRED,
+            EventKind.EXPIRED,
             some.at_ms,
             shard.state.place(source, offset),
             key,

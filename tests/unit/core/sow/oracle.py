@@ -58,7 +58,7 @@ class Oracle:
     retained: dict[bytes, tuple[int, int, str, int, int]] = field(default_factory=dict)
     """Stamp, partition, topic, offset of what deleted the key, and until when that is remembered."""
     left: list[tuple[str, bytes, str]] = field(default_factory=list)
-    """ShardEventKind, key, reason: in order per key."""
+    """EventKind, key, reason: in order per key."""
 
     def deadline(self, start: int, ttl: int | None, absolute: int | None) -> int:
         cap = start + self.default if self.ceiling and self.default is not None else FOREVER

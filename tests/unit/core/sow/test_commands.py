@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from lapse.core.sow.step import Kind, OutOfFocus, ShardEventKind, Step
+from lapse.core.shard.event import EventKind
+from lapse.core.sow.step import Kind, OutOfFocus, Step
 from unit.core.sow.make import Desk, T, shard_of
 
 
@@ -223,9 +224,7 @@ def test_sow_delete_by_keys_by_filter_and_by_bookmarks():
     desk = filled()
     step = desk.ask("sow_delete", 10, keys=(b"k0", b"nobody"))
     assert dict(step.answers[0].counts) == {"removed": 1, "skipped": 1}
-    assert [(item.kind, item.key, str(item.place)) for item in step.events] == [
-        (ShardEventKind.DELETED, b"k0", "t:0:0")
-    ]
+    assert [(item.kind, item.key, str(item.place)) for item in step.events] == [(EventKind.DELETED, b"k0", "t:0:0")]
     step = desk.ask("sow_delete", 11, filter="/odd = true")
     assert dict(step.answers[0].counts)["removed"] == 3
     step = desk.ask("sow_delete", 12, bookmarks=("t:0:1-3", "u:0:4", "t:1:4"))
@@ -422,7 +421,7 @@ def test_a_silent_subscription_is_lost_at_its_timeout_and_heartbeats_put_it_off(
     assert not desk.advance(159).events
     step = desk.advance(160)
     assert [(item.kind, item.subscription, item.detail) for item in step.events] == [
-        (ShardEventKind.UNSUBSCRIBED, "s", "silent for 100 ms")
+        (EventKind.UNSUBSCRIBED, "s", "silent for 100 ms")
     ]
     assert not desk.put("k", {}, 161).deliveries
     assert not [key for key in desk.journal if key[:1] == b"c"]
@@ -457,7 +456,7 @@ def test_a_stored_filter_that_cannot_be_compiled_any_more_ends_its_subscription_
     desk.ask("subscribe", 0, subscription="s", filter="/n = 1")
     desk.journal[b"cs"] = desk.journal[b"cs"].replace(b"/n = 1", b"/n === ")
     step = desk.crash(10)
-    assert [(item.kind, item.subscription) for item in step.events] == [(ShardEventKind.UNSUBSCRIBED, "s")]
+    assert [(item.kind, item.subscription) for item in step.events] == [(EventKind.UNSUBSCRIBED, "s")]
     assert step.events[0].detail
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from lapse.core.lifetime import NEVER
+from lapse.core.shard.event import EventKind
 from lapse.core.sow.record import deadline_of, facts_of
-from lapse.core.sow.step import ShardEventKind, Step
+from lapse.core.sow.step import Step
 from unit.core.sow.make import Desk, T, shard_of, state_records
 
 
@@ -40,7 +41,7 @@ def test_an_update_that_crosses_an_expiry_is_a_new_record_with_the_deadline_of_i
     bring(desk, {"n": 2}, 90, 120, lapse_expires_at_ms=T + 190)
     assert desk.select(189) == [{"n": 2}]
     late = bring(desk, {"n": 3}, 91, 300, lapse_expires_at_ms=T + 191)
-    assert [one.kind for one in late.events] == [ShardEventKind.EXPIRED, ShardEventKind.EXPIRED]
+    assert [one.kind for one in late.events] == [EventKind.EXPIRED, EventKind.EXPIRED]
     assert desk.select(300) == []
 
 
@@ -107,7 +108,7 @@ def test_of_an_update_that_was_never_seen_only_its_end_is_told_and_it_takes_what
         desk.ask("subscribe", 11, subscription="s")
         step = bring(desk, None, stamp, 20, lapse_operation="expired")
         assert bool(desk.select(30)) is remains
-        assert [one.kind for one in step.events] == [ShardEventKind.EXPIRED] * (not remains)
+        assert [one.kind for one in step.events] == [EventKind.EXPIRED] * (not remains)
     empty = Desk(shard_of())
     assert not bring(empty, None, 5, 10, lapse_operation="expired").events
 

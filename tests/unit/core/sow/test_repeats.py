@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER, Expiration
+from lapse.core.shard.event import EventKind
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.home import Home
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
-from lapse.core.sow.step import ShardEventKind, Step
+from lapse.core.sow.step import Step
 from unit.core.sow.make import Arrived
 
 pytestmark = pytest.mark.feature("X6", "C43")
@@ -38,7 +39,7 @@ class Topic:
                 self.journal.pop(key, None)
                 if value is not None:
                     self.journal[key] = value
-            repeated += [one.place.offset for one in step.events if one.kind is ShardEventKind.REPEATED]
+            repeated += [one.place.offset for one in step.events if one.kind is EventKind.REPEATED]
         return repeated
 
     def restart(self) -> None:

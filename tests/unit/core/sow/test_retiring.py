@@ -7,8 +7,9 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.agreement import GRACE_MS
+from lapse.core.shard.event import EventKind
 from lapse.core.shard.retirement import Asker, Phase, Verdict
-from lapse.core.sow.step import Kind, OutOfFocus, ShardEventKind, Step
+from lapse.core.sow.step import Kind, OutOfFocus, Step
 from unit.core.sow.make import Desk, T, shard_of
 
 
@@ -49,11 +50,11 @@ def test_by_force_records_leave_as_purged_and_subscribers_see_them_go() -> None:
     desk.put("a", {"n": 3}, 2)
     done, step = delete(desk, 3, force=True)
     assert (done.error, done.counts["records"], done.counts["scheduled"]) == ("", 1, 1)
-    assert [(one.kind, one.key) for one in step.events] == [(ShardEventKind.DELETED, None)]
+    assert [(one.kind, one.key) for one in step.events] == [(EventKind.DELETED, None)]
     step = desk.advance(3)
     assert {(one.kind, one.key, one.reasons) for one in step.events} == {
-        (ShardEventKind.DEAD_LETTERED, b"a", (Reason.PURGED,)),
-        (ShardEventKind.DEAD_LETTERED, b"b", (Reason.PURGED,)),
+        (EventKind.DEAD_LETTERED, b"a", (Reason.PURGED,)),
+        (EventKind.DEAD_LETTERED, b"b", (Reason.PURGED,)),
     }
     assert sorted(letter.value for letter in step.letters) == [b'{"n": 2}', b'{"n": 3}']
     assert [(one.kind, one.key, one.reason) for one in step.deliveries] == [
