@@ -127,6 +127,7 @@ class Runner:
         self._sent = SentLog(floors)
         self._unwritten = unwritten
         self._patience: asyncio.TimerHandle | None = None
+        self._delivering_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._writing_before: asyncio.Task[None] | None = None
@@ -285,8 +286,9 @@ class Runner:
                 await self._deliver(1 if taken else machine.delivery_turns)
                 taken += await self._take_in_late(machine.step_records - taken)
             self._more = self._to_deliver or bool(self._begins)
+        decided, self._delivering_since = self._delivering_since, None
         effects = await machine.finish(self._write_letters)
-        await self._write(effects, self._processed())
+        await self._write(effects, self._processed(), decided)
         self._more = (
             self._more
             or (self._inbox.has_commands and not (self._gate is not None and self._gate.is_closed))
@@ -300,7 +302,7 @@ class Runner:
         machine.took(took_s)
         self._ticker.arm()
 
-    async def _write(self, effects: Effects, processed: dict[TP, int]) -> None:
+    async def _write(self, effects: Effects, processed: dict[TP, int], decided: float | None) -> None:
         """Write the effects in their order.
 
         A machine that can goes on meanwhile, for the next step. Once that one is full it is ended, too, and what comes
@@ -309,12 +311,12 @@ class Runner:
         So what a step has taken in is told first, and a query has its turn while that is on its way.
         """
         if not self.machine.takes_ahead:
-            await self._effect(effects, processed)
+            await self._effect(effects, processed, decided)
             return
         if self._writing_before is not None:
             await self._writing_before
         machine, before = self.machine, self._writing
-        writing = asyncio.create_task(self._effect(effects, processed, before))
+        writing = asyncio.create_task(self._effect(effects, processed, decided, before))
         self._writing_before, self._writing = before, writing
         for _ in range(_TURNS_TO_KAFKA):
             await asyncio.sleep(0)
@@ -338,7 +340,11 @@ class Runner:
             self._writing = self._writing_before = None
 
     async def _effect(
-        self, effects: Effects, processed: dict[TP, int], after: asyncio.Task[None] | None = None
+        self,
+        effects: Effects,
+        processed: dict[TP, int],
+        decided: float | None,
+        after: asyncio.Task[None] | None = None,
     ) -> None:
         self._wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
         if effects.before:
@@ -360,6 +366,8 @@ class Runner:
                 self._clock.measured(sent, self._journaled_at, timestamp_ms)
         if effects.after:
             await self._collect_sent()
+            if decided is not None and time.monotonic() - decided > self.machine.delivery_patience_s:
+                self._give_up()  # it waited so long for the journal, and was not even sent
             self._sent.add(effects.step, await self._producer.send(effects.after))
             if self._patience is None:
                 self._watch_sent(None)
@@ -463,6 +471,8 @@ class Runner:
             most: turns; the first is taken in any case.
             until: begin no other once this is done, or the shard is to pause.
         """
+        if self._delivering_since is None:
+            self._delivering_since = time.monotonic()
         for turn in range(most):
             if turn:
                 await asyncio.sleep(_BREATH_S)
@@ -525,14 +535,17 @@ class Runner:
         oldest = next((one for one in self._sent if not one.done()), None)
         if oldest is None:
             return
-        patience_s = self.machine.delivery_patience_s
         if oldest is before:
-            end_process(
-                f"{self.entity}, partition {self.partition}: Kafka has not taken a delivery for {patience_s:g} s. It "
-                "would come after its lease, perhaps after its message's deadline; it is given up"
-            )
+            self._give_up()
         # Twice within the time: one that is found half-way is at most so old at the second look.
-        self._patience = loop.call_later(patience_s / 2, self._watch_sent, oldest)
+        self._patience = loop.call_later(self.machine.delivery_patience_s / 2, self._watch_sent, oldest)
+
+    def _give_up(self) -> None:
+        end_process(
+            f"{self.entity}, partition {self.partition}: Kafka has not taken a delivery for "
+            f"{self.machine.delivery_patience_s:g} s. It would come after its lease, perhaps after its message's "
+            "deadline; it is given up"
+        )
 
     async def _sent_one(self) -> None:
         try:
