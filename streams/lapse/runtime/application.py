@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 _POLL_RECORDS: Final = 5_000
 _FETCH_BYTES: Final = 4 << 20
-_HEARTBEAT_S: Final = 2.0
-"""A heartbeat's answer tells that the group rebalances: a long `session_timeout` is no reason to hear of it late."""
+_HEARTBEAT_S: Final = 0.5
+"""A heartbeat's answer tells that the group rebalances. Whoever rebalances stands still until all have heard (C90)."""
 
 
 class LapseApp(faust.App):
@@ -114,7 +114,14 @@ class LapseApp(faust.App):
         for runner in self._runners():
             runner.resume()
         self.beside(self.entity_cleanup.withdraw())
-        self.beside(self.services.changelog_reader.rest())
+        self.beside(self._rest())
+
+    async def _rest(self) -> None:
+        """Disconnect what is for take-overs only, once there are none: they go on beside the shards that are here."""
+        tables = self.tables
+        assert isinstance(tables, SelfRestoredTables)
+        await tables.restored()
+        await self.services.changelog_reader.rest()
 
     async def renew(self, entity: Entity) -> None:
         """Take the shards of an entity over anew: a topic that it reads, or writes to, is another one now.

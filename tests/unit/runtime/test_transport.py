@@ -131,3 +131,20 @@ def test_what_was_fetched_counts_as_read_once_it_is_handed_over_or_sought_again(
     consumer.during_fetch = lambda: setattr(consumer.app, "consumer_generation_id", 8)
     asyncio.run(all_of_it())
     assert (consumer.seeks, asyncio.run(look())) == (2, 6)
+
+
+@pytest.mark.feature("C90")
+def test_what_is_resumed_is_fetched_at_once() -> None:
+    """After a rebalance the flow begins before the partitions are resumed; Faust would sleep a second."""
+
+    async def rest_and_resume() -> Any:
+        consumer = Consumer()
+        consumer._active_partitions, consumer._paused_partitions = set(), set(TPS)
+        consumer.saturated, consumer.relieved = set(), asyncio.Event()
+        resting = asyncio.create_task(BatchConsumer._wait_next_records(consumer, 60.0))
+        await asyncio.sleep(0)
+        assert not resting.done()
+        consumer.resume_partitions(TPS)
+        return await asyncio.wait_for(resting, 20.0)
+
+    assert asyncio.run(rest_and_resume()) == ({}, set())

@@ -145,6 +145,7 @@ class ChangelogReader:
             **security,
         }
         self._asker: AIOKafkaConsumer | None = None
+        self._asking = asyncio.Lock()
         self._idle: list[AIOKafkaConsumer] = []
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._bounds = Together(self._ask_bounds)
@@ -189,11 +190,15 @@ class ChangelogReader:
             keep([])
 
     async def rest(self) -> None:
-        """Disconnect until there is something to read again."""
+        """Disconnect until there is something to read again.
+
+        A question that is under way is answered first: aiokafka would ask in vain over a closed connection, for 40 s.
+        """
         idle, self._idle = self._idle, []
-        if self._asker is not None:
-            idle.append(self._asker)
-            self._asker = None
+        async with self._asking:
+            if self._asker is not None:
+                idle.append(self._asker)
+                self._asker = None
         await asyncio.gather(*(bounded_close(consumer) for consumer in idle))
 
     @contextlib.asynccontextmanager
@@ -216,12 +221,13 @@ class ChangelogReader:
 
     async def _ask_bounds(self, tps: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Where partitions begin and end."""
-        if self._asker is None:
-            asker = AIOKafkaConsumer(**self.settings)
-            await asker.start()
-            self._asker = asker
-        asker = self._asker
-        await know(asker._client, (tp.topic for tp in tps), self._soon)
-        ends = await asker.end_offsets(tps)
-        begins = await asker.beginning_offsets(tps)
+        async with self._asking:
+            if self._asker is None:
+                asker = AIOKafkaConsumer(**self.settings)
+                await asker.start()
+                self._asker = asker
+            asker = self._asker
+            await know(asker._client, (tp.topic for tp in tps), self._soon)
+            ends = await asker.end_offsets(tps)
+            begins = await asker.beginning_offsets(tps)
         return {tp: (begins[tp], ends[tp]) for tp in tps}

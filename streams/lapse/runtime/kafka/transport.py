@@ -311,11 +311,13 @@ class BatchConsumer(driver.Consumer):
         """As Faust's; see `pause_partitions`."""
         super()._get_active_partitions().update(tps)
         self._paused_partitions.difference_update(tps)
+        self.relieved.set()
 
     async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109  # Faust's signature
         waiting = self.saturated or self._held
-        if waiting and not self._get_active_partitions() and self.flow_active:
-            # Faust would sleep a whole second with nothing to fetch.
+        if self.flow_active and not self._get_active_partitions():
+            # Faust would sleep a whole second with nothing to fetch. That is so after each rebalance, too: the flow
+            # begins a moment before the partitions are resumed (C90).
             self.relieved.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.relieved.wait(), timeout)

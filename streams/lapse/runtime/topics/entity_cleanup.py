@@ -74,23 +74,33 @@ class EntityCleanup:
         self._app = app
         self._connection = connection
         self._busy = asyncio.Lock()
+        self._ended: list[Entity] = []
 
     async def clean_up(self, entity: Entity) -> None:
-        """Let an entity go of which all shards are stopped, and remove its topics unless others still read them."""
-        app = self._app
+        """Let an entity go of which all shards are stopped, and remove its topics unless others still read them.
+
+        Those that end meanwhile are let go together: each time, the whole group is balanced anew (C90).
+        """
+        self._ended.append(entity)
         async with self._busy:
-            if app.entities.get(entity.name) is not entity:
+            await self._balanced()
+            ended, self._ended = self._ended, []
+            ended = [one for one in ended if self._app.entities.get(one.name) is one]
+            if not ended:
                 return
-            await self._let_go([entity])
+            await self._let_go(ended)
             admin = AIOKafkaAdminClient(**self._connection)
             try:
                 await admin.start()
-                if await self._read_elsewhere(admin, entity):
-                    logger.info("%s is deleted; other workers still let go of it", entity.name)
-                    return
-                await self._remove(admin, entity)
-            except (KafkaError, OSError) as error:  # the entity stays deleted, and the worker goes on
-                logger.error("%s is deleted, but its topics could not be removed: %s. %s", entity.name, error, _AGAIN)
+                read = await self._read_elsewhere(admin)
+                for one in ended:
+                    if names.commands(one.name) in read:
+                        logger.info("%s is deleted; other workers still let go of it", one.name)
+                    else:
+                        await self._remove(admin, one)
+            except (KafkaError, OSError) as error:  # the entities stay deleted, and the worker goes on
+                deleted = ", ".join(one.name for one in ended)
+                logger.error("Deleted, but not all of their topics are removed: %s: %s. %s", deleted, error, _AGAIN)
             finally:
                 await admin.close()
 
@@ -145,20 +155,18 @@ class EntityCleanup:
         while self._app.rebalancing or not tables.recovery.completed.is_set():  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
 
-    async def _read_elsewhere(self, admin: AIOKafkaAdminClient, entity: Entity) -> bool:
-        """Whether other workers of the group read the entity's topics."""
+    async def _read_elsewhere(self, admin: AIOKafkaAdminClient) -> set[str]:
+        """The topics that workers of the group read still."""
         if not self._app.entities:
-            return False  # with nothing left to read, this worker could not tell the group that it lets go
-        commands = names.commands(entity.name)
+            return set()  # with nothing left to read, this worker could not tell the group that it lets go
         give_up = time.monotonic() + _PATIENCE_S
         while time.monotonic() < give_up:
             (answer,) = await admin.describe_consumer_groups([self._app.conf.id])
             group = answer.to_object()["groups"][0]
             if group["state"] == "Stable":
-                read = [_topics(member["member_metadata"]) for member in group["members"]]
-                return any(commands in topics for topics in read)
+                return {name for member in group["members"] for name in _topics(member["member_metadata"])}
             await asyncio.sleep(_PAUSE_S)
-        return False
+        return set()
 
     async def _remove(self, admin: AIOKafkaAdminClient, entity: Entity) -> None:
         there = await entity.services.topics()

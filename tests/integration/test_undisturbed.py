@@ -1,0 +1,109 @@
+"""A deletion keeps the deliveries of other entities waiting for a moment at most (C90, C60)."""
+
+import asyncio
+import itertools
+import statistics
+import threading
+import time
+
+import pytest
+
+from lapse.protocol import topic as names
+from lapse.runtime.journal.changelog import Changelog, ChangelogReader
+from support.deployment import Deploy, Deployment
+from support.log import until
+
+QUEUES = 20
+WATCHED = [f"busy{number}" for number in range(4)]
+EVERY_S = 0.02
+LONGEST_S = 1.0
+"""Generous, for a machine under load: what was measured is printed."""
+
+
+class Traffic:
+    """A message every few milliseconds to some queues, and the longest time that none of one of them arrived."""
+
+    def __init__(self, here: Deployment, stems: list[str]) -> None:
+        self._here = here
+        self._stems = stems
+        self._ending = threading.Event()
+        self._threads = [threading.Thread(target=self._read, args=(stem,)) for stem in stems]
+        self._threads.append(threading.Thread(target=self._write))
+        self._received: dict[str, list[float]] = {stem: [] for stem in stems}
+
+    def __enter__(self) -> "Traffic":
+        for thread in self._threads:
+            thread.start()
+        until(lambda: all(len(times) > 20 for times in self._received.values()), "traffic", 60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def longest_gap(self, since: float, to: float) -> float:
+        """How long no message of some queue arrived between two instants of `time.monotonic()`, s."""
+        longest = 0.0
+        for times in self._received.values():
+            within = [since, *(one for one in list(times) if since < one < to), to]
+            longest = max(longest, *(later - earlier for earlier, later in itertools.pairwise(within)))
+        return longest
+
+    def _read(self, stem: str) -> None:
+        with self._here.subscriber(stem, 100, timeout_s=60) as subscriber:
+            while not self._ending.is_set():
+                if (one := subscriber.receive(0.1)) is not None:
+                    self._received[stem].append(time.monotonic())
+                    one.acknowledge()
+
+    def _write(self) -> None:
+        producer = self._here.connection.producer()
+        for number in itertools.count():
+            for stem in self._stems:
+                producer.produce(self._here.name(stem), str(number).encode(), partition=0)
+            producer.poll(0)
+            if self._ending.wait(EVERY_S):
+                producer.flush(10)
+                return
+
+
+@pytest.mark.feature("C90", "C60", "C4")
+def test_a_deletion_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(deploy: Deploy) -> None:
+    idle = [f"idle{number}" for number in range(QUEUES - len(WATCHED))]
+    here = deploy({stem: {} for stem in [*WATCHED, *idle]}).apply()
+    worker = here.worker().wait_for_shards(QUEUES, 90)
+    gaps: list[float] = []
+    with Traffic(here, WATCHED) as traffic:
+        since = time.monotonic()
+        time.sleep(2)
+        undisturbed = traffic.longest_gap(since, time.monotonic())
+        for stem in idle[:3]:
+            since = time.monotonic()
+            with here.queue(stem) as queue:
+                queue.delete()
+            until(lambda stem=stem: f"{here.name(stem)} is deleted; removed" in worker.text, "its topics removed", 60)
+            time.sleep(2)
+            gaps.append(traffic.longest_gap(since, time.monotonic()))
+    print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at deletions")
+    assert worker.running
+    assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
+
+
+@pytest.mark.feature("C90", "C5")
+def test_a_rest_between_two_take_overs_does_not_cut_off_the_one_under_way(deploy: Deploy) -> None:
+    """Take-overs go on beside the end of a rebalance, which closes what only they need: nothing came back for 40 s."""
+    here = deploy({"orders": {}}).apply()
+    changelog_topic = names.changelog(here.app_id, here.name("orders"))
+
+    async def read_and_rest() -> Changelog:
+        reader, into = ChangelogReader(here.servers, {}), Changelog()
+        reading = asyncio.create_task(reader.read(changelog_topic, 0, into))
+        while reader._asker is None:  # noqa: ASYNC110  # a moment that nothing tells of
+            await asyncio.sleep(0)
+        await reader.rest()
+        await asyncio.wait_for(reading, 30)
+        await reader.rest()
+        return into
+
+    assert asyncio.run(read_and_rest()) == Changelog()
