@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -45,7 +45,7 @@ class Tail:
         places = [TopicPartition(topic, partition, 0) for partition in partitions]
         if from_end:
             for place in places:
-                place.offset = self._consumer.get_watermark_offsets(place, timeout=15)[1]
+                place.offset = self._bounds(place)[1]
         self._consumer.assign(places)
         self._places = places
 
@@ -75,7 +75,7 @@ class Tail:
 
     def drain(self) -> list[Message]:
         """Read up to the end as it is now."""
-        bounds = [self._consumer.get_watermark_offsets(place, timeout=15) for place in self._places]
+        bounds = [self._bounds(place) for place in self._places]
 
         def at_end(_: list[Message]) -> bool:
             # A position tells the end even where the last offset is not a record; before the first poll there is none.
@@ -86,6 +86,22 @@ class Tail:
             )
 
         return self.wait_for(at_end, "the end")
+
+    def _bounds(self, place: TopicPartition, timeout_s: float = 15.0) -> tuple[int, int]:
+        """The first offset of a partition and the one behind its last; a new topic's leader may still be unknown."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(place, timeout=timeout_s)
+                return low, high
+            except KafkaException as error:
+                unknown = error.args[0].code() in (
+                    KafkaError.NOT_LEADER_FOR_PARTITION,
+                    KafkaError.UNKNOWN_TOPIC_OR_PART,
+                )
+                if not unknown or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
 
     def close(self) -> None:
         """Disconnect."""
