@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.deployment import Deploy, Deployment
+from support.entitled import Entitled
 from support.gateway import Door, door
 from support.log import until
 
@@ -47,6 +48,7 @@ def browser() -> Iterator["playwright.Browser"]:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no Chromium is installed")
+    playwright.expect.set_options(timeout=AT_MOST_MS)
     with playwright.sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield running
@@ -79,7 +81,7 @@ def view_of(browser: "playwright.Browser", name: str, **options: object) -> Iter
 
 
 def notice(page: "playwright.Page", text: str) -> None:
-    playwright.expect(page.locator("#notice")).to_contain_text(text, timeout=AT_MOST_MS)
+    playwright.expect(page.locator("#notice")).to_contain_text(text)
 
 
 def test_the_overview_says_what_needs_somebody_and_goes_on_by_itself(gateway: Door, view: "playwright.Page") -> None:
@@ -88,18 +90,18 @@ def test_the_overview_says_what_needs_somebody_and_goes_on_by_itself(gateway: Do
     row = view.locator(f'tr[data-queue="{name}"]')
     playwright.expect(row.locator('[data-name="available"]')).to_have_text("0")
     gateway.publish("orders", *range(3))
-    playwright.expect(row.locator('[data-name="available"]')).to_have_text("3", timeout=AT_MOST_MS)
+    playwright.expect(row.locator('[data-name="available"]')).to_have_text("3")
     needs = view.locator(".needs")
     playwright.expect(needs).to_contain_text(f"{name}: 3 messages are available, and nobody subscribes")
     assert gateway.receive("orders", subscription="console")
-    playwright.expect(row.locator('[data-name="leased"]')).to_have_text("1", timeout=AT_MOST_MS)
-    playwright.expect(row.locator('[data-name="subscriptions"]')).to_have_text("1", timeout=AT_MOST_MS)
+    playwright.expect(row.locator('[data-name="leased"]')).to_have_text("1")
+    playwright.expect(row.locator('[data-name="subscriptions"]')).to_have_text("1")
     view.get_by_role("link", name=name, exact=True).first.click()
     playwright.expect(view.get_by_role("heading", level=1)).to_have_text(name)
     playwright.expect(view.get_by_role("table", name=re.compile("Who has leased what"))).to_contain_text("console@")
     playwright.expect(view.locator("#chart canvas")).to_be_visible()
     gateway.http.post(gateway.path("orders", "/acknowledge"), json={"filter": "TRUE"}).raise_for_status()
-    playwright.expect(view.locator('[data-state="available"]')).to_have_text("0", timeout=AT_MOST_MS)
+    playwright.expect(view.locator('[data-state="available"]')).to_have_text("0")
 
 
 def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwright.Page") -> None:
@@ -236,6 +238,44 @@ def test_a_console_that_is_read_only_has_no_buttons_that_change(
             assert view.locator(".grave, [hx-post]").count() == 0
             for button in ("Pause", "Resume", "Purge", "Send"):
                 assert view.get_by_role("button", name=button).count() == 0
+
+
+@pytest.mark.feature("X4")
+def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, browser: "playwright.Browser") -> None:
+    office = Entitled(kafka, tmp_path, {})
+    office.users = {
+        "alice": {"entitlements": {"desks{}": {"read": True, "filter": "/desk = 'A'"}}},
+        "ops": {"entitlements": {".*{}": {"read": True, "publish": True, "admin": True}}},
+    }
+    office.configure({"desks": {}, "hidden": {}}, session_timeout="3s")
+    try:
+        office.apply().worker().wait_for_shards(2)
+        with door(office) as gate:
+            desks, hidden = office.name("desks"), office.name("hidden")
+            batch = {"messages": [{"value": {"desk": desk}} for desk in "AB"]}
+            answer = gate.http.post(f"/publish/{desks}/batch", json=batch, auth=("ops", office.secret("ops")))
+            answer.raise_for_status()
+            for user, queues, messages in (("alice", {desks}, 1), ("ops", {desks, hidden}, 2)):
+                login = {"username": user, "password": office.secret(user)}
+                with view_of(browser, f"as_{user}", http_credentials=login) as view:
+                    view.goto(gate.address)
+                    playwright.expect(view.locator("header")).to_contain_text(user)
+                    assert (
+                        set(view.locator("tr[data-queue]").evaluate_all("x => x.map(y => y.dataset.queue)")) == queues
+                    )
+                    view.goto(f"{gate.address}/console/queues/{desks}")
+                    playwright.expect(view.locator("#messages tbody tr")).to_have_count(messages)
+                    view.get_by_role("button", name="Purge what is found").click()
+                    view.get_by_role("button", name="Purge", exact=True).click()
+                    if user == "alice":
+                        playwright.expect(view.locator("#notice .fault")).to_contain_text("admin")
+                        assert gate.http.get(f"{gate.address}/console/letters/{desks}").status_code == 401
+                    else:
+                        notice(view, "2 messages are taken out")
+            letters = gate.http.get(f"{gate.address}/console/letters/{desks}", auth=("alice", office.secret("alice")))
+            assert letters.status_code == 403
+    finally:
+        office.close()
 
 
 def test_pages_fit_a_phone_are_dark_at_night_and_have_labels(gateway: Door, browser: "playwright.Browser") -> None:
