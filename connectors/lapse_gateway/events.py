@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final
 
 import orjson
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from lapse_gateway.gateway import Gateway
 
@@ -32,16 +33,37 @@ def event(kind: str, content: object, name: str = "") -> bytes:
     return b"\n".join(lines) + b"\n\n"
 
 
-def stream(gateway: Gateway, events: AsyncIterator[bytes]) -> StreamingResponse:
-    """An answer of events; it ends when the gateway ends, and with the caller's connection."""
-    return StreamingResponse(
-        _kept_alive(gateway, events),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+class _Stream(StreamingResponse):
+    """An answer of events that is tidied up behind, even where nobody has read the first of them."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], end: Callable[[], Awaitable[None]]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._events = events
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
+            await self._end()
 
 
-async def _kept_alive(gateway: Gateway, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+def stream(
+    gateway: Gateway, events: AsyncGenerator[bytes, None], end: Callable[[], Awaitable[None]]
+) -> StreamingResponse:
+    """An answer of events; it ends when the gateway ends, and with the caller's connection.
+
+    Args:
+        gateway: whose end it is.
+        events: what is sent. A generator that nobody has begun to read runs no `finally` of its own.
+        end: tidies up, once, however the answer ends.
+    """
+    return _Stream(_kept_alive(gateway, events), end)
+
+
+async def _kept_alive(gateway: Gateway, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     yield b"retry: 2000\n\n"
     ending: asyncio.Future[Any] = asyncio.ensure_future(gateway.stopping.wait())
     following: asyncio.Future[bytes] | None = None
@@ -65,4 +87,4 @@ async def _kept_alive(gateway: Gateway, events: AsyncIterator[bytes]) -> AsyncIt
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-        await events.aclose()  # type: ignore[attr-defined]  # generators, all of them
+        await events.aclose()

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic
+from lapse.protocol.bookmark import Bookmark
 from lapse_client.aio import history
 from lapse_client.connection import entities
 from lapse_gateway.fault import Fault
@@ -89,6 +90,8 @@ async def _explain(call: Call) -> Response:
         if not entity:
             raise Fault(ErrorCode.INVALID_ARGUMENT, "parameter entity: is needed where there are users")
         call.caller.check_whole(entity, "the life of a message")
+        about = Bookmark.parse(call.parameters["bookmark"]).topic
+        call.caller.check_reads(entity, about, call.gateway.users.readers(about))
     if entity and not topic.NAME.match(entity):
         raise Fault("unknown_entity", f"{entity[:40]!r} can name no entity")
     found = await history(call.parameters["bookmark"], entity=entity or None, connection=call.caller.connection)

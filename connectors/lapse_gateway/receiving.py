@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -92,14 +92,20 @@ def _raw(delivery: Delivery) -> Response:
 
 async def _stream(call: Call) -> Response:
     subscription = await _subscription(call, 1)
-    return stream(call.gateway, _events(call, subscription))
-
-
-async def _events(call: Call, subscription: Subscription) -> AsyncIterator[bytes]:
     unsent: list[Delivery] = []
+
+    async def end() -> None:
+        subscription.give_back(unsent)
+        call.gateway.subscriptions.done(subscription)
+
+    return stream(call.gateway, _events(call, subscription, unsent), end)
+
+
+async def _events(call: Call, subscription: Subscription, unsent: list[Delivery]) -> AsyncGenerator[bytes, None]:
+    """Tell what comes; `unsent` is what was taken and not told."""
     try:
         while True:
-            unsent = list(await subscription.take(_AT_ONCE, LONGEST_WAIT_S, call.gateway.stopping.wait))
+            unsent += await subscription.take(_AT_ONCE, LONGEST_WAIT_S, call.gateway.stopping.wait)
             while unsent:
                 delivery = unsent[0]
                 kind = "barrier" if delivery.is_barrier else "delivery"
@@ -108,9 +114,6 @@ async def _events(call: Call, subscription: Subscription) -> AsyncIterator[bytes
     except LapseError as error:
         call.gateway.subscriptions.drop(subscription)
         yield event("error", fault_of(error).as_dict())
-    finally:
-        subscription.give_back(unsent)
-        call.gateway.subscriptions.done(subscription)
 
 
 async def _subscription(call: Call, least: int) -> Subscription:

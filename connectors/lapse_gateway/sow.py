@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -81,18 +81,20 @@ async def _follow(call: Call) -> Response:
         subscription: SowSubscription = getattr(topic, given["mode"])(given["filter"] or None)
         await subscription.__aenter__()  # refusals are answers, not events
     gateway.streams += 1
-    return stream(gateway, _updates(call, subscription))
+
+    async def end() -> None:
+        gateway.streams -= 1
+        await subscription.close()
+
+    return stream(gateway, _updates(subscription), end)
 
 
-async def _updates(call: Call, subscription: SowSubscription) -> AsyncIterator[bytes]:
+async def _updates(subscription: SowSubscription) -> AsyncGenerator[bytes, None]:
     try:
         async for record in subscription:
             yield event(record.kind, told(record), "" if record.bookmark is None else str(record.bookmark))
     except LapseError as error:
         yield event("error", fault_of(error).as_dict())
-    finally:
-        call.gateway.streams -= 1
-        await subscription.close()
 
 
 async def _delete(call: Call) -> Response:

@@ -106,6 +106,20 @@ class Caller:
                 f"user {self.name} may see a part of {entity} only, and {what} cannot be bounded by a filter",
             )
 
+    def check_reads(self, entity: str, topic: str, readers: frozenset[str]) -> None:
+        """Do nothing where an entity reads a topic: a right on the one shows no other topic's records.
+
+        Args:
+            entity: on which the caller has a right.
+            topic: whose record is asked for.
+            readers: the entities that read it.
+
+        Raises:
+            Fault: it is another topic.
+        """
+        if self.entitlements is not None and entity not in readers:
+            raise Fault(ErrorCode.FORBIDDEN, f"{entity} does not read {topic}, so a right on it shows nothing of that")
+
 
 class Authenticator:
     """Tells who sends a request.

@@ -129,11 +129,10 @@ async def _message(call: Call) -> Response:
     name, text = call.path["queue"], call.parameters["bookmark"].strip()
     call.caller.check_whole(name, "a message's life")
     bookmark = Bookmark.parse(text.partition("#")[0])
+    call.caller.check_reads(name, bookmark.topic, call.gateway.users.readers(bookmark.topic))
     async with call.gateway.clients.queue(call.caller, name):
         pass
     found = await history(bookmark, entity=name, connection=call.caller.connection)
-    if not any(moment.entity == name for moment in found.moments) and call.caller.entitlements is not None:
-        raise Fault("unknown_entity", f"{name} tells nothing of {bookmark}")
     return rendered(
         call, "message.html", queue=name, bookmark=str(bookmark), life=found, record=await _record(call, bookmark)
     )

@@ -1,5 +1,8 @@
 """Parts of the gateway: payloads in JSON and in headers, the rate limit, parameters, events, the description."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+
 import orjson
 import pytest
 from hypothesis import given
@@ -7,9 +10,9 @@ from hypothesis import strategies as st
 
 from lapse.core.entitlement import Entitlement, Right
 from lapse_client import Connection
-from lapse_gateway import User, Users, openapi, payload
+from lapse_gateway import Gateway, Settings, User, Users, openapi, payload
 from lapse_gateway.application import DESCRIBED
-from lapse_gateway.events import event
+from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault
 from lapse_gateway.publishing import Message
 from lapse_gateway.rate import RateLimit
@@ -127,3 +130,46 @@ def test_a_payload_with_line_ends_stays_one_event() -> None:
     data = "\n".join(line.removeprefix("data: ") for line in lines[2:] if line)
     assert orjson.loads(data) == {"value": {"a": 1, "b": 2}}
     assert all(line.startswith("data: ") for line in lines[2:] if line)
+
+
+@pytest.mark.parametrize("told", [0, 1, 2])
+def test_a_stream_is_tidied_up_once_however_early_its_reader_leaves(told: int) -> None:
+    ended: list[str] = []
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield b"data: 1\n\n"
+
+    async def run() -> None:
+        left = asyncio.Event()
+        sent: list[object] = []
+
+        async def receive() -> dict[str, object]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: object) -> None:
+            sent.append(message)
+            if len(sent) > told:
+                left.set()
+                await asyncio.sleep(60)  # a client that reads no more
+
+        async def end() -> None:
+            ended.append("once")
+
+        gateway = Gateway(Connection("127.0.0.1:1"), Settings(), Users())
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        await asyncio.wait_for(stream(gateway, events(), end)(scope, receive, send), 20)
+
+    asyncio.run(run())
+    assert ended == ["once"]
+
+
+@pytest.mark.feature("X4")
+def test_a_right_on_a_queue_shows_no_other_topic() -> None:
+    entitled = {"orders": Entitlement(frozenset({Right.READ}))}
+    users = Users(users={"a": User(name="a", keys=(b"a-key-of-16-bytes",), entitlements=entitled)})
+    caller = Authenticator(Connection("nowhere:1"), users).caller("Bearer a-key-of-16-bytes")
+    caller.check_reads("orders", "orders-in", frozenset({"orders"}))
+    with pytest.raises(Fault, match="orders does not read salaries"):
+        caller.check_reads("orders", "salaries", frozenset({"elsewhere"}))
