@@ -98,3 +98,27 @@ def test_depth_and_peek_do_not_tell_of_a_crowd_that_has_expired_and_is_still_lea
             letters = len(tail.poll())
             asked += 1
     assert asked >= 3, "the crowd was gone before anybody looked"
+
+
+@pytest.mark.feature("C60", "C37", "C83")
+@pytest.mark.timeout(180)
+def test_another_queue_goes_on_while_a_crowd_of_scheduled_messages_is_purged(deploy: Deploy) -> None:
+    one = deploy({"same": {}, "other": {}}).apply()
+    one.worker().wait_for_shards(2)
+    headers = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + 3_600_000))]
+    one.write("same", *[b"x"] * CROWD, headers=headers, **{"linger.ms": 20, "batch.size": 500_000})
+    trickle = Trickle(one, "other")
+    with one.queue("same") as queue:
+        until(lambda: queue.depth()["scheduled"] == CROWD, "the crowd is there", 60)
+        trickle.start()
+        until(lambda: trickle.delivered_ms, "the other consumes", 60)
+        first_ms = broker_now_ms()
+        counts = queue.purge()
+        last_ms = broker_now_ms()
+        one.write("same", b"stays")
+        trickle.stop()
+        assert (counts["removed"], counts["scheduled"]) == (CROWD, CROWD)
+        until(lambda: queue.depth()["available"] == 1, "what came behind the purge")
+        assert queue.depth()["scheduled"] == 0
+    turns = {at_ms // 20 for at_ms in trickle.delivered_ms if first_ms < at_ms < last_ms}
+    assert len(turns) >= 10, f"{len(turns)} in {last_ms - first_ms} ms: the purge went first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from lapse.core.entitlement import narrowed
 from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.queue.answer import bounded, settlements, shown, size
+from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
@@ -33,6 +35,8 @@ class QueueCommands:
         self._shard = shard
         self._publish_target = publish_target
         self._row_filter: str | None = None
+        self._purged: Counter[str] = Counter()
+        """What a purge that is under way has removed, by state."""
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
         self._transfers = TransferCommands(shard)
@@ -260,8 +264,21 @@ class QueueCommands:
         if command.bookmarks:
             raise CommandRefused("purge takes a filter, not bookmarks, and without one it takes everything; use expire")
         removed, left = self._shard.purge(at_ms, step, command.leased, command.filter or "")
+        removed = {state: count + self._purged[state] for state, count in removed.items()}
+        self._purged.clear()
         stayed = {f"skipped_{state}": count for state, count in left.items() if count}
         return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
+
+    def purge_some(self, command: Command, at_ms: int, step: Step) -> bool:
+        """Begin, or go on with, a purge of very many scheduled messages; whether there is more of that (C60).
+
+        Messages with places leave thousands at a time, so `carry_out` does with all of them what is left.
+        """
+        if command.command != "purge" or command.bookmarks or len(self._shard.state.scheduled) <= STEP_MESSAGES:
+            return False
+        gone = self._shard.purge_scheduled(at_ms, step, command.filter or "", STEP_MESSAGES)
+        self._purged.update(gone)
+        return sum(gone.values()) == STEP_MESSAGES
 
     def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if _counts_nothing(command):

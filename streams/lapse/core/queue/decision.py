@@ -89,6 +89,29 @@ class Decisions:
         places = np.array([self.state.next_place - followers], np.int64)
         step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, places=places))
 
+    def refuse_all(
+        self,
+        number: int,
+        messages: Sequence[tuple[int, int]],
+        reasons: tuple[Reason, ...],
+        at_ms: int,
+        step: Step,
+        detail: str = "",
+    ) -> None:
+        """The same for messages of one source as (offset, deadline), in the order of their offsets."""
+        source, columns = self.state.sources[number], np.array(messages, np.int64)
+        told = Messages(
+            source.topic,
+            source.partition,
+            columns[:, 0].copy(),
+            None if bool((columns[:, 1] == NEVER).all()) else columns[:, 1].copy(),
+            np.zeros(len(messages), np.uint32),
+            None,
+        )
+        letter = self.settings.writes_letter(reasons)
+        places = np.full(len(messages), self.state.next_place, np.int64)
+        step.removals.append(Removal(told, reasons, self.decided_ms(at_ms), letter, detail, places=places))
+
     def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = "") -> None:
         """Tell what happened to messages."""
         for messages in self.messages(slots):

@@ -25,7 +25,11 @@ from lapse.core.record import Record
 
 
 class Entrance:
-    """Lets messages in."""
+    """Lets messages in.
+
+    Attributes:
+        placed: how many scheduled messages got their places so far because of what arrived behind them.
+    """
 
     def __init__(self, decisions: Decisions, schedule: Schedule, target_depth: TargetDepth) -> None:
         self._decisions = decisions
@@ -34,19 +38,29 @@ class Entrance:
         self._state = decisions.state
         self._settings = decisions.settings
         self._matching = decisions.matching
+        self.placed = 0
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> int:
+    def arrive(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        step: Step,
+        now_ms: int = 0,
+        most: int = UNLIMITED,
+    ) -> int:
         """Take in records of an underlying topic, in the order of their offsets.
 
         Records that were seen before are skipped, so that reading again after a crash changes nothing. A scheduled
         message that is due comes before a record that is stamped at its instant or later, however late that is read
-        (C76). Where it fills the target depth, the rest of the records waits (C51): the answer says how many did not.
+        (C76). Where it fills the target depth, the rest of the records waits (C51), and so it does behind a crowd of
+        them (C60): the answer says how many did not.
         """
         number = self._state.sources.number(topic, partition)
         source = self._state.sources[number]
         if not records or records[-1].offset < source.next_offset:
             return len(records)
-        given = len(records)
+        given, placed = len(records), self.placed
         if records[0].offset < source.next_offset:
             records = [record for record in records if record.offset >= source.next_offset]
         while records:
@@ -55,7 +69,10 @@ class Entrance:
             if due_ms <= now_ms:
                 stop = _from(records, due_ms)
                 if not stop and (free := self._target_depth.room()):
-                    self._schedule.materialise(min(records[0].timestamp, now_ms), free, step)
+                    if self.placed - placed >= most:
+                        break
+                    until_ms, left = min(records[0].timestamp, now_ms), most + placed - self.placed
+                    self.placed += self._schedule.materialise(until_ms, free, step, left)
                     continue
                 stop = stop or len(records)  # a transfer is on its way to one of them: it passes what is held
             if not room:

@@ -108,10 +108,11 @@ class Inquiry:
         """Messages without a place, in their order; under a filter under selection those that are known to match."""
         items: Iterable[tuple[tuple[int, int], Scheduled]] = self._state.scheduled.items()
         if text:
-            items = (item for item in items if self._matches(text, *item[0]))
+            items = (item for item in items if self.matches(text, *item[0]))
         return sorted(items, key=self._turn)
 
-    def _matches(self, text: str, number: int, offset: int) -> bool:
+    def matches(self, text: str, number: int, offset: int) -> bool:
+        """Whether a message without a place is known to match a filter under selection."""
         source = self._state.sources[number]
         return offset in self._decisions.matching.seen(text, source.topic, source.partition)
 

@@ -80,8 +80,8 @@ class RetirableQueueShard:
                 removed += len(slots)
                 self._transitions.happen(Trigger.RETIRE, [(segment, slots)], now_ms, step, guard=guard)
             self._state.segments.make_room()
-        self._schedule.purge(now_ms, step, Trigger.RETIRE, guard)
-        return True
+        left = STEP_MESSAGES - removed
+        return left > 0 and len(self._schedule.purge(now_ms, step, Trigger.RETIRE, guard, most=left)) < left
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         """Tell the world that the queue is deleted."""

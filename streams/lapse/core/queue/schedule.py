@@ -6,6 +6,8 @@ Those that come due beyond the target depth are held: out of sight and in their 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +17,7 @@ from lapse.core.queue.change import Change
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Guard, Route, Row, Trigger, route
 from lapse.core.queue.message_state import State
+from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.step import Messages, ShardEvent, Step
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.trait import NONE, Traits
@@ -232,11 +235,43 @@ class Schedule:
         self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
         self._decisions.refuse(source, offset, scheduled.deadline_ms, reasons, now_ms, step, detail)
 
-    def purge(self, now_ms: int, step: Step, trigger: Trigger, guard: Guard | None = None) -> None:
-        """Let all leave that a trigger takes."""
-        takes = route(trigger, guard).takes
-        for source, offset in [name for name, one in self._state.scheduled.items() if takes[one.state]]:
-            self.leave(trigger, source, offset, now_ms, step, guard=guard)
+    def purge(
+        self,
+        now_ms: int,
+        step: Step,
+        trigger: Trigger,
+        guard: Guard | None = None,
+        most: int = UNLIMITED,
+        matches: Callable[[int, int], bool] = lambda source, offset: True,
+    ) -> list[Scheduled]:
+        """Let those leave that a trigger takes, for all reasons that hold (C37, C60).
+
+        Args:
+            now_ms: the instant, ms since the epoch.
+            step: gets what is decided.
+            trigger: what takes them out.
+            guard: under which condition.
+            most: so many at most.
+            matches: which of them are meant, by source and offset.
+
+        Returns:
+            What they were; as many as `most` = there may be more.
+        """
+        along = route(trigger, guard)
+        wanted = (item for item in self._state.scheduled.items() if along.takes[item[1].state] and matches(*item[0]))
+        gone = list(islice(wanted, most))
+        due_ms = self._decisions.deadlines_count_ms(now_ms)
+        alike: dict[tuple[int, tuple[Reason, ...], str], list[tuple[int, int]]] = {}
+        for (source, offset), one in sorted(gone, key=_name_of):
+            row = along.row(one.state)
+            why = () if row.reason is None else (row.reason,)
+            late = (Reason.TIME_LIMIT,) if one.deadline_ms <= due_ms else ()
+            detail = UNCONFIRMED if one.state is State.UNCONFIRMED else ""
+            alike.setdefault((source, in_order((*why, *late)), detail), []).append((offset, one.deadline_ms))
+            self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+        for (source, reasons, detail), messages in alike.items():
+            self._decisions.refuse_all(source, messages, reasons, now_ms, step, detail)
+        return [one for _, one in gone]
 
     def _tell(
         self, row: Row, source: int, offset: int, now_ms: int, step: Step, subscription: str, detail: str
@@ -249,3 +284,7 @@ class Schedule:
             return
         of = self._state.sources[source]
         heapq.heappush(self._heap if heap is None else heap, (due_ms, of.topic, of.partition, offset, source))
+
+
+def _name_of(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, int]:
+    return item[0]

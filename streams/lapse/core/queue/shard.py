@@ -34,7 +34,7 @@ from lapse.core.queue.settling import Settling
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Queued, Removal, ShardEvent, Step
 from lapse.core.queue.subscription import Payload, Subscription
-from lapse.core.queue.target_depth import TargetDepth
+from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.timer import Timers
 from lapse.core.queue.transfer import HandOver
 from lapse.core.queue.transfer_source import TransferSource
@@ -83,7 +83,15 @@ class QueueShard:
 
     # What comes in
 
-    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0) -> int:
+    def arrive(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        step: Step,
+        now_ms: int = 0,
+        most: int = UNLIMITED,
+    ) -> int:
         """Take in records of an underlying topic, in the order of their offsets (L1 to L8, L12).
 
         Records that were seen before are skipped, so that reading again after a crash changes nothing.
@@ -94,13 +102,19 @@ class QueueShard:
             records: what comes next in its log.
             step: gets what is decided.
             now_ms: the instant; what may not enter leaves as of it, or as of its arrival if that is later (C53).
+            most: so many scheduled messages at most get their places before the records (C60).
 
         Returns:
-            How many of the records were taken in: fewer than all where messages that were held come before the rest,
-            and fill the target depth (C51).
+            How many of the records were taken in: fewer than all where messages come before the rest that were held,
+            and fill the target depth (C51), or that are a crowd (C60).
         """
         self.state.segments.make_room()
-        return self._entrance.arrive(topic, partition, records, step, now_ms)
+        return self._entrance.arrive(topic, partition, records, step, now_ms, most)
+
+    @property
+    def placed(self) -> int:
+        """How many scheduled messages got their places so far because of what arrived behind them."""
+        return self._entrance.placed
 
     def room(self) -> int:
         """How many more messages may become active (Q13); none once the shard has agreed to end."""
@@ -296,13 +310,27 @@ class QueueShard:
                 if len(slots) and goes:
                     self._transitions.happen(Trigger.PURGE, [(segment, slots)], now_ms, step, guard=guard)
             self.state.segments.make_room()
-        for (number, offset), scheduled in self._inquiry.scheduled(text):
-            state_name = self._inquiry.queued_scheduled(number, offset, scheduled).stands
-            goes = along.takes[scheduled.state]
-            (removed if goes else left)[state_name] += 1
-            if goes:
-                self._schedule.leave(Trigger.PURGE, number, offset, now_ms, step)
+        if self.state.scheduled.held or self.state.scheduled.unconfirmed:
+            for (number, offset), scheduled in self._inquiry.scheduled(text):
+                if not along.takes[scheduled.state]:
+                    left[self._inquiry.queued_scheduled(number, offset, scheduled).stands] += 1
+        for state_name, count in self.purge_scheduled(now_ms, step, text).items():
+            removed[state_name] += count
         return removed, left
+
+    def purge_scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
+        """Take out scheduled and held messages, so many at most: the first part of a purge that takes long (C60).
+
+        Returns:
+            How many were removed, by the state in which they were; as many as `most` = there may be more.
+        """
+
+        def matches(number: int, offset: int) -> bool:
+            return not text or self._inquiry.matches(text, number, offset)
+
+        gone = self._schedule.purge(now_ms, step, Trigger.PURGE, most=most, matches=matches)
+        held = sum(one.ready for one in gone)
+        return {"scheduled": len(gone) - held, "held": held}
 
     def truncated(
         self,

@@ -41,6 +41,15 @@ class Crowd:
         """Whether as many have left as may in this step."""
         return self._room <= 0
 
+    @property
+    def room(self) -> int:
+        """How many more may leave, or get their places, in this step."""
+        return max(0, self._room)
+
+    def let_in(self, count: int) -> None:
+        """Know that so many scheduled messages got their places before a message that came behind them."""
+        self._room -= count
+
     def reach(self, at_ms: int, step: Step) -> None:
         """Do what is due at an instant, ms since the epoch, as far as this step has room for it (C60)."""
         while not self.is_full and self._shard.is_due(at_ms):

@@ -100,6 +100,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._released = restored.released
         self._handed_out = JournaledDeliveries(shard, restored.handed_out)
         self._now_ms = 0
+        self._purging: Admitted | None = None
+        """A purge that takes more than one step."""
         self._unread: list[Output] = []
         """Events about messages that were never read."""
         self._crowd = Crowd(shard)
@@ -123,12 +125,25 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """
         return self.shard.agreement.checking and self.shard.room() > 0
 
+    @property
+    def _is_purging(self) -> bool:
+        return self._purging is not None
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether commands wait, or one is not finished: what comes behind them waits, too."""
+        return bool(self._waiting) or self.unfinished is not None
+
     def room(self) -> int:
         """How many more messages may become active; one at a time while a transfer waits for one (Q13)."""
+        if self.unfinished is not None:
+            return 0  # what arrives now is not purged, and must not be when a crash repeats the purge
         return self.shard.room() or int(self.shard.advancing)
 
     def room_for(self, topic: str, partition: int) -> int:
         """How many more messages of an underlying partition may become active."""
+        if self.unfinished is not None:
+            return 0
         return self.room() if self.merged_by_time else self.shard.room_for(topic, partition)
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
@@ -140,7 +155,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             now_ms = max(now_ms, records[-1].timestamp)
         elif records:
             now_ms = max(now_ms, self._clock_ms())
-        taken = self.shard.arrive(topic, partition, records, self._step, now_ms)
+        placed = self.shard.placed
+        taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self._crowd.room)
+        self._crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)
         return taken
 
@@ -193,12 +210,25 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         super()._carry_out(admitted)
 
     def _do(self, admitted: Admitted) -> None:
+        if self._commands.purge_some(admitted.command, admitted.at_ms, self._step):
+            self._purging = admitted  # nothing else happens in the shard before it is done, so that a crash repeats it
+            self.unfinished = admitted.offset
+            return
         self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
+
+    def go_on(self) -> None:
+        """Do a part of a purge that takes long; others on this worker have had their turn (C60)."""
+        if self._purging is None:
+            return
+        admitted, self._purging, self.unfinished = self._purging, None, None
+        self._do(admitted)
+        if not self._is_purging and admitted.command.filter:
+            self.shard.matching.end_selection(admitted.command.filter)
 
     async def _carry_out_waiting(self) -> None:
         """Carry out commands with filters: judge every message first, as far as its payload is needed."""
         settings = self.shard.settings
-        while self._waiting:
+        while self._waiting and self.unfinished is None:
             admitted = self._waiting.popleft()
             command, at_ms = admitted.command, admitted.at_ms
             self._crowd.reach(at_ms, self._step)
@@ -229,7 +259,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 commands, offset = names.commands(settings.name), admitted.offset
                 with self.under_way.noted(commands, settings.partition, offset, offset):
                     self._carry_out(admitted)
-            if text:
+            if text and self.unfinished is None:
                 self.shard.matching.end_selection(text)
 
     # Time
@@ -244,7 +274,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it; not before the commands that wait, which count as of before (C1)."""
-        if self._waiting or self.next_due_ms() == NEVER:
+        if self._is_busy or self.next_due_ms() == NEVER:
             return
         self._now_ms = max(self._now_ms, now_ms)
         self._note_arrivals()
@@ -256,7 +286,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def deliver(self, now_ms: int) -> bool:
         """Hand messages to subscriptions, a bounded number of them; after the commands that wait (C2)."""
-        if self._waiting:
+        if self._is_busy:
             return True
         self._now_ms = max(self._now_ms, now_ms)
         self._note_arrivals()
@@ -274,7 +304,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
         """Let the messages of topics that were created anew leave, a bounded number of them (C42)."""
         self._now_ms = max(self._now_ms, now_ms)
-        if self._waiting:
+        if self._is_busy:
             return False
         self._replaced = all(self.shard.replace_topic(name, self._epoch, self._now_ms, self._step) for name in topics)
         return self._replaced

@@ -100,3 +100,35 @@ def test_without_room_nothing_waits_for_arrivals_for_no_place_is_given() -> None
     shard.arrive("orders", 0, [published(2, timestamp=T0 + 2)], step, LATE)  # older, and unread until there was room
     assert offsets(shard) == [2, 0]
     assert shard.depth()["held"] == 1
+
+
+@pytest.mark.feature("C60", "C76")
+def test_an_arrival_behind_a_crowd_of_scheduled_messages_waits_for_it_part_by_part() -> None:
+    shard, crowd = QueueShard(QueueSettings(name="orders")), 1_000
+    scheduled = [published(at, timestamp=T0, enqueue_at_ms=T0 + 1_000) for at in range(crowd)]
+    shard.arrive("orders", 0, scheduled, Step(), T0)
+    records = [published(crowd, timestamp=T0 + 999), published(crowd + 1, timestamp=T0 + 1_000)]
+    placed = []
+    while records:
+        step, before = Step(), shard.placed
+        records = records[shard.arrive("orders", 0, records, step, LATE, 300) :]
+        placed.append(shard.placed - before)
+        assert len(step.changes) < 2 * 300 + 5
+    assert placed == [300, 300, 300, 100]
+    assert offsets(shard) == [crowd, *range(99)]
+    assert shard.depth()["available"] == crowd + 2
+
+
+@pytest.mark.feature("C60", "C37", "C83")
+def test_a_purge_of_very_many_scheduled_messages_goes_part_by_part() -> None:
+    shard, crowd = QueueShard(QueueSettings(name="orders")), 1_000
+    scheduled = [published(at, timestamp=T0, enqueue_at_ms=LATE) for at in range(crowd)]
+    shard.arrive("orders", 0, scheduled, Step(), T0)
+    removed = []
+    while not removed or removed[-1] == 300:
+        step = Step()
+        removed.append(sum(shard.purge_scheduled(T0, step, most=300).values()))
+        assert len(step.changes) == removed[-1]
+        assert sum(len(removal.messages) for removal in step.removals) == removed[-1]
+    assert removed == [300, 300, 300, 100]
+    assert shard.depth()["scheduled"] == 0
