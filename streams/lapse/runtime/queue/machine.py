@@ -222,6 +222,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             return
         admitted, self._purging, self.unfinished = self._purging, None, None
         self._do(admitted)
+        self._collect(admitted.encoding, admitted.offset)
         if not self._is_purging and admitted.command.filter:
             self.shard.matching.end_selection(admitted.command.filter)
 
