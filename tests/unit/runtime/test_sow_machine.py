@@ -264,3 +264,22 @@ def test_a_query_that_takes_too_much_work_is_refused_with_the_reason(name: str, 
     assert answer.error.startswith(f"{name}: stopped after 0 s of work on 10 messages")
     assert running.gauges() == {"records": 500, "dying": 0, "subscriptions": 0}
     assert not running.deliver(T + 2), "nothing is left of it"
+
+
+@pytest.mark.feature("X7", "S3")
+def test_a_deletion_that_takes_too_much_work_is_refused_with_what_it_has_done(monkeypatch) -> None:
+    running = machine(max_scan=10)
+    running.arrive("prices", 0, [Arrived(n, T, b"k%d" % n, b'{"n":1}') for n in range(2_000)])
+    running.command(Arrived(0, T + 1, None, encode(Command(command="sow_delete", id="1", filter="/n = 1"))))
+    assert running.unfinished == 0
+    finish(running)
+    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    running.go_on()
+    (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
+    assert (answer.status, answer.code) == ("error", "too_costly")
+    assert answer.error.startswith("sow_delete: stopped after 0 s of work on ")
+    left = running.gauges()["records"]
+    assert answer.counts["removed"] == 2_000 - left > 0
+    assert running.unfinished is None, "nothing is left of it"
+    running.go_on()
+    assert running.gauges()["records"] == left

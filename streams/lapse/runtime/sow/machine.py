@@ -52,8 +52,10 @@ class _Deletion(NamedTuple):
 
     at_work: DeletionAtWork
     answered: bool
+    told_if_refused: bool
     encoding: Encoding
     offset: int
+    effort: Effort
 
 
 class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
@@ -141,7 +143,8 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     def _do(self, admitted: Admitted) -> None:
         self.shard.command(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
         for deletion, answered in self._step.deletions:
-            self._deletion = _Deletion(deletion, answered, admitted.encoding, admitted.offset)
+            told = admitted.command.answer != "none"
+            self._deletion = _Deletion(deletion, answered, told, admitted.encoding, admitted.offset, Effort())
             self.unfinished = admitted.offset
         self._step.deletions.clear()
 
@@ -149,14 +152,17 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         """Do a part of the deletion that the last command has begun."""
         if self._deletion is None:
             return
-        deletion, answered, encoding, offset = self._deletion
+        deletion, answered, told_if_refused, encoding, offset, effort = self._deletion
         settings = self.shard.settings
         size = self._portion.size
         noted = self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
-        with noted, Effort().spent_on(size, self._portion):
+        with noted, effort.spent_on(size, self._portion):
             self.shard.go_on(deletion, answered, self._step, size)
+        refused = effort.is_spent and not deletion.finished
+        if refused and told_if_refused:
+            self._step.answers.append(deletion.answer._replace(refusal=effort.refusal(deletion.answer.command)))
         self._collect(encoding, offset)
-        if deletion.finished:
+        if deletion.finished or refused:
             self._deletion = self.unfinished = None
 
     def advance(self, now_ms: int) -> None:
