@@ -4,6 +4,7 @@ One worker serves all entities of the first part, loses them one after the other
 """
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -274,3 +275,27 @@ def test_a_changelog_that_disappears_while_it_is_looked_at_is_looked_for_again(
     assert looks[0].standing(name) is Standing.PARTLY
     assert found.standing(name) is Standing.DELETED
     assert found.standing(one.name("other")) is Standing.WHOLE
+
+
+@pytest.mark.feature("C77", "C4")
+def test_a_forced_deletion_takes_along_what_the_log_held_when_it_was_decided(deploy: Deploy) -> None:
+    """The worker is frozen while messages and command are written, so it has read none of them when it decides."""
+    one = deploy({"orders": {"dead_letter_reasons": ["purged"]}}, session_timeout="30s").apply()
+    worker = one.worker().wait_for_shards(1)
+    values = [str(number) for number in range(200)]
+    worker.signal(signal.SIGSTOP)
+    try:
+        one.write("orders", *values)
+        with ThreadPoolExecutor(1) as threads:
+            deleted = threads.submit(lapse, one, "queue", "delete", one.name("orders"), "--force", "--yes", "--json")
+            commands = one.tail(topic.commands(one.name("orders")))
+            commands.wait_for(lambda seen: any(b"delete" in (each.value() or b"") for each in seen), "the command")
+            worker.signal(signal.SIGCONT)
+            done = deleted.result()
+    finally:
+        worker.signal(signal.SIGCONT)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["available"] == len(values)
+    letters = one.letters("orders", len(values))
+    assert sorted(str(int(letter.value() or b"")) for letter in letters) == sorted(values)
+    assert {dict(letter.headers() or [])["lapse-reasons"] for letter in letters} == {Reason.PURGED.encode()}

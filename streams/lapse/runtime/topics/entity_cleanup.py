@@ -21,6 +21,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError, for_code
 
 from lapse.protocol import topic as names
+from lapse.runtime.kafka.subscription import take_out
 
 if TYPE_CHECKING:
     from lapse.runtime.shard.entity import Entity, Services
@@ -133,13 +134,9 @@ class EntityCleanup:
         await self._read_no_longer(own)
 
     async def _read_no_longer(self, own: set[str]) -> None:
-        conductor: Any = self._app.topics
-        for channel in [one for one in conductor if own & set(one.topics)]:
-            conductor._topics.discard(channel)
-        left = await conductor._update_indices()
+        left = await take_out(self._app.topics, own)
         if not left:
-            consumer: Any = self._app.consumer
-            await consumer.leave()
+            await self._app.consumer.leave()
             logger.warning("nothing is left to serve")
             return
         before = self._app.rebalancing_count
