@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lapse.core.queue.places import size_of
 from lapse.core.queue.step import Step
+from lapse.runtime.kafka.producer import Output
 from lapse.runtime.shard.effects import StepInFlight
 
 _CHANGE_BYTES: Final = 64
@@ -21,11 +22,13 @@ class QueueStepInFlight(StepInFlight[Step]):
         weighed: of how many changes the bytes in the journal are known, and how many bytes those are.
         expected_bytes: about how many more the commands take that wait.
         has_arrivals: whether messages arrived that do not count as use yet.
+        unread: events about messages that Kafka removed before they were read (C80).
     """
 
     weighed: tuple[int, int] = (0, 0)
     expected_bytes: int = 0
     has_arrivals: bool = False
+    unread: list[Output] = field(default_factory=list)
 
     def expect(self, changes: int) -> None:
         """Know that a command waits that makes about so many changes."""

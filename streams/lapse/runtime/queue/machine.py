@@ -98,12 +98,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._judge = Judge(shard, payloads, lambda: self.under_way)
         self._waiting: deque[Admitted] = deque()
         self._released = restored.released
-        self._handed_out = JournaledDeliveries(shard, restored.handed_out)
+        self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads)
         self._now_ms = 0
         self._purging: Admitted | None = None
         """A purge that takes more than one step."""
-        self._unread: list[Output] = []
-        """Events about messages that were never read."""
         self._crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
 
@@ -192,8 +190,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.shard.use(admitted.at_ms, self._step)
         if admitted.row_filter is not None:
             try:
-                command = with_row_filter(admitted.command, admitted.row_filter)
-                admitted = admitted._replace(command=command)
+                admitted = admitted._replace(command=with_row_filter(admitted.command, admitted.row_filter))
             except ExpressionError as error:
                 self._refuse(admitted, _no_filter(admitted.command, error))
                 return
@@ -325,7 +322,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Tell of messages that Kafka removed before they were read: one event for all, and no letters (C80)."""
-        self._unread += self._output.never_read(tp.topic, tp.partition, ranges, now_ms)
+        self._at_work.unread += self._output.never_read(tp.topic, tp.partition, ranges, now_ms)
 
     # The beginning
 
@@ -346,8 +343,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[Output | Packed]:
         """Deliveries that the owner before journaled and did not write, with the same counts and leases (C55).
 
-        To be called before `take_over`, and to be written before the epoch's beginning is durable. What nobody saw and
-        whose lease is over does not count as delivered. What a user may not read any more is left out.
+        Call it before `take_over`; write them before that is durable. What a user may not read any more is left out.
 
         Args:
             noted: what the journal says of deliveries.
@@ -355,13 +351,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             now_ms: the instant, ms since the epoch.
         """
         receivers = {one.id for one in self.shard.subscriptions() if not self._admission.ended(one)}
-        found = await self._handed_out.unwritten(noted, read, self._output, receivers.__contains__, now_ms)
-        return [
-            self._output.reference(delivery)
-            if delivery.payload == "reference"
-            else self._output.deliveries(delivery, await records_of(delivery.messages, self._payloads))
-            for delivery in found
-        ]
+        return await self._handed_out.unwritten(noted, read, receivers, now_ms)
 
     # The end of a step
 
@@ -408,9 +398,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if not await self._forwarding.hand_on(self.shard, delivery, records, self._now_ms, step, write):
             self._forwarding = None
 
-    def _write(self, step: Step, effects: Effects) -> None:
-        effects.before += self._unread + self._output.events(step.events, step.removals)
-        self._unread = []
+    def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
+        step = at_work.core
+        effects.before += at_work.unread + self._output.events(step.events, step.removals)
         effects.step = self.shard.state.sequence
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)

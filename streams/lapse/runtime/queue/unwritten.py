@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -16,8 +16,10 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages
 from lapse.protocol import codec, header, packed_delivery, reference
 from lapse.protocol.bookmark import Bookmark
+from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.queue.records import records_of
+from lapse.runtime.shard.payload import LogReader, PayloadWindow
 
 logger = logging.getLogger(__name__)
 
@@ -79,22 +81,27 @@ class JournaledDeliveries:
     Args:
         shard: whose they are.
         changes: what they were, each with the sequence of its step.
+        output: writes them, and knows where subscriptions are spoken to.
+        payloads: the records behind the messages.
     """
 
-    def __init__(self, shard: QueueShard, changes: Sequence[tuple[int, Change]]) -> None:
+    def __init__(
+        self, shard: QueueShard, changes: Sequence[tuple[int, Change]], output: QueueOutput, payloads: PayloadWindow
+    ) -> None:
         self._shard = shard
         self._changes = changes
+        self._output = output
+        self._payloads = payloads
 
     async def unwritten(
-        self, noted: Noted, read: Read, output: QueueOutput, may_receive: Callable[[str], bool], now_ms: int
-    ) -> list[Delivery]:
+        self, noted: Noted, read: Read, receivers: Collection[str], now_ms: int
+    ) -> list[Output | Packed]:
         """Those that were not written, with the same counts and leases; what nobody saw in time does not count.
 
         Args:
             noted: what the journal says of deliveries.
             read: reads what was written since.
-            output: knows where subscriptions are spoken to.
-            may_receive: whether something may be written to a subscription.
+            receivers: subscriptions to which something may be written.
             now_ms: the instant, ms since the epoch.
         """
         changes, self._changes = self._changes, ()
@@ -103,14 +110,14 @@ class JournaledDeliveries:
             for delivery, places in self._shard.handed_out.deliveries(
                 change for sequence, change in changes if sequence >= noted.step
             )
-            if may_receive(delivery.subscription)
+            if delivery.subscription in receivers
         ]
         if not held:
             return []
         written = await read()
         found: list[Delivery] = []
         for delivery, places in held:
-            at = written.missing(*output.address(delivery.subscription), delivery.messages)
+            at = written.missing(*self._output.address(delivery.subscription), delivery.messages)
             if at and 0 < delivery.until_ms <= now_ms:
                 self._shard.handed_out.take_back(places[one] for one in at)
             elif at:
@@ -123,7 +130,12 @@ class JournaledDeliveries:
                 settings.partition,
                 count,
             )
-        return found
+        return [
+            self._output.reference(delivery)
+            if delivery.payload == "reference"
+            else self._output.deliveries(delivery, await records_of(delivery.messages, self._payloads))
+            for delivery in found
+        ]
 
 
 async def read_written(reader: LogReader, noted: Noted, topics: Iterable[str], partition: int) -> Written:

@@ -130,7 +130,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         await self._hand_over(step, effects, write)
         await self.letters.write(at_work, write)
         self.letters.let_go(step)
-        self._write(step, effects)
+        self._write(at_work, effects)
         for verdict in step.verdicts:
             if not verdict.asker.silent:
                 self._answer(shard_message.answer(verdict, self._instant_ms), shard_message.encoding(verdict), at_work)
@@ -145,7 +145,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Put deliveries that need payloads into the effects, as far as the payloads can be read."""
 
     @abstractmethod
-    def _write(self, step: S, effects: Effects) -> None:
+    def _write(self, at_work: F, effects: Effects) -> None:
         """Put the step's events and its journal into the effects, and what else is told; count what it did."""
 
     @property

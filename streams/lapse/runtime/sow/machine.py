@@ -217,7 +217,8 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     # The end of a step
 
-    def _write(self, step: Step, effects: Effects) -> None:
+    def _write(self, at_work: StepInFlight[Step], effects: Effects) -> None:
+        step = at_work.core
         sources = self.shard.state.sources
         effects.before += self._output.events(step.events, sources)
         if step.changes:
