@@ -647,7 +647,7 @@ class Oracle:
         held = ("leased", "sent") if handed_out else ()
         for message in self.in_state("transferring", *WAITING, *held):
             if message.bookmark in bookmarks:
-                self._gone(message, now_ms, "log_truncated")
+                self._gone(message, now_ms, "log_truncated", *(["time_limit"] if self.late(message, now_ms) else []))
 
     def log_begins(self, topic: str, begin_offset: int, now_ms: int) -> None:
         """Kafka has removed the records of a topic below an offset (C40)."""
@@ -658,8 +658,9 @@ class Oracle:
         for message in [*there, *self.scheduled()]:
             if message.bookmark[0] == topic and message.bookmark[2] < begin_offset:
                 was = message.state
-                self._gone(message, now_ms, "log_truncated")
-                message.state = "never was" if was in LATER else "gone"
+                self._gone(message, now_ms, "log_truncated", *(["time_limit"] if self.late(message, now_ms) else []))
+                if was in LATER:
+                    message.state = "never was"
         self.remembered = {one for one in self.remembered if one[0] != topic or one[2] >= begin_offset}
 
     def replaced(self, topic: str, epoch: int, now_ms: int) -> None:
