@@ -59,6 +59,8 @@ class Inbox:
         commands: where the shard's commands and ticks stand.
         received: next offset per source that is not here yet.
         processed: next offset per source that the machine has not been given yet.
+        held_ms: instant of the command that waits for what came before a scheduled message (C76), ms since the epoch;
+            None = none does.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Inbox:
         on_news: Callable[[], None],
     ) -> None:
         self.commands = commands
+        self.held_ms: int | None = None
         self.received = dict(positions)
         self.processed = dict(positions)
         self._reader = reader
@@ -209,6 +212,7 @@ class Inbox:
         """
         batches = self._batches[self.commands]
         taken = 0
+        self.held_ms = None
         while batches and taken < most:
             if below is not None and batches[0][-1].offset >= below:
                 break
@@ -224,6 +228,10 @@ class Inbox:
                         return taken
                     if record.key == TICK_KEY:
                         ticked(record)
+                    elif self._machine.waits_for_arrivals(record.timestamp):
+                        self.held_ms = record.timestamp
+                        batches.appendleft(records[at:])
+                        return taken
                     else:
                         self._command(record)
                     taken += 1

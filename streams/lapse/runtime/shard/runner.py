@@ -272,9 +272,11 @@ class Runner:
         taken += await self._take_in(machine.step_records - taken)
         await self._go_on()
         taken += await self._take_commands(2 * machine.step_records - taken)
+        while (held_ms := self._inbox.held_ms) is not None and await self._let_scheduled_pass(held_ms):
+            taken += await self._take_commands(2 * machine.step_records - taken)
         self._inbox.relieve(taken)
         turns, self._turns_ahead = self._turns_ahead, 0
-        await self._let_scheduled_pass()
+        await self._let_scheduled_pass(self._ticker.reached_ms)
         await self._let_act(machine.step_turns - turns)
         self._more = False
         delivered, self._delivered_ahead = self._delivered_ahead, False
@@ -291,7 +293,7 @@ class Runner:
         await self._write(effects, self._processed(), decided)
         self._more = (
             self._more
-            or (self._inbox.has_commands and not (self._gate is not None and self._gate.is_closed))
+            or (self._inbox.has_commands and not self._commands_wait)
             or bool(not self.topics.replaced and self._inbox.has_messages(taken))
             or self._has_begun_the_next
             or machine.unfinished is not None
@@ -438,14 +440,26 @@ class Runner:
             processed[self._inbox.commands] = self.machine.unfinished
         return processed
 
-    async def _let_scheduled_pass(self) -> None:
-        """Let scheduled messages take their places behind what arrived before their instant (C76)."""
-        reached_ms = self._ticker.reached_ms
+    async def _let_scheduled_pass(self, reached_ms: int) -> bool:
+        """Let scheduled messages take their places behind what arrived before their instant (C76).
+
+        Args:
+            reached_ms: an instant that the broker's clock has passed.
+
+        Returns:
+            Whether none that is due by then has to wait any more.
+        """
         while self.machine.waits_for_arrivals(reached_ms):
             read_to_ms = await self._arrival_gate.read_to(reached_ms)
             if read_to_ms is None:
-                break
+                return False
             self.machine.arrivals_are_in(read_to_ms)
+        return True
+
+    @property
+    def _commands_wait(self) -> bool:
+        """Whether commands that are there have to wait for messages that came before them (C1, C76)."""
+        return self._inbox.held_ms is not None or (self._gate is not None and self._gate.is_closed)
 
     async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
         """Let happen what is due by the last tick that was read; returns how many turns it took.
