@@ -7,6 +7,7 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from lapse_client import SowClient
 from support.deployment import Deploy, Deployment, WorkerProcess
 from support.log import until
 
@@ -196,3 +197,29 @@ def test_an_entity_whose_own_topics_are_missing_leaves_the_others_alone(deploy: 
     assert len(told(worker, here.name("sick"), "cannot be served", "lapse apply")) == 1
     here.write("well", "a")
     receives(here, "well", b"a")
+
+
+@pytest.mark.feature("C52", "S5")
+def test_sow_topics_answer_while_the_underlying_topic_of_one_is_missing(deploy: Deploy) -> None:
+    """Their commands wait for the ends of their logs, which are asked for together."""
+    here = deploy({})
+    here.configure({}, {"sick": {"key": "/id"}, "well": {"key": "/id"}})
+    here.apply()
+    worker = here.worker().wait_for_shards(2)
+    for stem in ("sick", "well"):
+        here.write(stem, b'{"id": "1"}')
+    delete(here, here.name("sick"))
+    for _ in range(3):
+        for stem in ("sick", "well"):
+            with SowClient(here.name(stem), connection=here.connection, timeout_s=20) as sow:
+                assert [one.key for one in sow.query()] == [b'["1"]']
+    create(here, here.name("sick"))
+    until(lambda: told(worker, here.name("sick"), "taken over anew"), "the shard knows", 60)
+    here.write("sick", b'{"id": "2"}')
+
+    def is_updated() -> bool:
+        with SowClient(here.name("sick"), connection=here.connection) as sow:
+            return b'["2"]' in {one.key for one in sow.query()}
+
+    until(is_updated, "updates of the new topic", 40)
+    assert worker.running

@@ -77,7 +77,7 @@ class Broker:
     async def next_offset(self, tp: TP) -> int:
         return COUNT
 
-    async def ends(self, tps: list[TP]) -> dict[TP, int]:
+    async def ends_there(self, tps: list[TP]) -> dict[TP, int]:
         return dict.fromkeys(tps, COUNT)
 
 

@@ -231,8 +231,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             command, at_ms = admitted.command, admitted.at_ms
             self._crowd.reach(at_ms, self._step)
             for topic, partition in self._commands.looks_ahead(command):
-                tp = TP(topic, partition)
-                self.shard.note_end(topic, partition, (await self._payloads.ends([tp]))[tp])
+                for tp, end in (await self._payloads.ends([TP(topic, partition)])).items():
+                    self.shard.note_end(*tp, end)
             if command.command == "depth" and not admitted.row_filter:
                 self._commands.oldest_ms = await self.oldest_ms(at_ms)
             try:

@@ -44,7 +44,7 @@ class Gate:
         if self._closed is None:
             if not inbox.has_commands:
                 return False
-            self._closed = (inbox.received[inbox.commands], await self._log.ends(inbox.sources))
+            self._closed = (inbox.received[inbox.commands], await self._log.ends_there(inbox.sources))
         below, ends = self._closed
         if not await _are_taken_in(inbox, ends, self._on_news):
             return False

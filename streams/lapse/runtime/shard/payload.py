@@ -6,14 +6,16 @@ The state of a shard never holds payloads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaTimeoutError
+from confluent_kafka import KafkaException
 from faust.types import TP
 
 from lapse.runtime.kafka.bounded_close import bounded_close
@@ -32,6 +34,10 @@ _GONE_FOR_S: Final = 10.0
 _NO_PARTITION: Final = TopicPartition("", -1)
 """Stands for the connection that only asks for offsets."""
 
+_ALL_AT_ONCE_S: Final = 2.0
+"""Longer than brokers take for the offsets of a thousand partitions that are there."""
+
+_Question: TypeAlias = Callable[[AIOKafkaConsumer, list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
 Record: TypeAlias = Any
 """aiokafka's `ConsumerRecord`, which has no types."""
 
@@ -189,8 +195,8 @@ class PayloadWindow:
         window.keep(records)
 
     async def ends(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where logs end now."""
-        return await self._reader.ends(tps)
+        """Where logs end now; those of missing topics are left out."""
+        return await self._reader.ends_there(tps)
 
     def passed_by(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
         """Note that messages were handed out without their payloads."""
@@ -300,6 +306,7 @@ class LogReader:
         self._consumers: dict[TopicPartition, AIOKafkaConsumer] = {}
         self._next: dict[TopicPartition, int] = {}
         self._lock = asyncio.Lock()
+        self._missing: set[str] = set()
         self._ends = Together(self._ask_ends)
         self._begins = Together(self._ask_begins)
 
@@ -371,38 +378,68 @@ class LogReader:
         return found[0] if found and found[0].offset == offset else None
 
     async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
-        """Where partitions end now, committed records only; or where they stood at an instant, ms since the epoch."""
-        asked = [TopicPartition(*tp) for tp in tps]
-        ends = await self._ends.of(asked)
+        """Where partitions end now, committed records only; or where they stood at an instant, ms since the epoch.
+
+        Raises:
+            KafkaTimeoutError: no answer, or a topic is missing.
+        """
+        asked = list(tps)
+        ends = _all_of(asked, await self.ends_there(asked))
         if instant_ms is not None:
             async with self._lock:
                 consumer = await self._consumer(_NO_PARTITION)
-                found = await consumer.offsets_for_times(dict.fromkeys(asked, instant_ms))
-                ends.update({tp: at.offset for tp, at in found.items() if at is not None})
-        return {TP(tp.topic, tp.partition): offset for tp, offset in ends.items()}
+                places = [TopicPartition(*tp) for tp in asked]
+                found = await consumer.offsets_for_times(dict.fromkeys(places, instant_ms))
+                ends.update({TP(*tp): at.offset for tp, at in found.items() if at is not None})
+        return ends
 
     async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Where partitions end now, those left out whose topics are missing."""
-        asked = list(tps)
-        there = await self._topic_ids.of(tp.topic for tp in asked)
-        return await self.ends(tp for tp in asked if tp.topic in there)
+        ends = await self._ends.of([TopicPartition(*tp) for tp in tps])
+        return {TP(*tp): offset for tp, offset in ends.items()}
 
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions begin now: Kafka has removed what stood before."""
-        begins = await self._begins.of([TopicPartition(*tp) for tp in tps])
-        return {TP(tp.topic, tp.partition): offset for tp, offset in begins.items()}
+        """Where partitions begin now: Kafka has removed what stood before.
+
+        Raises:
+            KafkaTimeoutError: no answer, or a topic is missing.
+        """
+        asked = list(tps)
+        begins = await self._begins.of([TopicPartition(*tp) for tp in asked])
+        return _all_of(asked, {TP(*tp): offset for tp, offset in begins.items()})
 
     async def _ask_ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        async with self._lock:
-            consumer = await self._consumer(_NO_PARTITION)
-            await know(consumer._client, (tp.topic for tp in tps), self._soon)
-            return dict(await consumer.end_offsets(tps))
+        return await self._ask(AIOKafkaConsumer.end_offsets, tps)
 
     async def _ask_begins(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._ask(AIOKafkaConsumer.beginning_offsets, tps)
+
+    async def _ask(self, question: _Question, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask for all at once; partitions of missing topics are left out, and hold nobody else up (C52)."""
         async with self._lock:
             consumer = await self._consumer(_NO_PARTITION)
-            await know(consumer._client, (tp.topic for tp in tps), self._soon)
-            return dict(await consumer.beginning_offsets(tps))
+        await self._note_missing(self._missing)
+        there = [tp for tp in tps if tp.topic not in self._missing]
+        if not there:
+            return {}
+        await know(consumer._client, (tp.topic for tp in there), self._soon)
+        with contextlib.suppress(KafkaTimeoutError, TimeoutError):
+            async with asyncio.timeout(_ALL_AT_ONCE_S):
+                return dict(await question(consumer, there))
+        await self._note_missing({tp.topic for tp in there})
+        there = [tp for tp in there if tp.topic not in self._missing]
+        return dict(await question(consumer, there)) if there else {}
+
+    async def _note_missing(self, topics: set[str]) -> None:
+        """Note which of these topics are missing now; a broker that does not answer leaves it as it was."""
+        if not topics:
+            return
+        try:
+            there = (await self._topic_ids.of(topics)).keys()
+        except KafkaException as error:
+            logger.debug("which topics there are is not known: %s", error)
+            return
+        self._missing = (self._missing | topics) - there
 
     async def _consumer(self, tp: TopicPartition) -> AIOKafkaConsumer:
         consumer = self._consumers.get(tp)
@@ -426,6 +463,14 @@ class LogReader:
         """Disconnect."""
         for tp in list(self._consumers):
             await self.release(tp.topic, tp.partition)
+
+
+def _all_of(asked: Iterable[TP], found: dict[TP, int]) -> dict[TP, int]:
+    """What was found, if it is all that was asked."""
+    missing = sorted({tp.topic for tp in asked if tp not in found})
+    if missing:
+        raise KafkaTimeoutError(f"no offsets: {', '.join(missing)} missing")
+    return found
 
 
 def _size_of(records: Sequence[Record]) -> int:
