@@ -6,6 +6,10 @@ import json
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from lapse.config import load
+from lapse.runtime.topics.advice import warnings
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.topology import Difference
 from support.deployment import Deploy, Deployment
 from support.log import texts, until
 
@@ -123,6 +127,35 @@ def test_check_the_worker_and_the_client_warn_of_prefetching_against_few_deliver
     assert not caplog.records
     here.subscriber("hasty", 5).start().close()
     assert ["max_deliveries = 1" in record.message for record in caplog.records] == [True]
+
+
+@pytest.mark.feature("D4")
+def test_what_apply_has_created_is_there_when_it_ends(deploy: Deploy) -> None:
+    """The controller has created hundreds of topics a second before the broker lists them."""
+    here = deploy({f"many{number}": {} for number in range(100)}).apply()
+    assert not Cluster(load(here.config)).topology(served=True).barred()
+
+
+@pytest.mark.feature("Q16", "C27", "C40")
+def test_a_worker_asks_for_few_settings_and_learns_all_that_it_heeds(deploy: Deploy) -> None:
+    """All settings of all topics took a worker with 300 queues a second."""
+    here = deploy({"q": {"expiration": "90s"}})
+    here.configure({"q": {"expiration": "90s"}}, {"prices": {}})
+    create(here, here.name("q"), **{"retention.ms": "60000"})
+    here.apply()
+    prices = here.name("prices")
+    changelog = f"{here.app_id}-{prices}-changelog"
+    cluster = Cluster(load(here.config))
+    cluster.alter([Difference(changelog, "lowered", alter={"max.message.bytes": "2000000"})])
+    until(lambda: cluster.topology().record_bytes(prices) < 2_000_000, "the broker knows of the change")
+    everything, served = cluster.topology(), cluster.topology(served=True)
+    assert warnings(served) == warnings(everything)
+    assert any("keeps records for 1m" in told for told in warnings(served))
+    assert served.record_bytes(prices) == everything.record_bytes(prices)
+    assert served.barred() == everything.barred() == {}
+    heeded = {here.name("q"), f"lapse.{prices}.deliveries", changelog, *served.written(prices)}
+    assert served.limits.keys() == heeded
+    assert len(everything.limits) > len(heeded)
 
 
 @pytest.mark.feature("C27")

@@ -184,7 +184,7 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
         ConfigError: a user's key cannot be read.
     """
     if topology is None:
-        topology = Cluster(config).topology()
+        topology = Cluster(config).topology(served=True)
     deleted = topology.deleted()
     topology = topology.without(deleted)
     if deleted and not topology.config.queue and not topology.config.sow:

@@ -59,6 +59,19 @@ def warnings(topology: Topology) -> list[str]:
     return [*found, *_of_users(topology)]
 
 
+def heeded(topology: Topology) -> set[str]:
+    """The topics of whose settings a worker has to know: `warnings` looks at them, or they bound what it writes.
+
+    What a record of a SOW topic may take follows from its topics. Of a queue's own topics only the copies matter, and
+    only where there are brokers to choose from.
+    """
+    found = {one for name in topology.config.queue for one in topology.sources(name)}
+    found.update(one for name in topology.config.sow for one in topology.written(name))
+    if topology.brokers > 1:
+        found.update(one.name for one in topology.wanted() if one.role in _KEPT)
+    return found
+
+
 def _filtered(topology: Topology, name: str) -> list[str]:
     """Users who may read some messages of a queue only."""
     found: list[str] = []

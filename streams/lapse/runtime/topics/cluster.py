@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse.runtime.topics import access
 from lapse.runtime.topics.access import Access
+from lapse.runtime.topics.advice import heeded
 from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topology import MOST_BYTES, Difference, Standing, Topology, TopologyError, Wanted
@@ -80,18 +82,24 @@ class Cluster:
         self._settings = settings
         self._admin = AdminClient(settings)
 
-    def topology(self) -> Topology:
+    def topology(self, *, served: bool = False) -> Topology:
         """Look at the cluster; where a deletion was cut short, bring it to its end first.
 
         Another process may be bringing it to its end at the same moment: where a changelog disappears while it is
         read, nothing is concluded from that; the cluster is looked at again.
+
+        Brokers tell all settings of a topic each time, and slowly. So a worker asks for those of the topics that
+        concern it: with hundreds of queues it starts a second sooner.
+
+        Args:
+            served: for a worker, which changes no settings: of these it learns what it heeds, or warns of.
 
         Raises:
             TopologyError: it does not answer.
         """
         looked_until = time.monotonic() + _PATIENCE_S
         while True:
-            found = self._look()
+            found = self._look(served)
             try:
                 cut_short = self._cut_short(found)
                 break
@@ -103,7 +111,7 @@ class Cluster:
             own = names.own(self._config.lapse.app_id, name)
             private = names.private_deliveries(name, found.existing)
             self._remove([*private, *(one for one in own if one in found.existing)])
-        return self._look() if cut_short else found
+        return self._look(served) if cut_short else found
 
     def _cut_short(self, found: Topology) -> list[str]:
         """The entities that are deleted, and have topics still."""
@@ -118,7 +126,7 @@ class Cluster:
         if error.name() != "_ALL_BROKERS_DOWN":
             self._cause = error.str()
 
-    def _look(self) -> Topology:
+    def _look(self, served: bool) -> Topology:
         try:
             metadata = self._admin.list_topics(timeout=_PATIENCE_S)
         except KafkaException as error:
@@ -129,14 +137,16 @@ class Cluster:
                 "[security] says how to speak to it"
             ) from error
         existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
-        plain = Topology(self._config, existing)
-        names = {topic.name for topic in plain.wanted()}.union(*map(plain.sources, plain.entities()))
+        brokers = len(metadata.brokers)
+        plain = Topology(self._config, existing, brokers=brokers)
+        names = heeded(plain) if served else {one.name for one in plain.wanted()}
+        if not served:
+            names = names.union(*map(plain.sources, plain.entities()))
         settings = self._settings_of(names & existing.keys())
         limits = {topic: int(one[MOST_BYTES].value) for topic, one in settings.items()}
         retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
         replicas = {name: [len(one.replicas) for one in metadata.topics[name].partitions.values()] for name in settings}
         copies = {name: Copies.of(replicas[name], one) for name, one in settings.items()}
-        brokers = len(metadata.brokers)
         return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers)
 
     def _access(self) -> Access | None:
@@ -152,7 +162,7 @@ class Cluster:
         """The settings of topics; without the right to ask, none are known."""
         found: dict[str, Mapping[str, Any]] = {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        asked = (self._admin.describe_configs(some) for some in _parts(resources, lambda _: 4))
+        asked = [self._admin.describe_configs(some) for some in _parts(resources, lambda _: 4)]  # all under way at once
         for resource, future in itertools.chain.from_iterable(one.items() for one in asked):
             try:
                 found[resource.name] = future.result(_PATIENCE_S)
@@ -247,6 +257,20 @@ class Cluster:
         new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in topics]
         for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):
             self._create(some)
+        self._see({one.topic for one in new})
+
+    def _see(self, topics: set[str]) -> None:
+        """Wait until a broker lists topics that the controller has created, for a while.
+
+        With hundreds of them it may be a second behind, and a worker that starts meanwhile would not serve their
+        entities until it is started again. Whoever may not see a topic never does, so this is no error.
+        """
+        waited_until = time.monotonic() + _PATIENCE_S
+        with contextlib.suppress(KafkaException):
+            while topics - self._admin.list_topics(timeout=_PATIENCE_S).topics.keys():
+                if time.monotonic() > waited_until:
+                    return
+                time.sleep(_AGAIN_S)
 
     def _create(self, new: list[NewTopic]) -> None:
         for name, future in self._admin.create_topics(new, operation_timeout=_PATIENCE_S).items():

@@ -270,8 +270,11 @@ class Topology:
 
     def record_bytes(self, name: str) -> int:
         """What a record of a SOW topic may take, so that each topic to which it is written takes it."""
-        topics = (names.sow(name), *self._deliveries(name), names.changelog(self.config.lapse.app_id, name))
-        return min(self.limits.get(topic, 2 * MAX_BATCH_BYTES) for topic in topics) - _ADDED_BYTES
+        return min(self.limits.get(topic, 2 * MAX_BATCH_BYTES) for topic in self.written(name)) - _ADDED_BYTES
+
+    def written(self, name: str) -> list[str]:
+        """The topics to which a SOW topic writes its records."""
+        return [names.sow(name), *self._deliveries(name), names.changelog(self.config.lapse.app_id, name)]
 
     def _deliveries(self, name: str) -> list[str]:
         """The topics on which an entity speaks to clients: to all, and to each of its users alone (X4)."""
