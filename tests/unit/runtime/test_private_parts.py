@@ -46,6 +46,7 @@ PARTS = {
     "faust.transport.consumer:Consumer._new_offset": ("041e8dc30f2e", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer.perform_seek": ("8c88bc25f247", "kafka/transport.py, BatchConsumer"),
     "faust.transport.conductor:Conductor._update_indices": ("9704afff9cfc", "kafka/subscription.py"),
+    "faust.tables.manager:TableManager.on_start": ("00230eed64fa", "kafka/table.py, SelfRestoredTables"),
     "faust.tables.manager:TableManager.on_rebalance": ("ca7681cc4ddc", "kafka/table.py, SelfRestoredTables"),
     "faust.tables.manager:TableManager._update_channels": ("8f6ab69b65ed", "kafka/table.py, SelfRestoredTables"),
     "faust.tables.recovery:Recovery.on_rebalance": ("23169b7f9f5b", "kafka/table.py, NoRecovery"),

@@ -59,6 +59,12 @@ class SelfRestoredTables(TableManager):
         self._begun: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(_AT_ONCE)
 
+    async def on_start(self) -> None:
+        """As Faust's, which waits for a second, lest tables are still to come; here all are there from the first."""
+        if not self.should_stop:
+            await self._update_channels()
+            await self.recovery.start()
+
     async def on_rebalance(
         self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
     ) -> None:
