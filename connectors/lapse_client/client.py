@@ -78,7 +78,7 @@ class Client(Generic[T]):
 
     def _open(self) -> None:
         """Make the session, and open it."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of client has a session of its own
 
     def _undo(self) -> None:
         """Leave nothing of a start that failed."""

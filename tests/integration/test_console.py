@@ -47,7 +47,7 @@ def gateway(shop: Deployment) -> Iterator[Door]:
 def browser() -> Iterator["playwright.Browser"]:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        pytest.skip("no Chromium is installed")
+        pytest.skip("no Chromium is installed")  # a browser is no Python package: `make setup` brings none
     playwright.expect.set_options(timeout=AT_MOST_MS)
     with playwright.sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])

@@ -282,7 +282,7 @@ def page() -> str:
 @pytest.mark.feature("X3", "Q9")
 def test_the_worker_of_the_page_does_its_work(gateway: Door, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+        pytest.skip("curl is not installed")  # the page's worker is written with it
     text = page().split("\n## A worker in ten lines\n")[1]
     (script,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(script.splitlines()) <= 10
@@ -310,7 +310,7 @@ def test_the_worker_of_the_page_does_its_work(gateway: Door, tmp_path: Path) -> 
 
 def test_the_commands_of_the_page_print_what_it_says(gateway: Door) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+        pytest.skip("curl is not installed")  # the page's worker is written with it
     text = page().split("\n## Try it\n")[1].split("\n## ")[0]
     (script,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     names = {stem: gateway.deployment.name(stem) for stem in ("shown", "prices")}
@@ -396,7 +396,7 @@ def test_more_requests_than_the_rate_are_told_to_wait(shop: Deployment) -> None:
 
 def test_it_speaks_https(shop: Deployment, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
+        pytest.skip("openssl is not installed")  # it makes the certificate
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     make += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
