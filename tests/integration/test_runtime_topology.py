@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from lapse.config import load
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
-from lapse.runtime.topics.topology import Difference
+from lapse.runtime.topics.difference import Difference
 from support.deployment import Deploy, Deployment
 from support.log import texts, until
 

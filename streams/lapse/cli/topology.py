@@ -13,7 +13,8 @@ from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
-from lapse.runtime.topics.topology import Difference, Topology, TopologyError
+from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.topology import Topology, TopologyError
 
 _CONFIG = click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -22,8 +22,9 @@ from lapse.runtime.kafka.transport import BatchConsumer, BatchTransport
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue.entity import QueueEntity
 from lapse.runtime.shard.command_authorizer import Guard
-from lapse.runtime.shard.entity import Entity, Services
+from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.runner import Runner
+from lapse.runtime.shard.services import Services
 from lapse.runtime.sow.entity import SowEntity
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster

@@ -19,11 +19,12 @@ from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.unwritten import noted_of, read_written
-from lapse.runtime.shard.entity import Entity, Services
+from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.runner import Unwritten
-from lapse.runtime.topics.topology import Role
+from lapse.runtime.shard.services import Services
+from lapse.runtime.topics.wanted import Role
 
 
 class QueueEntity(Entity):

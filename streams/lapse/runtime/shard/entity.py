@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import faust
 import orjson
 from faust.types import TP
 
 from lapse.config import QueueConfig, SowConfig
-from lapse.config.recovery_point import RecoveryPoint
-from lapse.core.used_signature import REMEMBERED_MS
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog, ChangelogReader
@@ -25,100 +21,20 @@ from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.feeder import Feeder
 from lapse.runtime.kafka.producer import BatchProducer, Output
 from lapse.runtime.letters.expiry_rule import ExpiryRule
-from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.letters.rule_process import RuleProcess
-from lapse.runtime.queue.recovery_point import begin_offsets
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
-from lapse.runtime.shard.gap import Gap, warn
+from lapse.runtime.shard import read_positions
+from lapse.runtime.shard.authorizer_memory import remembering
+from lapse.runtime.shard.command_authorizer import Guard
 from lapse.runtime.shard.machine import Machine
-from lapse.runtime.shard.payload import LogReader
 from lapse.runtime.shard.runner import Runner, Unwritten
 from lapse.runtime.shard.sent_log import PROGRESS_KEY
+from lapse.runtime.shard.services import Services
 from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.timers.clock import BrokerClock
-from lapse.runtime.topics.topic_id import KnownTopics, Shape, TopicIds
-from lapse.runtime.topics.topology import Role, without
-from lapse.runtime.watch import Watch
+from lapse.runtime.topics.topic_id import Shape
+from lapse.runtime.topics.wanted import Role, without
 
 logger = logging.getLogger(__name__)
-
-_PRE_READS: Final = 32
-"""So many changelog topics are read ahead; with more of them there are more connections than are worth it."""
-
-
-class Services:
-    """What the entities of one worker share.
-
-    Attributes:
-        connection: aiokafka's settings: brokers and security.
-        journal_producer: writes changelogs.
-        output_producer: writes everything else.
-        letters: writes dead letters, through the same.
-        changelog_reader: reads changelogs at take-over.
-        log_reader: reads payloads back.
-        aside_reader: the same for what runs beside the shards, so that it does not move their reading positions.
-        topic_ids: tells topics apart that bear one name.
-        clock: the broker's clock.
-        watch: notices a frozen process.
-        stands_by: whether the changelogs of shards at other workers are followed.
-        reads_ahead: whether changelogs are read while the group waits for somebody's death.
-        worker_name: who claims epochs, for people.
-        soon: topics of shards that are taken over.
-    """
-
-    def __init__(
-        self,
-        brokers: str,
-        security: dict[str, Any],
-        max_skew_ms: int,
-        session_s: float,
-        admin: dict[str, Any],
-        stands_by: bool = False,
-    ) -> None:
-        self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
-        self.clock = BrokerClock(max_skew_ms)
-        self.soon: set[str] = set()
-        self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
-        self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
-        self.letters = LetterWriter(self.output_producer)
-        self.changelog_reader = ChangelogReader(brokers, security, self.soon)
-        self.topic_ids = TopicIds(admin)
-        self.log_reader = LogReader(brokers, security, self.topic_ids, self.soon)
-        self.aside_reader = LogReader(brokers, security, self.topic_ids, self.soon)
-        self.watch = Watch(session_s)
-        self.stands_by = stands_by
-        self.reads_ahead = True
-        self._pre_reads_left = _PRE_READS
-        self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
-
-    def may_pre_read(self) -> bool:
-        """Whether one more changelog topic may be read ahead: each has a connection of its own."""
-        self._pre_reads_left -= 1
-        return self.reads_ahead and self._pre_reads_left >= 0
-
-    async def topics(self) -> set[str]:
-        """Every topic on the cluster now."""
-        cluster = await self.output_producer.producer.client.fetch_all_metadata()
-        return set(cluster.topics())
-
-    def forget(self, topics: Iterable[str]) -> None:
-        """Ask for these topics no more."""
-        topics = set(topics)
-        self.soon -= topics
-        self.journal_producer.forget(topics)
-        self.output_producer.forget(topics)
-
-    async def start(self) -> None:
-        """Connect."""
-        await self.journal_producer.start()
-        await self.output_producer.start()
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        await self.aside_reader.stop()
-        await self.log_reader.stop()
-        await self.output_producer.stop()
-        await self.journal_producer.stop()
 
 
 class Entity(ABC):
@@ -271,17 +187,15 @@ class Entity(ABC):
         known: dict[str, Any] = {} if progress is None else orjson.loads(progress)
         noted = known.pop(PROGRESS_KEY, None)
         sources = self._sources(partition) if feeder is None else await feeder.connect()
-        topics = await self._known_topics([*sources, commands], known)
-        positions = self._positions([*sources, commands], known, topics)
-        await self._begin_new_sources(positions)
-        gaps = await self._gaps(positions)
+        found = await read_positions.find(self.name, self.config, self.services, [*sources, commands], known)
+        positions = found.offsets
         ends = await self.services.log_reader.ends(positions)
-        known_positions = {tp: offset for tp, offset in positions.items() if offset}
-        machine = self.machine(partition, epoch, changelog, known_positions)
+        machine = self.machine(partition, epoch, changelog, {tp: offset for tp, offset in positions.items() if offset})
         machine.under_way = self._under_way(partition)
-        machine.under_way.look({tp: offset or 0 for tp, offset in positions.items()})
+        machine.under_way.look(positions)
         if self.guard is not None:
-            machine.guarded(await self._authorizer(self.guard, commands, positions[commands] or 0))
+            reader, now_ms = self.services.aside_reader, self.services.clock.now_ms()
+            machine.guarded(await remembering(self.guard, commands, positions[commands], reader, now_ms))
         runner = Runner(
             entity=self.name,
             partition=partition,
@@ -295,18 +209,18 @@ class Entity(ABC):
             clock=self.services.clock,
             watch=self.services.watch,
             commands_topic=commands.topic,
-            positions={tp: offset or 0 for tp, offset in positions.items()},
-            topics=topics,
+            positions=positions,
+            topics=found.topics,
             catch_up=ends[commands],
             merge_until={tp: ends[tp] for tp in sources},
             on_stopped=self._stopped,
             floors=self._floors.pop(partition, {}) if isinstance(self.config, QueueConfig) else {},
             unwritten=self.unwritten(machine, noted),
-            gaps=gaps,
+            gaps=found.gaps,
         )
         if feeder is not None:
             fed = [*sources, commands] if self._renewed else sources
-            feeder.begin(runner, {tp: positions[tp] or 0 for tp in fed})
+            feeder.begin(runner, {tp: positions[tp] for tp in fed})
             self._feeders[partition] = feeder
         # Heartbeats are counted from the moment on at which the shard can answer (C5).
         await self._consumer().flows.wait()
@@ -461,20 +375,6 @@ class Entity(ABC):
 
     # Inside
 
-    async def _authorizer(self, guard: Guard, commands: TP, position: int) -> CommandAuthorizer:
-        """A shard's authorizer, who knows the commands that counted shortly before those still to be read (X4)."""
-        authorizer, reader = CommandAuthorizer(guard, commands.partition), self.services.aside_reader
-        if position:
-            end = (await reader.ends([commands]))[commands]
-            unread = await reader.read(*commands, position, position) if position < end else []
-            since_ms = (unread[0].timestamp if unread else self.services.clock.now_ms()) - REMEMBERED_MS
-            offset = (await reader.ends([commands], since_ms))[commands]
-            while offset < position and (records := await reader.read(*commands, offset, position - 1)):
-                authorizer.remember(record for record in records if record.offset < position)
-                offset = records[-1].offset + 1
-            await reader.release(*commands)
-        return authorizer
-
     def rule(self, epoch: int, changelog: Changelog) -> ExpiryRule | None:
         """The expiry rule of a shard, if the entity has one (L15)."""
         if self.caller is None:
@@ -517,43 +417,3 @@ class Entity(ABC):
             self.partitions if isinstance(config, SowConfig) and not every else None,
             TP(names.commands(self.name), partition) if self._renewed else None,
         )
-
-    async def _known_topics(self, sources: Sequence[TP], known: dict[str, Any]) -> KnownTopics:
-        """What the state knows of its topics, and which of them were created anew (C42)."""
-        topics = KnownTopics(known, await self.services.topic_ids.of(tp.topic for tp in sources))
-        for name in topics.replaced:
-            logger.warning(
-                "%s: topic %s was deleted and created again; it is read from its beginning. Messages of the old one "
-                "leave a queue with log_truncated; records of a SOW topic stay",
-                self.name,
-                name,
-            )
-        return topics
-
-    def _positions(self, sources: Sequence[TP], known: dict[str, Any], topics: KnownTopics) -> dict[TP, int | None]:
-        """Where each source is to be read from: as the journal says, None for one that it does not know."""
-        found = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
-        return {tp: 0 if tp.topic in topics.replaced else offset for tp, offset in found.items()}
-
-    async def _gaps(self, positions: dict[TP, int | None]) -> list[Gap]:
-        """Where the log no longer reaches back to where reading stopped (Q16, C80)."""
-        gaps: list[Gap] = []
-        begins = await self.services.log_reader.begins(tp for tp, offset in positions.items() if offset)
-        for tp, begin in begins.items():
-            offset = positions[tp] or 0
-            if offset < begin:
-                gaps.append(Gap(tp, offset, begin - 1))
-                warn(self.name, gaps[-1])
-        return [gap for gap in gaps if gap.tp.topic != names.commands(self.name)]
-
-    async def _begin_new_sources(self, positions: dict[TP, int | None]) -> None:
-        """Place new sources at the recovery point (Q16)."""
-        point: RecoveryPoint = getattr(self.config, "recovery_point", "beginning")
-        commands = names.commands(self.name)
-        new = [tp for tp, offset in positions.items() if offset is None and tp.topic != commands]
-        if not new:
-            return
-        if isinstance(point, tuple):
-            there = await self.services.topic_ids.of(one.topic for one in point)
-            point = tuple(one for one in point if one.topic in there) or "beginning"
-        positions.update(await begin_offsets(self.name, point, new, self.services.aside_reader))

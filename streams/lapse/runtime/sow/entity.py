@@ -15,7 +15,8 @@ from lapse.core.sow.shard import SowShard
 from lapse.protocol import json_payload
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.runtime.journal.changelog import Changelog
-from lapse.runtime.shard.entity import Entity, Services
+from lapse.runtime.shard.entity import Entity
+from lapse.runtime.shard.services import Services
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 

@@ -11,7 +11,8 @@ from lapse.protocol import prefetch
 from lapse.protocol import topic as names
 from lapse.runtime.topics import replication
 from lapse.runtime.topics.access import Authorizer
-from lapse.runtime.topics.topology import Role, Topology
+from lapse.runtime.topics.topology import Topology
+from lapse.runtime.topics.wanted import Role
 
 _UNFENCED: Final = {
     Authorizer.OFF: (

@@ -25,9 +25,11 @@ from lapse.runtime.kafka import security
 from lapse.runtime.topics import access
 from lapse.runtime.topics.access import Access
 from lapse.runtime.topics.advice import heeded
+from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies
 from lapse.runtime.topics.retention import Retention
-from lapse.runtime.topics.topology import MOST_BYTES, Difference, Standing, Topology, TopologyError, Wanted
+from lapse.runtime.topics.topology import Standing, Topology, TopologyError
+from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
 
 _PATIENCE_S: Final = 15.0
 _AGAIN_S: Final = 0.2

@@ -24,7 +24,8 @@ from lapse.protocol import topic as names
 from lapse.runtime.kafka.subscription import take_out
 
 if TYPE_CHECKING:
-    from lapse.runtime.shard.entity import Entity, Services
+    from lapse.runtime.shard.entity import Entity
+    from lapse.runtime.shard.services import Services
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -15,15 +15,14 @@ from lapse.core.entitlement import Right
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
+from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.retention import Retention
+from lapse.runtime.topics.wanted import MOST_BYTES, OF_THE_USER, Role, Wanted, without
 
 _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
 """How long a replica may be apart and still learn of every delete; and how long an update stays although something
 follows it, so that a replica that reads of an expiry within seconds has read of the update before it (S10)."""
-
-MOST_BYTES: Final = "max.message.bytes"
-"""The setting of a topic that bounds its RecordBatches."""
 
 _LARGE: Final = {MOST_BYTES: str(2 * MAX_BATCH_BYTES)}
 _KAFKAS_MOST_BYTES: Final = 1_048_588
@@ -41,30 +40,7 @@ class TopologyError(RuntimeError):
     """The cluster does not fit the configuration; the text says what differs and how to mend it."""
 
 
-class Role(StrEnum):
-    """What a topic is for."""
-
-    UNDERLYING = "underlying"
-    COMMANDS = "commands"
-    DELIVERIES = "deliveries"
-    EVENTS = "events"
-    CHANGELOG = "changelog"
-    SOW = "sow"
-    DEAD_LETTERS = "dead letters"
-    FORWARDED = "forwarded messages"
-
-
 _HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, Role.DEAD_LETTERS})
-
-_OF_THE_USER: Final = frozenset({Role.UNDERLYING, Role.DEAD_LETTERS, Role.FORWARDED})
-"""Topics that an entity names. One that is missing concerns some of what the entity does; all else goes on (C52)."""
-
-_WITHOUT: Final = {
-    Role.UNDERLYING: "nothing comes from it",
-    Role.DEAD_LETTERS: "messages that need a dead letter wait",
-    Role.FORWARDED: "nothing is forwarded, and messages stay in the queue",
-}
-"""What does not happen while such a topic is missing."""
 
 
 class Standing(StrEnum):
@@ -74,51 +50,6 @@ class Standing(StrEnum):
     WHOLE = "whole"
     PARTLY = "partly"
     DELETED = "deleted"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A topic that a configuration needs.
-
-    Attributes:
-        name: the topic.
-        role: what it is for.
-        entity: whose it is.
-        partitions: how many it has, or is to have.
-        config: its settings, where lapse creates it.
-    """
-
-    name: str
-    role: Role
-    entity: str
-    partitions: int
-    config: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One respect in which the cluster differs.
-
-    Attributes:
-        topic: which topic.
-        what: what is wrong, for people.
-        create: the topic to be created, if that mends it; None = it does not.
-        alter: settings to be changed, if that mends it; empty = it does not. A worker can do without.
-        grants: rights to be given, if that mends it; empty = it does not. A worker can do without (X4).
-        bars: entities that cannot be served because of it; the others are (C52).
-    """
-
-    topic: str
-    what: str
-    create: Wanted | None = None
-    alter: Mapping[str, str] = field(default_factory=dict)
-    grants: tuple[Grant, ...] = ()
-    bars: tuple[str, ...] = ()
-
-    @property
-    def mended(self) -> str:
-        """What `lapse apply` does about it; empty = a person has to decide."""
-        return "creating it" if self.create else "raising it" if self.alter else "granting it" if self.grants else ""
 
 
 class Topology:
@@ -314,7 +245,7 @@ class Topology:
             known = found.get(topic.name)
             if known is not None and known.role is topic.role is Role.DEAD_LETTERS:
                 topic = replace(topic, partitions=max(topic.partitions, known.partitions))
-            if known is None or _rank(topic) >= _rank(known):
+            if known is None or topic.rank >= known.rank:
                 found[topic.name] = topic
         return list(found.values())
 
@@ -324,7 +255,7 @@ class Topology:
         deleted = set(self.deleted())
         for topic in self.wanted():
             count = self.existing.get(topic.name)
-            bars = (topic.entity,) if topic.role not in _OF_THE_USER else ()
+            bars = (topic.entity,) if topic.role not in OF_THE_USER else ()
             if count is None:
                 what = f"missing; {topic.role.value} of {topic.entity}, {topic.partitions} partitions"
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
@@ -376,7 +307,7 @@ class Topology:
             found += [
                 f"{kind} {name}: {without(topic.role, topic.name)}"
                 for topic in self._of(name)
-                if topic.role in _OF_THE_USER and topic.name not in self.existing
+                if topic.role in OF_THE_USER and topic.name not in self.existing
             ]
         misshapen = [one for one in self._misshapen() if not one.bars]
         return [*found, *(f"topic {one.topic} {one.what}" for one in misshapen)]
@@ -481,17 +412,3 @@ class Topology:
             listed = "\n".join(f"  {why}" for why in dict.fromkeys(itertools.chain.from_iterable(barred.values())))
             raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
         return self.without(barred) if barred else self
-
-
-def without(role: Role, topic: str) -> str:
-    """Say what does not happen while a topic of the user's is missing, and what to do."""
-    return (
-        f"topic {topic} ({role.value}) is missing: {_WITHOUT[role]}. Run `lapse apply`, which creates it; it is taken "
-        "up once it exists, without a restart"
-    )
-
-
-def _rank(one: Wanted) -> tuple[int, int]:
-    """Who decides what a topic is like that several entities name: letters need the most, forwarded messages least."""
-    order = {Role.FORWARDED: 0, Role.UNDERLYING: 1}
-    return order.get(one.role, 2), int(one.config.get(MOST_BYTES, 0))

@@ -1,0 +1,100 @@
+"""Where a shard reads on at take-over: what its journal says, held against what the log holds now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from faust.types import TP
+
+from lapse.config import QueueConfig, SowConfig
+from lapse.config.recovery_point import RecoveryPoint
+from lapse.protocol import topic as names
+from lapse.runtime.queue.recovery_point import begin_offsets
+from lapse.runtime.shard.gap import Gap, warn
+from lapse.runtime.shard.services import Services
+from lapse.runtime.topics.topic_id import KnownTopics
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPositions:
+    """Where a shard reads on.
+
+    Attributes:
+        topics: what the state knows of its topics.
+        offsets: the next record of each partition, the commands included.
+        gaps: parts of underlying topics that the log lost before they were read (Q16, C80).
+    """
+
+    topics: KnownTopics
+    offsets: dict[TP, int]
+    gaps: list[Gap]
+
+
+async def find(
+    name: str, config: QueueConfig | SowConfig, services: Services, sources: Sequence[TP], known: dict[str, Any]
+) -> ReadPositions:
+    """Find where the shard of an entity reads on.
+
+    Args:
+        name: the entity's.
+        config: its settings.
+        services: what the worker shares.
+        sources: partitions that the shard reads; the commands are among them.
+        known: what its journal says of read positions.
+    """
+    topics = await _known_topics(name, services, sources, known)
+    positions = _positions(sources, known, topics)
+    await _begin_new_sources(name, config, services, positions)
+    gaps = await _gaps(name, services, positions)
+    return ReadPositions(topics, {tp: offset or 0 for tp, offset in positions.items()}, gaps)
+
+
+async def _known_topics(name: str, services: Services, sources: Sequence[TP], known: dict[str, Any]) -> KnownTopics:
+    """What the state knows of its topics, and which of them were created anew (C42)."""
+    topics = KnownTopics(known, await services.topic_ids.of(tp.topic for tp in sources))
+    for topic in topics.replaced:
+        logger.warning(
+            "%s: topic %s was deleted and created again; it is read from its beginning. Messages of the old one "
+            "leave a queue with log_truncated; records of a SOW topic stay",
+            name,
+            topic,
+        )
+    return topics
+
+
+def _positions(sources: Sequence[TP], known: dict[str, Any], topics: KnownTopics) -> dict[TP, int | None]:
+    """Where each source is to be read from: as the journal says, None for one that it does not know."""
+    found = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
+    return {tp: 0 if tp.topic in topics.replaced else offset for tp, offset in found.items()}
+
+
+async def _gaps(name: str, services: Services, positions: dict[TP, int | None]) -> list[Gap]:
+    """Where the log no longer reaches back to where reading stopped (Q16, C80)."""
+    gaps: list[Gap] = []
+    begins = await services.log_reader.begins(tp for tp, offset in positions.items() if offset)
+    for tp, begin in begins.items():
+        offset = positions[tp] or 0
+        if offset < begin:
+            gaps.append(Gap(tp, offset, begin - 1))
+            warn(name, gaps[-1])
+    return [gap for gap in gaps if gap.tp.topic != names.commands(name)]
+
+
+async def _begin_new_sources(
+    name: str, config: QueueConfig | SowConfig, services: Services, positions: dict[TP, int | None]
+) -> None:
+    """Place new sources at the recovery point (Q16)."""
+    point: RecoveryPoint = getattr(config, "recovery_point", "beginning")
+    commands = names.commands(name)
+    new = [tp for tp, offset in positions.items() if offset is None and tp.topic != commands]
+    if not new:
+        return
+    if isinstance(point, tuple):
+        there = await services.topic_ids.of(one.topic for one in point)
+        point = tuple(one for one in point if one.topic in there) or "beginning"
+    positions.update(await begin_offsets(name, point, new, services.aside_reader))

@@ -1,0 +1,94 @@
+"""What the entities of one worker share: connections, the broker's clock, the watch."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from typing import Any, Final
+
+from lapse.runtime.journal.changelog import ChangelogReader
+from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.letters.letter_writer import LetterWriter
+from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.topics.topic_id import TopicIds
+from lapse.runtime.watch import Watch
+
+_PRE_READS: Final = 32
+"""So many changelog topics are read ahead; with more of them there are more connections than are worth it."""
+
+
+class Services:
+    """What the entities of one worker share.
+
+    Attributes:
+        connection: aiokafka's settings: brokers and security.
+        journal_producer: writes changelogs.
+        output_producer: writes everything else.
+        letters: writes dead letters, through the same.
+        changelog_reader: reads changelogs at take-over.
+        log_reader: reads payloads back.
+        aside_reader: the same for what runs beside the shards, so that it does not move their reading positions.
+        topic_ids: tells topics apart that bear one name.
+        clock: the broker's clock.
+        watch: notices a frozen process.
+        stands_by: whether the changelogs of shards at other workers are followed.
+        reads_ahead: whether changelogs are read while the group waits for somebody's death.
+        worker_name: who claims epochs, for people.
+        soon: topics of shards that are taken over.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        security: dict[str, Any],
+        max_skew_ms: int,
+        session_s: float,
+        admin: dict[str, Any],
+        stands_by: bool = False,
+    ) -> None:
+        self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
+        self.clock = BrokerClock(max_skew_ms)
+        self.soon: set[str] = set()
+        self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
+        self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
+        self.letters = LetterWriter(self.output_producer)
+        self.changelog_reader = ChangelogReader(brokers, security, self.soon)
+        self.topic_ids = TopicIds(admin)
+        self.log_reader = LogReader(brokers, security, self.topic_ids, self.soon)
+        self.aside_reader = LogReader(brokers, security, self.topic_ids, self.soon)
+        self.watch = Watch(session_s)
+        self.stands_by = stands_by
+        self.reads_ahead = True
+        self._pre_reads_left = _PRE_READS
+        self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
+
+    def may_pre_read(self) -> bool:
+        """Whether one more changelog topic may be read ahead: each has a connection of its own."""
+        self._pre_reads_left -= 1
+        return self.reads_ahead and self._pre_reads_left >= 0
+
+    async def topics(self) -> set[str]:
+        """Every topic on the cluster now."""
+        cluster = await self.output_producer.producer.client.fetch_all_metadata()
+        return set(cluster.topics())
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these topics no more."""
+        topics = set(topics)
+        self.soon -= topics
+        self.journal_producer.forget(topics)
+        self.output_producer.forget(topics)
+
+    async def start(self) -> None:
+        """Connect."""
+        await self.journal_producer.start()
+        await self.output_producer.start()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self.aside_reader.stop()
+        await self.log_reader.stop()
+        await self.output_producer.stop()
+        await self.journal_producer.stop()

@@ -1,0 +1,67 @@
+"""A topic that a configuration needs: what it is for, and what does not happen while it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+MOST_BYTES: Final = "max.message.bytes"
+"""The setting of a topic that bounds its RecordBatches."""
+
+
+class Role(StrEnum):
+    """What a topic is for."""
+
+    UNDERLYING = "underlying"
+    COMMANDS = "commands"
+    DELIVERIES = "deliveries"
+    EVENTS = "events"
+    CHANGELOG = "changelog"
+    SOW = "sow"
+    DEAD_LETTERS = "dead letters"
+    FORWARDED = "forwarded messages"
+
+
+OF_THE_USER: Final = frozenset({Role.UNDERLYING, Role.DEAD_LETTERS, Role.FORWARDED})
+"""Topics that an entity names. One that is missing concerns some of what the entity does; all else goes on (C52)."""
+
+_WITHOUT: Final = {
+    Role.UNDERLYING: "nothing comes from it",
+    Role.DEAD_LETTERS: "messages that need a dead letter wait",
+    Role.FORWARDED: "nothing is forwarded, and messages stay in the queue",
+}
+"""What does not happen while such a topic is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic that a configuration needs.
+
+    Attributes:
+        name: the topic.
+        role: what it is for.
+        entity: whose it is.
+        partitions: how many it has, or is to have.
+        config: its settings, where lapse creates it.
+    """
+
+    name: str
+    role: Role
+    entity: str
+    partitions: int
+    config: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Who decides what a topic is like that several entities name: letters need most, forwarded messages least."""
+        order = {Role.FORWARDED: 0, Role.UNDERLYING: 1}
+        return order.get(self.role, 2), int(self.config.get(MOST_BYTES, 0))
+
+
+def without(role: Role, topic: str) -> str:
+    """Say what does not happen while a topic of the user's is missing, and what to do."""
+    return (
+        f"topic {topic} ({role.value}) is missing: {_WITHOUT[role]}. Run `lapse apply`, which creates it; it is taken "
+        "up once it exists, without a restart"
+    )
