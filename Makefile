@@ -100,7 +100,9 @@ $(STAMP): requirements.lock pyproject.toml
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock; \
 	fi
 	@echo "[3/4] the packages of requirements.lock (Spark is large: the first time takes minutes)"
-	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock
+	@# What the cache of uv holds is asked first: an index without ETags would have pyspark downloaded and built again.
+	@$(BIN)/uv pip install --offline --quiet --python $(BIN)/python --require-hashes -r requirements.lock 2>/dev/null \
+	  || $(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@echo "[4/4] the jars of Kafka and of Spark's connectors"
 	@$(BIN)/python -m lapse.embedded
