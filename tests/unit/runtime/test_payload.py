@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapse.runtime.shard.payload import LogReader, PayloadWindow, SourceWindow
+from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.payload import PayloadWindow, SourceWindow
 
 AHEAD = 7
 

@@ -9,7 +9,7 @@ from faust.types import TP
 
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.protocol.bookmark import Bookmark
-from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.log_reader import LogReader
 
 logger = logging.getLogger(__name__)
 

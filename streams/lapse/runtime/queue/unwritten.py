@@ -19,7 +19,8 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import records_of
-from lapse.runtime.shard.payload import LogReader, PayloadWindow
+from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.payload import PayloadWindow
 
 logger = logging.getLogger(__name__)
 

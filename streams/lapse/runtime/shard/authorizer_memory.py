@@ -6,7 +6,7 @@ from faust.types import TP
 
 from lapse.core.used_signature import REMEMBERED_MS
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
-from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.log_reader import LogReader
 
 
 async def remembering(guard: Guard, commands: TP, position: int, reader: LogReader, now_ms: int) -> CommandAuthorizer:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from aiokafka.errors import KafkaError
 from faust.types import TP
 
-from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.log_reader import LogReader
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Final
 from faust.types import TP
 
 from lapse.runtime.shard.inbox import Inbox
-from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.log_reader import LogReader
 
 _LOOK_AGAIN_S: Final = 0.002
 

@@ -5,41 +5,15 @@ The state of a shard never holds payloads.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaTimeoutError
-from confluent_kafka import KafkaException
 from faust.types import TP
 
-from lapse.runtime.kafka.bounded_close import bounded_close
-from lapse.runtime.kafka.metadata import know
-from lapse.runtime.kafka.together import Together
-from lapse.runtime.topics.topic_id import TopicIds
-
-logger = logging.getLogger(__name__)
+from lapse.runtime.shard.log_reader import READ_AHEAD_RECORDS, LogReader, Record
 
 _RECORD_OVERHEAD_BYTES: Final = 300
-_READ_AHEAD_RECORDS: Final = 5_000
-_PATIENCE_S: Final = 10.0
-_GONE_FOR_S: Final = 10.0
-"""So long a topic that was deleted is not asked for again."""
-
-_NO_PARTITION: Final = TopicPartition("", -1)
-"""Stands for the connection that only asks for offsets."""
-
-_ALL_AT_ONCE_S: Final = 2.0
-"""Longer than brokers take for the offsets of a thousand partitions that are there."""
-
-_Question: TypeAlias = Callable[[AIOKafkaConsumer, list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
-Record: TypeAlias = Any
-"""aiokafka's `ConsumerRecord`, which has no types."""
 
 
 class Chunk:
@@ -267,210 +241,15 @@ class PayloadWindow:
 
 def _close_to(offsets: Sequence[int], at: int) -> int:
     """The last of some ascending offsets that is read at once with another: what is far from it is looked for anew."""
-    if offsets[-1] - offsets[at] <= _READ_AHEAD_RECORDS:
+    if offsets[-1] - offsets[at] <= READ_AHEAD_RECORDS:
         return len(offsets) - 1
-    while at + 1 < len(offsets) and offsets[at + 1] - offsets[at] <= _READ_AHEAD_RECORDS:
+    while at + 1 < len(offsets) and offsets[at + 1] - offsets[at] <= READ_AHEAD_RECORDS:
         at += 1
     return at
 
 
 def _are_consecutive(offsets: Sequence[int]) -> bool:
     return offsets[-1] - offsets[0] == len(offsets) - 1
-
-
-class LogReader:
-    """Reads records back from underlying topics, one consumer per partition, sequentially and ahead.
-
-    Args:
-        bootstrap_servers: the brokers.
-        security: aiokafka's settings for TLS and SASL.
-        topic_ids: tells which topics there are; of one that was deleted nothing can be read.
-        soon: topics that will be asked for; see `know`.
-    """
-
-    def __init__(
-        self, bootstrap_servers: str, security: dict[str, Any], topic_ids: TopicIds, soon: Collection[str] = ()
-    ) -> None:
-        self._soon = soon
-        self._topic_ids = topic_ids
-        self._gone_at: dict[str, float] = {}
-        self._settings: dict[str, Any] = {
-            "bootstrap_servers": bootstrap_servers,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "earliest",
-            "isolation_level": "read_committed",
-            "max_partition_fetch_bytes": 4 << 20,
-            "fetch_max_wait_ms": 50,
-            **security,
-        }
-        self._consumers: dict[TopicPartition, AIOKafkaConsumer] = {}
-        self._next: dict[TopicPartition, int] = {}
-        self._lock = asyncio.Lock()
-        self._missing: set[str] = set()
-        self._ends = Together(self._ask_ends)
-        self._begins = Together(self._ask_begins)
-
-    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Record]:
-        """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
-
-        Returns:
-            Records with offsets from `first` on, ascending; empty if the log has none left there, or the topic is gone.
-        """
-        tp = TopicPartition(topic, partition)
-        async with self._lock:
-            if tp not in self._consumers and await self._is_gone(topic):
-                return []
-            try:
-                return await self._read(tp, first, last)
-            except (KafkaTimeoutError, TimeoutError):
-                if not await self._is_gone(topic):
-                    raise
-                self._next.pop(tp, None)
-                await self._consumers.pop(tp).stop()
-                return []
-
-    async def _read(self, tp: TopicPartition, first: int, last: int) -> list[Record]:
-        consumer = await self._consumer(tp)
-        log_end = consumer.last_stable_offset(tp)
-        if self._next.get(tp) != first:
-            log_end = None
-            begin = (await asyncio.wait_for(consumer.beginning_offsets([tp]), _PATIENCE_S))[tp]
-            first = max(first, begin)
-            last = max(last, begin)
-            consumer.seek(tp, first)
-        if log_end is None or log_end <= last:
-            log_end = (await asyncio.wait_for(consumer.end_offsets([tp]), _PATIENCE_S))[tp]
-        if first >= log_end:
-            # Reading there would begin again at the log's start, over and over.
-            self._next.pop(tp, None)
-            return []
-        end = min(log_end, last + 1)
-        records: list[Record] = []
-        waited = 0.0
-        while True:
-            got = await consumer.getmany(tp, timeout_ms=200, max_records=_READ_AHEAD_RECORDS)
-            records.extend(got.get(tp, ()))
-            self._next[tp] = await consumer.position(tp)
-            if self._next[tp] >= end:
-                return records
-            if not got:
-                waited += 0.2
-                if waited > _PATIENCE_S:
-                    raise TimeoutError(
-                        f"{tp.topic}:{tp.partition}: reading back from offset {first} made no progress "
-                        f"for {_PATIENCE_S:.0f} s"
-                    )
-
-    async def _is_gone(self, topic: str) -> bool:
-        """Whether a topic was deleted; asked several times, for a broker that has just started may not know all."""
-        if time.monotonic() - self._gone_at.get(topic, -_GONE_FOR_S) < _GONE_FOR_S:
-            return True
-        for _ in range(3):
-            if await self._topic_ids.of([topic]):
-                return False
-            await asyncio.sleep(1)
-        self._gone_at[topic] = time.monotonic()
-        return True
-
-    async def one(self, topic: str, partition: int, offset: int) -> Record | None:
-        """Read one record; None where Kafka no longer has it."""
-        found = await self.read(topic, partition, offset, offset)
-        return found[0] if found and found[0].offset == offset else None
-
-    async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
-        """Where partitions end now, committed records only; or where they stood at an instant, ms since the epoch.
-
-        Raises:
-            KafkaTimeoutError: no answer, or a topic is missing.
-        """
-        asked = list(tps)
-        ends = _all_of(asked, await self.ends_there(asked))
-        if instant_ms is not None:
-            async with self._lock:
-                consumer = await self._consumer(_NO_PARTITION)
-                places = [TopicPartition(*tp) for tp in asked]
-                found = await consumer.offsets_for_times(dict.fromkeys(places, instant_ms))
-                ends.update({TP(*tp): at.offset for tp, at in found.items() if at is not None})
-        return ends
-
-    async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions end now, those left out whose topics are missing."""
-        ends = await self._ends.of([TopicPartition(*tp) for tp in tps])
-        return {TP(*tp): offset for tp, offset in ends.items()}
-
-    async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions begin now: Kafka has removed what stood before.
-
-        Raises:
-            KafkaTimeoutError: no answer, or a topic is missing.
-        """
-        asked = list(tps)
-        begins = await self._begins.of([TopicPartition(*tp) for tp in asked])
-        return _all_of(asked, {TP(*tp): offset for tp, offset in begins.items()})
-
-    async def _ask_ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._ask(AIOKafkaConsumer.end_offsets, tps)
-
-    async def _ask_begins(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._ask(AIOKafkaConsumer.beginning_offsets, tps)
-
-    async def _ask(self, question: _Question, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for all at once; partitions of missing topics are left out, and hold nobody else up (C52)."""
-        async with self._lock:
-            consumer = await self._consumer(_NO_PARTITION)
-        await self._note_missing(self._missing)
-        there = [tp for tp in tps if tp.topic not in self._missing]
-        if not there:
-            return {}
-        await know(consumer._client, (tp.topic for tp in there), self._soon)
-        with contextlib.suppress(KafkaTimeoutError, TimeoutError):
-            async with asyncio.timeout(_ALL_AT_ONCE_S):
-                return dict(await question(consumer, there))
-        await self._note_missing({tp.topic for tp in there})
-        there = [tp for tp in there if tp.topic not in self._missing]
-        return dict(await question(consumer, there)) if there else {}
-
-    async def _note_missing(self, topics: set[str]) -> None:
-        """Note which of these topics are missing now; a broker that does not answer leaves it as it was."""
-        if not topics:
-            return
-        try:
-            there = (await self._topic_ids.of(topics)).keys()
-        except KafkaException as error:
-            logger.debug("which topics there are is not known: %s", error)
-            return
-        self._missing = (self._missing | topics) - there
-
-    async def _consumer(self, tp: TopicPartition) -> AIOKafkaConsumer:
-        consumer = self._consumers.get(tp)
-        if consumer is None:
-            consumer = AIOKafkaConsumer(**self._settings)
-            await consumer.start()
-            if tp is not _NO_PARTITION:
-                consumer.assign([tp])
-            self._consumers[tp] = consumer
-        return consumer
-
-    async def release(self, topic: str, partition: int) -> None:
-        """Disconnect from a partition."""
-        async with self._lock:
-            consumer = self._consumers.pop(TopicPartition(topic, partition), None)
-            self._next.pop(TopicPartition(topic, partition), None)
-            if consumer is not None:
-                await bounded_close(consumer)
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        for tp in list(self._consumers):
-            await self.release(tp.topic, tp.partition)
-
-
-def _all_of(asked: Iterable[TP], found: dict[TP, int]) -> dict[TP, int]:
-    """What was found, if it is all that was asked."""
-    missing = sorted({tp.topic for tp in asked if tp not in found})
-    if missing:
-        raise KafkaTimeoutError(f"no offsets: {', '.join(missing)} missing")
-    return found
 
 
 def _size_of(records: Sequence[Record]) -> int:

@@ -25,8 +25,8 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.gap import Gap, Gaps
 from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
+from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
-from lapse.runtime.shard.payload import LogReader
 from lapse.runtime.shard.sent_log import SentLog
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps

@@ -10,7 +10,7 @@ from typing import Any, Final
 from lapse.runtime.journal.changelog import ChangelogReader
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.letter_writer import LetterWriter
-from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.watch import Watch

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 
-from lapse.runtime.shard.payload import LogReader
+from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.topics.topic_id import Shape, TopicIds
 
