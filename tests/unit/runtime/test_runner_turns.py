@@ -14,7 +14,8 @@ from faust.types import TP
 
 from lapse.core.sow.shard import SowShard
 from lapse.runtime.kafka.producer import Output, Packed
-from lapse.runtime.shard import runner as module
+from lapse.runtime.shard import deliveries_under_way as module
+from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
@@ -349,11 +350,15 @@ def test_a_delivery_that_kafka_does_not_take_ends_the_process(
     machine.delivery_patience_s = 0.6
 
     async def deliver() -> None:
-        runner = runner_of(machine, Broker())
         loop = asyncio.get_running_loop()
         delivery: asyncio.Future[Any] = loop.create_future()
-        runner._sent.add(1, [delivery])
-        runner._watch_sent(None)
+
+        class Silent:
+            async def send(self, outputs: Sequence[Any]) -> list[asyncio.Future[Any]]:
+                return [delivery]
+
+        silent: Any = Silent()
+        await DeliveriesUnderWay("prices, partition 0", machine, silent, {}).send(1, [], None)
         if stood_still:
             time.sleep(1.2)  # noqa: ASYNC251  # that is what it is about
             loop.call_later(0.1, delivery.set_result, None)

@@ -10,6 +10,7 @@ from faust.types import TP
 
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.machine import Machine
 
 _LOOK_AGAIN_S: Final = 0.002
 
@@ -59,23 +60,37 @@ class ArrivalGate:
     The logs are asked for their ends only when a message is due, and beside the steps: others go on.
 
     Args:
+        machine: of the shard.
         inbox: what waits.
         log: says where the logs end.
         on_news: called when it is worth looking again.
     """
 
-    def __init__(self, inbox: Inbox, log: LogReader, on_news: Callable[[], None]) -> None:
+    def __init__(self, machine: Machine, inbox: Inbox, log: LogReader, on_news: Callable[[], None]) -> None:
+        self._machine = machine
         self._inbox = inbox
         self._log = log
         self._on_news = on_news
         self._asked: tuple[int, asyncio.Task[dict[TP, int]]] | None = None
 
-    async def read_to(self, reached_ms: int) -> int | None:
-        """The instant up to which all that arrived is taken in, ms since the epoch; None = not known yet.
+    async def let_pass(self, reached_ms: int) -> bool:
+        """Let scheduled messages take their places behind what arrived before their instant.
 
         Args:
             reached_ms: an instant that the broker's clock has passed.
+
+        Returns:
+            Whether none that is due by then has to wait any more.
         """
+        while self._machine.waits_for_arrivals(reached_ms):
+            read_to_ms = await self._read_to(reached_ms)
+            if read_to_ms is None:
+                return False
+            self._machine.arrivals_are_in(read_to_ms)
+        return True
+
+    async def _read_to(self, reached_ms: int) -> int | None:
+        """The instant up to which all that arrived is taken in, ms since the epoch; None = not known yet."""
         if self._asked is None:
             task = asyncio.create_task(self._log.ends_there(self._inbox.sources), name="ends of the underlying logs")
             task.add_done_callback(lambda _: self._on_news())

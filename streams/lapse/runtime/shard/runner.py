@@ -8,42 +8,36 @@ path.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-import orjson
 from faust.types import TP
 
-from lapse.runtime.journal.changelog import progress_key
 from lapse.runtime.journal.store import JournalStore
-from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer, Output, Packed
+from lapse.runtime.kafka.producer import BatchProducer, Output, Packed
 from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
+from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
+from lapse.runtime.shard.effect_writer import EffectWriter
 from lapse.runtime.shard.effects import Effects
-from lapse.runtime.shard.gap import Gap, Gaps
+from lapse.runtime.shard.gap import Gap
 from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
-from lapse.runtime.shard.sent_log import SentLog
+from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.watch import Watch, end_process
 
-logger = logging.getLogger(__name__)
-
 Unwritten = Callable[[int], Awaitable[Sequence[Output | Packed]]]
 
 _BREATH_S: Final = 0.001
 """Between two parts of a query, and between steps that write nothing, such as those of one that sorts: they wait for no
 broker, and the thread that reads from Kafka would not come to run."""
-
-_BELATED_S: Final = 0.5
-"""A timer that is later than that says that the process stood still."""
 
 _TURNS_TO_KAFKA: Final = 6
 """So many turns of the loop it takes at most until what is to be written is on its way."""
@@ -103,16 +97,11 @@ class Runner:
         self.partition = partition
         self.epoch = epoch
         self.machine = machine
+        shown = f"{entity}, partition {partition}"
         self._on_stopped = on_stopped
-        self._store = store
-        self._producer = producer
-        self._letters = letters
         self._clock = clock
-        self._watch = watch
         self._catch_up = catch_up
         self.topics = topics
-        self._begins: dict[TP, int] = {}
-        self._begun: dict[TP, int] = {}
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._may_run = asyncio.Event()
@@ -120,52 +109,43 @@ class Runner:
         self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set)
         self._early_stamps = EarlyStamps(entity, clock)
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
-        found = [gap for one in gaps for gap in one.parts(machine.missed(*one))]
-        self._gaps = Gaps(entity, log, self._news.set, found)
-        self._arrival_gate = ArrivalGate(self._inbox, log, self._news.set)
-        self._ticker = Ticker(f"{entity}, partition {partition}", commands, machine, producer, clock)
-        self._sent = SentLog(floors)
+        self._removed = RemovedLog(entity, machine, log, self._news.set, gaps)
+        self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
+        self._ticker = Ticker(shown, commands, machine, producer, clock)
+        self._deliveries = DeliveriesUnderWay(shown, machine, producer, floors)
+        self._writer = EffectWriter(
+            partition=partition, epoch=epoch, store=store, producer=producer, letters=letters,
+            deliveries=self._deliveries, topics=topics, clock=clock, watch=watch, figures=machine.figures,
+        )  # fmt: skip
         self._unwritten = unwritten
-        self._patience: asyncio.TimerHandle | None = None
         self._delivering_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._writing_before: asyncio.Task[None] | None = None
-        self._journaled_at = 0.0
         self._more = False
         self._to_deliver = False
         """Whether there was more to be handed out when some last was."""
         self._taken_ahead = self._turns_ahead = 0
         self._delivered_ahead = False
         self._stopped = False
-        self._wrote = False
 
     async def start(self) -> None:
         """Make the epoch's beginning durable, and run."""
         since = {tp: self.topics.since(tp.topic) for tp in self.sources}
         self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
-        await self._write_the_unwritten()
+        if self._unwritten is not None:
+            # Before the journal forgets what the owner before did not write; a crash in between repeats it (C55).
+            await self._deliveries.write(await self._unwritten(self._clock.now_ms()))
         began = self.machine.take_over(self._clock.now_ms())
-        progress = self._progress(self._inbox.processed, 0)
-        await self._store.commit(self.partition, self.epoch, began, [progress])
-        self._journaled_at = time.monotonic()
+        await self._writer.begin(began, self._inbox.processed)
         self._inbox.open()
         self.machine.arrivals_are_in(0)
         self._may_run.set()
         self._news.set()  # what expired while nothing ran is due now
         if self.machine.rule is not None:
             self.machine.rule.start(self._news.set)
-        self.machine.retry.start(self._write_again, self._news.set)
+        self.machine.retry.start(self._writer.write_letters_again, self._news.set)
         self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
-
-    async def _write_the_unwritten(self) -> None:
-        """Write what the owner before journaled only, before the journal forgets it; a crash in between repeats it."""
-        if self._unwritten is None:
-            return
-        outputs = await self._unwritten(self._clock.now_ms())
-        self._sent.add(0, await self._producer.send(outputs) if outputs else [])
-        while self._sent:
-            await self._sent_one()
 
     async def pause(self) -> None:
         """Finish the step that is under way and begin no other."""
@@ -181,9 +161,8 @@ class Runner:
         await self.pause()
         self._ticker.stop()
         self._arrival_gate.stop()
-        self._gaps.stop()
-        if self._patience is not None:
-            self._patience.cancel()
+        self._removed.stop()
+        self._deliveries.stop()
         if self.machine.rule is not None:
             self.machine.rule.stop()
         self.machine.retry.stop()
@@ -205,9 +184,7 @@ class Runner:
 
     def log_begins(self, tp: TP, offset: int) -> None:
         """Learn that Kafka has removed what stood below an offset (C40)."""
-        if offset > self._begun.get(tp, 0):
-            self._begins[tp] = self._begun[tp] = offset
-            self._news.set()
+        self._removed.begins(tp, offset)
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Take a batch into the inbox."""
@@ -215,8 +192,7 @@ class Runner:
             self._early_stamps.look(tp, records)
             expected, first = self._inbox.received[tp], records[0].offset
             if 0 < expected < first and tp != self._inbox.commands:
-                passed_over = Gap(tp, expected, first - 1)
-                self._gaps.note(passed_over.parts(self.machine.missed(*passed_over)))
+                self._removed.passed_over(tp, expected, first)
             self._inbox.receive(tp, records)
 
     @property
@@ -246,7 +222,7 @@ class Runner:
                 if self.machine.stopped and not self._has_begun_the_next:
                     await self._stop_for_good()
                     return
-                await asyncio.sleep(_BREATH_S if self._more and not self._wrote else 0)
+                await asyncio.sleep(_BREATH_S if self._more and not self._writer.wrote else 0)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # crash-only: whatever it is, the process ends
@@ -257,8 +233,7 @@ class Runner:
         self._stopped = True
         self._ticker.stop()
         await self._written()
-        while self._sent:
-            await self._sent.first()
+        await self._deliveries.end()
         self._idle.set()
         self._inbox.close()
         self._on_stopped(self.partition)
@@ -266,28 +241,28 @@ class Runner:
     async def _step(self) -> None:
         machine, figures = self.machine, self.machine.figures
         began = time.monotonic()
-        self._wrote = False
+        self._writer.wrote = False
         machine.begin_step()
         taken, self._taken_ahead = self._taken_ahead, 0
         taken += await self._take_in(machine.step_records - taken)
         await self._go_on()
         taken += await self._take_commands(2 * machine.step_records - taken)
-        while (held_ms := self._inbox.held_ms) is not None and await self._let_scheduled_pass(held_ms):
+        while (held_ms := self._inbox.held_ms) is not None and await self._arrival_gate.let_pass(held_ms):
             taken += await self._take_commands(2 * machine.step_records - taken)
         self._inbox.relieve(taken)
         turns, self._turns_ahead = self._turns_ahead, 0
-        await self._let_scheduled_pass(self._ticker.reached_ms)
+        await self._arrival_gate.let_pass(self._ticker.reached_ms)
         await self._let_act(machine.step_turns - turns)
         self._more = False
         delivered, self._delivered_ahead = self._delivered_ahead, False
         if self.topics.replaced:
             self._close_topics()
         elif self._has_caught_up():
-            self._truncate()
+            self._removed.tell(self._clock.now_ms())
             if not (taken and delivered and self._to_deliver):
                 await self._deliver(1 if taken else machine.delivery_turns)
                 taken += await self._take_in_late(machine.step_records - taken)
-            self._more = self._to_deliver or bool(self._begins)
+            self._more = self._to_deliver or self._removed.is_left
         decided, self._delivering_since = self._delivering_since, None
         effects = await machine.finish(self._write_letters)
         await self._write(effects, self._processed(), decided)
@@ -348,50 +323,12 @@ class Runner:
         decided: float | None,
         after: asyncio.Task[None] | None = None,
     ) -> None:
-        self._wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
-        if effects.before:
-            await self._confirm()
-            for future in await self._producer.send(effects.before):
-                await future
-        if after is not None:
-            await after  # journals are written one after the other
-        if effects.journal or effects.ahead or time.monotonic() - self._journaled_at > 1:
-            self._watch.check()
-            sent = time.monotonic()
-            await self._collect_sent()
-            journal = [*effects.journal, self._progress(processed, effects.step)]
-            written = await self._store.commit(self.partition, self.epoch, effects.ahead, journal)
-            self._journaled_at = time.monotonic()
-            self.machine.figures.journal_bytes += written
-            timestamp_ms = self._store.last_timestamp_ms
-            if timestamp_ms is not None:
-                self._clock.measured(sent, self._journaled_at, timestamp_ms)
-        if effects.after:
-            await self._collect_sent()
-            if decided is not None and time.monotonic() - decided > self.machine.delivery_patience_s:
-                self._give_up()  # it waited so long for the journal, and was not even sent
-            self._sent.add(effects.step, await self._producer.send(effects.after))
-            if self._patience is None:
-                self._watch_sent(None)
-            while effects.must_arrive and self._sent:
-                await self._sent_one()
+        await self._writer.write(effects, processed, decided, after)
         self._inbox.durable(processed)
-
-    async def _confirm(self) -> None:
-        """Before something is written that cannot be undone: does the shard still belong to this process?"""
-        self._watch.check()
-        if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
-            await self._store.confirm(self.partition)
 
     async def _write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
         await self._written()  # its journal has shown that the shard is still this process's
-        await self._confirm()
-        return await self._letters.write(letters)
-
-    async def _write_again(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        # Beside the steps. A letter too many does no harm: it has the same id (D3).
-        self._watch.check()
-        return await self._letters.write(letters)
+        return await self._writer.write_letters(letters)
 
     def _is_over(self, until: asyncio.Future[None] | None) -> bool:
         """Whether what is done until then, for the next step, has to end: it is done, or the shard is to pause."""
@@ -439,22 +376,6 @@ class Runner:
         if self.machine.unfinished is not None:
             processed[self._inbox.commands] = self.machine.unfinished
         return processed
-
-    async def _let_scheduled_pass(self, reached_ms: int) -> bool:
-        """Let scheduled messages take their places behind what arrived before their instant (C76).
-
-        Args:
-            reached_ms: an instant that the broker's clock has passed.
-
-        Returns:
-            Whether none that is due by then has to wait any more.
-        """
-        while self.machine.waits_for_arrivals(reached_ms):
-            read_to_ms = await self._arrival_gate.read_to(reached_ms)
-            if read_to_ms is None:
-                return False
-            self.machine.arrivals_are_in(read_to_ms)
-        return True
 
     @property
     def _commands_wait(self) -> bool:
@@ -508,16 +429,6 @@ class Runner:
                 self.topics.settle(self.epoch)
             self._more = True
 
-    def _truncate(self) -> None:
-        """Let go of what Kafka has removed (C40)."""
-        now_ms = self._clock.now_ms()
-        for tp, offset in list(self._begins.items()):
-            if not self.machine.log_begins(tp, offset, now_ms):
-                break
-            del self._begins[tp]
-        for tp, ranges in self._gaps.take().items():
-            self.machine.never_read(tp, ranges, now_ms)
-
     async def _take_commands(self, most: int) -> int:
         """Hand commands and ticks to the machine, behind the messages that they may be about; returns how many."""
         if self.machine.unfinished is not None:
@@ -531,49 +442,3 @@ class Runner:
     def _has_caught_up(self) -> bool:
         """Whether the commands that were in the log at take-over were read."""
         return self._inbox.processed[self._inbox.commands] >= self._catch_up
-
-    async def _collect_sent(self) -> None:
-        """Wait for deliveries that were sent before; a failed one ends the process as any write does."""
-        while self._sent and (next(iter(self._sent)).done() or len(self._sent) > 64):
-            await self._sent_one()
-
-    def _watch_sent(self, before: asyncio.Future[Any] | None) -> None:
-        """End the process if what was the oldest delivery on its way still is: Kafka would take it too late (L10).
-
-        What has not reached Kafka by then ends with the process; the messages are delivered again (Q16).
-        """
-        loop = asyncio.get_running_loop()
-        if self._patience is not None and loop.time() - self._patience.when() > _BELATED_S:
-            before = None  # this process stood still; what Kafka has answered meanwhile comes now
-        self._patience = None
-        oldest = next((one for one in self._sent if not one.done()), None)
-        if oldest is None:
-            return
-        if oldest is before:
-            self._give_up()
-        # Twice within the time: one that is found half-way is at most so old at the second look.
-        self._patience = loop.call_later(self.machine.delivery_patience_s / 2, self._watch_sent, oldest)
-
-    def _give_up(self) -> None:
-        end_process(
-            f"{self.entity}, partition {self.partition}: Kafka has not taken a delivery for "
-            f"{self.machine.delivery_patience_s:g} s. It would come after its lease, perhaps after its message's "
-            "deadline; it is given up"
-        )
-
-    async def _sent_one(self) -> None:
-        try:
-            await self._sent.first()
-        except TOO_LARGE as error:
-            # It was alone in its batch. If it is a delivery, its lease ends, and it is tried again.
-            logger.error(
-                "%s, partition %d: a record for clients is larger than its topic takes: %s",
-                self.entity,
-                self.partition,
-                error,
-            )
-
-    def _progress(self, processed: Mapping[TP, int], step: int) -> tuple[bytes, bytes]:
-        offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
-        known = {**self.topics.absent, **offsets, **self.topics.facts, **self._sent.progress(step)}
-        return progress_key(self.epoch), orjson.dumps(known)

@@ -1,0 +1,138 @@
+"""Writes what a step does to the world, in the order that every guarantee rests on.
+
+Dead letters and events come first, then the journal, then deliveries, then the acknowledgment of the source offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import orjson
+from faust.types import TP
+
+from lapse.runtime.journal.changelog import progress_key
+from lapse.runtime.journal.store import Items, JournalStore
+from lapse.runtime.kafka.producer import BatchProducer, Output, Packed
+from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
+from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
+from lapse.runtime.shard.effects import Effects
+from lapse.runtime.shard.figures import ShardFigures
+from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.topics.topic_id import KnownTopics
+from lapse.runtime.watch import Watch
+
+
+class EffectWriter:
+    """Writes the effects of one shard's steps.
+
+    Args:
+        partition: the shard's partition.
+        epoch: the epoch.
+        store: keeps the journal.
+        producer: writes the outputs.
+        letters: writes the dead letters.
+        deliveries: what was sent to clients.
+        topics: which topics the positions are about.
+        clock: the broker's clock; learns from each journal.
+        watch: notices a frozen process.
+        figures: what the shard has done.
+
+    Attributes:
+        wrote: whether the last step had anything to write.
+    """
+
+    def __init__(
+        self,
+        *,
+        partition: int,
+        epoch: int,
+        store: JournalStore,
+        producer: BatchProducer,
+        letters: LetterWriter,
+        deliveries: DeliveriesUnderWay,
+        topics: KnownTopics,
+        clock: BrokerClock,
+        watch: Watch,
+        figures: ShardFigures,
+    ) -> None:
+        self.wrote = False
+        self._partition = partition
+        self._epoch = epoch
+        self._store = store
+        self._producer = producer
+        self._letters = letters
+        self._deliveries = deliveries
+        self._topics = topics
+        self._clock = clock
+        self._watch = watch
+        self._figures = figures
+        self._journaled_at = 0.0
+
+    async def begin(self, began: Items, processed: Mapping[TP, int]) -> None:
+        """Make the epoch's beginning durable."""
+        await self._store.commit(self._partition, self._epoch, began, [self._progress(processed, 0)])
+        self._journaled_at = time.monotonic()
+
+    async def write(
+        self,
+        effects: Effects,
+        processed: Mapping[TP, int],
+        decided: float | None,
+        after: asyncio.Task[None] | None = None,
+    ) -> None:
+        """Write the effects of one step.
+
+        Args:
+            effects: what it does.
+            processed: how far each source was taken in with it.
+            decided: when its deliveries were decided, on the monotonic clock, s; None = there are none.
+            after: writes the step before; this journal waits for it.
+        """
+        self.wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
+        if effects.before:
+            await self.confirm()
+            for future in await self._producer.send(effects.before):
+                await future
+        if after is not None:
+            await after  # journals are written one after the other
+        if effects.journal or effects.ahead or time.monotonic() - self._journaled_at > 1:
+            await self._write_journal(effects, processed)
+        if effects.after:
+            await self._deliveries.send(effects.step, effects.after, decided)
+            if effects.must_arrive:
+                await self._deliveries.arrive()
+
+    async def _write_journal(self, effects: Effects, processed: Mapping[TP, int]) -> None:
+        self._watch.check()
+        sent = time.monotonic()
+        await self._deliveries.collect()
+        journal = [*effects.journal, self._progress(processed, effects.step)]
+        written = await self._store.commit(self._partition, self._epoch, effects.ahead, journal)
+        self._journaled_at = time.monotonic()
+        self._figures.journal_bytes += written
+        timestamp_ms = self._store.last_timestamp_ms
+        if timestamp_ms is not None:
+            self._clock.measured(sent, self._journaled_at, timestamp_ms)
+
+    async def confirm(self) -> None:
+        """Before something is written that cannot be undone: does the shard still belong to this process?"""
+        self._watch.check()
+        if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
+            await self._store.confirm(self._partition)
+
+    async def write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
+        """Write a step's dead letters; returns those that Kafka refuses, by their indexes."""
+        await self.confirm()
+        return await self._letters.write(letters)
+
+    async def write_letters_again(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
+        """Write letters that were refused, beside the steps. One too many does no harm: it has the same id (D3)."""
+        self._watch.check()
+        return await self._letters.write(letters)
+
+    def _progress(self, processed: Mapping[TP, int], step: int) -> tuple[bytes, bytes]:
+        offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
+        known = {**self._topics.absent, **offsets, **self._topics.facts, **self._deliveries.progress(step)}
+        return progress_key(self._epoch), orjson.dumps(known)

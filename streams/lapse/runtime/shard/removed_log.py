@@ -1,0 +1,62 @@
+"""What Kafka has removed of the logs that a shard reads: where they begin now, and what was never read (C40, C80)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from faust.types import TP
+
+from lapse.runtime.shard.gap import Gap, Gaps
+from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.machine import Machine
+
+
+class RemovedLog:
+    """Tells a shard's machine what Kafka has removed.
+
+    Args:
+        entity: the queue or SOW topic, for people.
+        machine: is told.
+        log: says where the logs begin.
+        on_news: called when there is something to tell.
+        gaps: what Kafka has removed unread, as was seen at the take-over.
+    """
+
+    def __init__(
+        self, entity: str, machine: Machine, log: LogReader, on_news: Callable[[], None], gaps: Iterable[Gap]
+    ) -> None:
+        self._machine = machine
+        self._on_news = on_news
+        self._begins: dict[TP, int] = {}
+        self._begun: dict[TP, int] = {}
+        found = [gap for one in gaps for gap in one.parts(machine.missed(*one))]
+        self._gaps = Gaps(entity, log, on_news, found)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether messages still have to leave because their records are gone."""
+        return bool(self._begins)
+
+    def begins(self, tp: TP, offset: int) -> None:
+        """Learn that a log begins at an offset now."""
+        if offset > self._begun.get(tp, 0):
+            self._begins[tp] = self._begun[tp] = offset
+            self._on_news()
+
+    def passed_over(self, tp: TP, expected: int, first: int) -> None:
+        """Learn that the record after those that were read is at `first`, where `expected` was."""
+        gap = Gap(tp, expected, first - 1)
+        self._gaps.note(gap.parts(self._machine.missed(*gap)))
+
+    def tell(self, now_ms: int) -> None:
+        """Have the machine let go of what is gone, a bounded amount of it."""
+        for tp, offset in list(self._begins.items()):
+            if not self._machine.log_begins(tp, offset, now_ms):
+                break
+            del self._begins[tp]
+        for tp, ranges in self._gaps.take().items():
+            self._machine.never_read(tp, ranges, now_ms)
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._gaps.stop()
