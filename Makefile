@@ -3,7 +3,8 @@
 #   make test KAFKA=testcontainers     a broker in a container instead of the embedded one
 #   make test ARGS="-k lease -x"       further arguments for pytest (or for the tool of another target)
 #   make test-fast                     the inner loop: unit tests without Spark and without a broker, under a minute
-#   make test JOBS=1                   one process instead of four, each with a broker of its own
+#   make test JOBS=1                   one process instead of four, each with a broker of its own; tests wait more than
+#                                      they compute, so four are right for two cores, too
 #   make setup PYTHON=/path/to/python  a certain Python
 
 .DEFAULT_GOAL := help
@@ -13,12 +14,14 @@ STAMP := .venv/.installed
 ARGS ?=
 KAFKA ?=
 JOBS ?= 4
+# By files, in the order of tests/times.toml: the longest first, where xdist would begin with those of the most tests.
+PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 PYTHON ?=
 
-.PHONY: help setup demo test test-fast check format features bench chaos mutation wheel lock clean
+.PHONY: help setup demo test test-fast test-times check format features bench chaos mutation wheel lock clean
 
 help: ## Show the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Install everything into .venv and fetch Kafka and Spark jars (instant and offline afterwards)
 	@:
@@ -27,10 +30,13 @@ demo: setup ## Show queues, lifetimes and dead letters at work, on a broker of i
 	@$(BIN)/lapse demo $(ARGS)
 
 test-fast: setup ## Run the unit tests that need neither a broker nor Spark: the loop while working, under a minute
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark and not slow" tests/unit $(ARGS)
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m "not spark and not slow" tests/unit $(ARGS)
 
 test: setup ## Run unit, integration and acceptance tests, against a real Kafka broker
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
+
+test-times: setup ## Run all tests, and record which files take longest: the next runs begin with them
+	@$(BIN)/python -m pytest $(PARALLEL) --record-times $(ARGS)
 
 check: setup ## Check format, style, types and the direction of imports
 	@$(BIN)/ruff format --check .

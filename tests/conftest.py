@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 
 from support.contract import promises, unknown_numbers
+from support.file_times import FileTimes, longest_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +45,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="embedded",
         help="where the broker comes from when KAFKA_BOOTSTRAP_SERVERS is not set",
     )
+    parser.addoption("--record-times", action="store_true", help="write how long each file takes to tests/times.toml")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-times") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FileTimes())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if faults := unknown_numbers(items, promises()):
         raise pytest.UsageError("\n".join(faults))
+    groups: list[str] = []
     for item in items:
         ring = item.path.relative_to(_HERE).parts[0] if item.path.is_relative_to(_HERE) else ""
         if ring in _RINGS:
@@ -58,6 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
             group = "spark"  # one session for the whole run, in one process
         item.add_marker(pytest.mark.xdist_group(group))
+        groups.append(group)
+    if hasattr(config, "workerinput"):  # one of several processes: what is long must not come last
+        longest_first(items, groups, config.rootpath)
 
 
 def _absent(what: str) -> NoReturn:

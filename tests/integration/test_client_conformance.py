@@ -18,7 +18,7 @@ from support import synchronous
 from support.backend import BACKENDS, Backend
 from support.deployment import Deploy
 
-pytestmark = [pytest.mark.feature("X3"), pytest.mark.xdist_group("client_conformance")]
+pytestmark = pytest.mark.feature("X3")
 
 
 @pytest.fixture(scope="module", params=sorted(BACKENDS))

@@ -1,0 +1,37 @@
+"""Parallel runs begin with the files that take longest, so that no process ends long after the others."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from support import file_times
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_recorded_file_is_there() -> None:
+    """`make test-times` writes them; who renames a long file runs it again, or renames it there as well."""
+    recorded = file_times.recorded()
+    assert recorded
+    assert [file for file in recorded if not (ROOT / file).is_file()] == []
+
+
+def test_the_group_that_takes_longest_comes_first_and_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_times, "recorded", lambda: {"a.py": 20, "b.py": 30, "c.py": 15})
+    named = [("short.py", "short"), ("a.py", "a"), ("b.py", "b"), ("c.py", "a"), ("a.py", "a"), ("b.py", "b")]
+    items = [SimpleNamespace(path=ROOT / file, number=number) for number, (file, _) in enumerate(named)]
+    by_number = {number: group for number, (_, group) in enumerate(named)}
+
+    file_times.longest_first(items, [by_number[item.number] for item in items], ROOT)  # type: ignore[arg-type]
+
+    assert [item.number for item in items] == [1, 3, 4, 2, 5, 0]
+
+
+def test_what_is_short_or_gone_is_not_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(file_times, "PATH", tmp_path / "tests" / "times.toml")
+    (tmp_path / "tests").mkdir()
+    for file in ("long.py", "longer.py", "short.py"):
+        (tmp_path / file).touch()
+    file_times.write({"long.py": 12, "short.py": 1, "gone.py": 99, "longer.py": 30})
+    assert list(file_times.recorded().items()) == [("longer.py", 30), ("long.py", 12)]
