@@ -9,7 +9,8 @@ import time
 import pytest
 
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import Changelog, ChangelogReader
+from lapse.runtime.journal.changelog import Changelog
+from lapse.runtime.journal.changelog_reader import ChangelogReader
 from support.deployment import Deploy, Deployment
 from support.log import until
 

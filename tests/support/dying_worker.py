@@ -17,7 +17,8 @@ from typing import Any
 from lapse.cli.worker import serve
 from lapse.config import load
 from lapse.protocol import reference
-from lapse.runtime.kafka.producer import BatchProducer, Output, Packed
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.kafka.producer import BatchProducer
 
 
 def holds(output: Output | Packed, word: bytes) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, PackedBatch, Row
 
 

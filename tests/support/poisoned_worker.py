@@ -16,7 +16,7 @@ from typing import Any
 from lapse.cli.worker import serve
 from lapse.config import QueueConfig, load
 from lapse.core.queue.command import QueueCommands
-from lapse.runtime.sow import entity
+from lapse.runtime.sow.settings import JSON
 
 
 def faulty(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
@@ -32,7 +32,7 @@ def faulty(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
 
 def main() -> None:
     path, data_dir = sys.argv[1:]
-    entity.JSON["parse"] = faulty(entity.JSON["parse"])
+    JSON["parse"] = faulty(JSON["parse"])
     settings, handle = QueueConfig.settings, QueueCommands.handle
 
     def faulty_settings(self: QueueConfig, *of: Any) -> Any:

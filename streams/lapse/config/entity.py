@@ -323,6 +323,10 @@ class SowConfig(EntityConfig):
         """Where a publish to the SOW topic's name goes."""
         return self.underlying(name)[0]
 
+    def fed(self, shards: int) -> bool:
+        """Whether each of so many shards reads every partition by itself, because the key is in the payload (C46)."""
+        return bool(self.key) and shards > 1
+
     def letter_reasons(self) -> frozenset[Reason]:
         """Reasons that cause a dead letter (C25)."""
         return SOW_DEAD_LETTER_REASONS if self.dead_letter_reasons is None else frozenset(self.dead_letter_reasons)

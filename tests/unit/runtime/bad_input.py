@@ -26,14 +26,14 @@ from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
-from lapse.runtime.kafka.producer import Output
-from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.kafka.output import Output
+from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.effects import Effects
-from lapse.runtime.sow.entity import JSON, avro
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
+from lapse.runtime.sow.settings import JSON, avro
 from support.packed import outputs_of
 from unit.gateway import bad_requests
 

@@ -16,7 +16,7 @@ from lapse.core.shard.retirement import ShardMessage, ShardMessageKind
 from lapse.core.used_signature import VALID_MS
 from lapse.protocol import signature
 from lapse.protocol.command import CommandError
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import shard_message

@@ -16,7 +16,7 @@ from lapse.core.used_signature import VALID_MS
 from lapse.protocol import answer, confluent, schema
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import CommandError
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.shard import effort
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer

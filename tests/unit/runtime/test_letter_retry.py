@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.output import Output
 from lapse.runtime.letters import letter_retry
 from lapse.runtime.letters.letter_retry import LetterRetry
-from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.letters.refusal import Refusal
 
 
 class Broker:

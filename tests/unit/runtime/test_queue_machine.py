@@ -10,8 +10,8 @@ from lapse.core.lifetime import Expiration
 from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol import answer, event
-from lapse.runtime.kafka.producer import Output, Packed
-from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import effort

@@ -13,7 +13,7 @@ from aiokafka.structs import RecordMetadata
 from faust.types import TP
 
 from lapse.core.sow.shard import SowShard
-from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.shard import deliveries_under_way as module
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.runner import Runner

@@ -10,8 +10,8 @@ from lapse.core.sow.record import payload_of
 from lapse.protocol import event
 from lapse.protocol.answer import decode as decode_answer
 from lapse.protocol.command import Command, encode
-from lapse.runtime.kafka.producer import Output, Packed
-from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard import effort
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.machine import SowMachine

@@ -6,7 +6,7 @@ import pytest
 
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
-from lapse.runtime.sow.entity import JSON, avro
+from lapse.runtime.sow.settings import JSON, avro
 from unit.core.sow.make import Desk, shard_of
 
 LONG = 10**30

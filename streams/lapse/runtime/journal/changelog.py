@@ -1,4 +1,4 @@
-"""Reading a changelog partition in bulk: the latest record of every key, of the epochs that count.
+"""What a changelog partition holds: the latest record of every key, of the epochs that count.
 
 Every record bears the epoch of the epoch that wrote it. An epoch begins with a claim; what a lower epoch writes behind
 a higher claim is void: its author had lost the shard and did not know it yet.
@@ -6,21 +6,13 @@ a higher claim is void: its author had lost the shard and did not know it yet.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
-from lapse.runtime.kafka.bounded_close import bounded_close
-from lapse.runtime.kafka.metadata import know
-from lapse.runtime.kafka.together import Together
-
-_AT_ONCE: Final = 8
-"""So many changelog partitions are read side by side."""
+Items = list[tuple[bytes, bytes | None]]
+"""Keys and values of a journal, in order; None = the key is gone."""
 
 EPOCH_HEADER: Final = "lapse-epoch"
 CLAIM: Final = b"\x00e"
@@ -115,119 +107,3 @@ class Changelog:
         """How far the latest epoch that said so had read."""
         keys = [key for key in self.latest if key.startswith(PROGRESS)]
         return self.latest[max(keys)] if keys else None
-
-
-class ChangelogReader:
-    """Reads changelog partitions from an offset to their end.
-
-    It does not depend on a readable last record: an empty or compacted tail, or one that ends in a transaction's
-    marker, ends the reading as well.
-
-    Args:
-        bootstrap_servers: the brokers.
-        security: aiokafka's settings for TLS and SASL.
-        soon: topics that will be read; see `know`.
-
-    Attributes:
-        settings: aiokafka's, for a consumer that reads changelogs.
-    """
-
-    def __init__(self, bootstrap_servers: str, security: dict[str, Any], soon: Collection[str] = ()) -> None:
-        self._soon = soon
-        self.settings: dict[str, Any] = {
-            "bootstrap_servers": bootstrap_servers,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "earliest",
-            "isolation_level": "read_committed",
-            "max_partition_fetch_bytes": 8 << 20,
-            "fetch_max_bytes": 64 << 20,
-            "fetch_max_wait_ms": 20,
-            **security,
-        }
-        self._asker: AIOKafkaConsumer | None = None
-        self._asking = asyncio.Lock()
-        self._idle: list[AIOKafkaConsumer] = []
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._bounds = Together(self._ask_bounds)
-
-    async def read(
-        self,
-        topic: str,
-        partition: int,
-        into: Changelog,
-        keep: Callable[[list[tuple[bytes, bytes | None]]], None] | None = None,
-    ) -> None:
-        """Read on from `into.next_offset` to the end.
-
-        Args:
-            topic: the changelog.
-            partition: which of its partitions.
-            into: takes the records in.
-            keep: called with what was taken in, in order, some at a time, and once at the end.
-        """
-        tp = TopicPartition(topic, partition)
-        begin, end = (await self._bounds.of([tp]))[tp]
-        if into.next_offset > end:
-            # The topic was made anew behind our back: what was kept of the old one is worth nothing.
-            into.latest.clear()
-            into.void.clear()
-            into.next_offset = into.epoch = into.contested = 0
-        position = max(into.next_offset, begin)
-        if position < end:
-            async with self._borrowed() as consumer:
-                consumer.assign([tp])
-                consumer.seek(tp, position)
-                while position < end:
-                    taken: list[tuple[bytes, bytes | None]] = []
-                    for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
-                        taken += into.take_all(records)
-                    position = await consumer.position(tp)
-                    into.next_offset = position
-                    if keep is not None:
-                        keep(taken)
-        into.next_offset = max(position, end)
-        if keep is not None:
-            keep([])
-
-    async def rest(self) -> None:
-        """Disconnect until there is something to read again.
-
-        A question that is under way is answered first: aiokafka would ask in vain over a closed connection, for 40 s.
-        """
-        idle, self._idle = self._idle, []
-        async with self._asking:
-            if self._asker is not None:
-                idle.append(self._asker)
-                self._asker = None
-        await asyncio.gather(*(bounded_close(consumer) for consumer in idle))
-
-    @contextlib.asynccontextmanager
-    async def _borrowed(self) -> AsyncIterator[AIOKafkaConsumer]:
-        """A consumer for one partition at a time: connecting costs more than reading a short changelog."""
-        async with self._places:
-            if self._idle:
-                consumer = self._idle.pop()
-            else:
-                consumer = AIOKafkaConsumer(**self.settings)
-                await consumer.start()
-            try:
-                yield consumer
-                # Not `unsubscribe`: aiokafka would ask for the metadata of every topic on the cluster.
-                consumer.pause(*consumer.assignment())
-            except BaseException:
-                await bounded_close(consumer)
-                raise
-            self._idle.append(consumer)
-
-    async def _ask_bounds(self, tps: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where partitions begin and end."""
-        async with self._asking:
-            if self._asker is None:
-                asker = AIOKafkaConsumer(**self.settings)
-                await asker.start()
-                self._asker = asker
-            asker = self._asker
-            await know(asker._client, (tp.topic for tp in tps), self._soon)
-            ends = await asker.end_offsets(tps)
-            begins = await asker.beginning_offsets(tps)
-        return {tp: (begins[tp], ends[tp]) for tp in tps}

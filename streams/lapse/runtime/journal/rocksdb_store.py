@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import rocksdict
 
-from lapse.runtime.journal.changelog import Changelog
-from lapse.runtime.journal.store import Items, JournalStore
+from lapse.runtime.journal.changelog import Changelog, Items
+from lapse.runtime.journal.store import JournalStore
 
 logger = logging.getLogger(__name__)
 

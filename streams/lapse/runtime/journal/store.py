@@ -19,15 +19,14 @@ from typing import Any, Protocol
 from faust.stores.base import Store as FaustStore
 from faust.types import TP, EventT
 
-from lapse.runtime.journal.changelog import Changelog, ChangelogReader, claim_key, epoch_header
+from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
+from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.pre_read import HeadStart
 from lapse.runtime.journal.standby import Standby
 from lapse.runtime.kafka.producer import BatchProducer, BatchTooLarge
 from lapse.runtime.timers.clock import BrokerClock
 
 logger = logging.getLogger(__name__)
-
-Items = list[tuple[bytes, bytes | None]]
 
 
 class Fenced(RuntimeError):

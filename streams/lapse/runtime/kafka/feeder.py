@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from faust.types import TP
 
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.shard.inbox import Reader
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.topics.topic_id import TopicIds
+from lapse.runtime.tp import TP
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)

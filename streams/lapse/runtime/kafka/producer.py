@@ -12,7 +12,8 @@ from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from lapse.runtime.kafka.metadata import know
-from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, Headers, PackedBatch, RecordBatch, Row, wall_ms
+from lapse.runtime.kafka.output import Headers, Output, Packed
+from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, PackedBatch, RecordBatch, Row, wall_ms
 from lapse.runtime.kafka.together import Together
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
@@ -65,30 +66,6 @@ class _Sender(Sender):
 
 class BatchTooLarge(ValueError):
     """Records that must stand in one RecordBatch and do not fit into one."""
-
-
-class Output(NamedTuple):
-    """One record to be written."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-
-class Packed(NamedTuple):
-    """Many records for one partition, each as a RecordBatch holds it.
-
-    Attributes:
-        topic: where they go.
-        partition: of it.
-        records: see `packed_record`.
-    """
-
-    topic: str
-    partition: int
-    records: list[bytes]
 
 
 class _Lot(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from lapse.core.queue.step import Removal
 from lapse.core.sow.step import Removal as RecordRemoval
-from lapse.runtime.journal.store import Items
+from lapse.runtime.journal.changelog import Items
 from lapse.runtime.letters.expired_message import ExpiredMessage
 from lapse.runtime.letters.rule_entry import MOST_MESSAGES, Entry, of_copy, of_removal
 from lapse.runtime.letters.rule_process import RuleFigures

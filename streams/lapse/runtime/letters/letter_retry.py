@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
-from lapse.runtime.kafka.producer import Output, Packed
-from lapse.runtime.letters.letter_writer import Refusal
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.letters.refusal import Write
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
@@ -22,8 +22,6 @@ FIRST_S: Final = 1.0
 LONGEST_S: Final = 60.0
 
 Name = TypeVar("Name", bound=Hashable)
-Write = Callable[[Sequence[Output | Packed]], Awaitable[dict[int, Refusal]]]
-"""Writes letters; returns the refused ones by their index."""
 
 
 class LetterRetry(Generic[Name]):

@@ -15,9 +15,11 @@ from typing import Final, NamedTuple
 from aiokafka import errors
 from aiokafka.structs import RecordMetadata
 
+from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import packed, packed_headers
-from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, REFUSALS, BatchProducer, Output, Packed
+from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, REFUSALS, BatchProducer
 from lapse.runtime.kafka.record_batch import PackedBatch
+from lapse.runtime.letters.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -37,18 +39,6 @@ _OF_TOPIC: Final = (
     errors.InvalidTopicError,
     errors.UnknownTopicOrPartitionError,
 )
-
-
-class Refusal(NamedTuple):
-    """Why a letter was refused.
-
-    Attributes:
-        why: for people.
-        of_topic: whether its topic takes no letter at all.
-    """
-
-    why: str
-    of_topic: bool = False
 
 
 class _Lot(NamedTuple):

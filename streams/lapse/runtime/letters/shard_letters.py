@@ -18,8 +18,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from lapse.core.shard.step import Step
-from lapse.runtime.kafka.producer import Output, Packed
-from lapse.runtime.letters.letter_retry import LetterRetry, Write
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.letters.letter_retry import LetterRetry
+from lapse.runtime.letters.refusal import Write
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
 

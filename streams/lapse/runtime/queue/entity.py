@@ -6,8 +6,6 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from faust.types import TP
-
 from lapse.config import QueueConfig
 from lapse.core.queue.journal import restore
 from lapse.core.queue.segment_spill import Segments
@@ -25,6 +23,7 @@ from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.runner import Unwritten
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.wanted import Role
+from lapse.runtime.tp import TP
 
 
 class QueueEntity(Entity):

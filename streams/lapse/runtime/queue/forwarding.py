@@ -12,18 +12,17 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aiokafka.partitioner import murmur2
-
 from lapse.core.letter import FORWARDED, FORWARDER
 from lapse.core.lifetime import NAMES, NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
+from lapse.core.sow.home import murmur2
 from lapse.protocol import header
 from lapse.protocol.redrive import REDRIVEN
-from lapse.runtime.kafka.producer import Output
-from lapse.runtime.letters.letter_retry import Write
+from lapse.runtime.kafka.output import Output
+from lapse.runtime.letters.refusal import Write
 
 logger = logging.getLogger(__name__)
 

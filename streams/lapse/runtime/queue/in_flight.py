@@ -7,7 +7,7 @@ from typing import Final
 
 from lapse.core.queue.places import size_of
 from lapse.core.queue.step import Step
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard.effects import StepInFlight
 
 _CHANGE_BYTES: Final = 64

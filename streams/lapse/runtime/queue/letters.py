@@ -9,7 +9,7 @@ from typing import Final
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Removal, Step
 from lapse.core.reason import Reason
-from lapse.runtime.kafka.producer import Packed
+from lapse.runtime.kafka.output import Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.output import QueueOutput

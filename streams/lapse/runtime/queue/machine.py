@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from faust.types import TP
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError
@@ -20,10 +19,10 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
 from lapse.protocol import topic as names
 from lapse.protocol.command import Command
-from lapse.runtime.journal.store import Items
-from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.journal.changelog import Items
+from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
-from lapse.runtime.letters.letter_retry import Write
+from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.in_flight import QueueStepInFlight
@@ -39,6 +38,7 @@ from lapse.runtime.shard.effort import Effort
 from lapse.runtime.shard.machine import ShardMachine
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.timers.clock import BY_THE_BROKER
+from lapse.runtime.tp import TP
 
 _STEP_RECORDS: Final = 10_000
 

@@ -13,8 +13,8 @@ from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind
 from lapse.protocol import header, packed_delivery, reference
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
-from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.output import ShardOutput
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from faust.types import TP
-
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 

@@ -9,18 +9,18 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from faust.types import TP
 
 from lapse.core.queue.change import Change
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages
 from lapse.protocol import codec, header, packed_delivery, reference
 from lapse.protocol.bookmark import Bookmark
-from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import records_of
-from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.log import Log
 from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class JournaledDeliveries:
         ]
 
 
-async def read_written(reader: LogReader, noted: Noted, topics: Iterable[str], partition: int) -> Written:
+async def read_written(reader: Log, noted: Noted, topics: Iterable[str], partition: int) -> Written:
     """Read what was written since a step; where Kafka has removed some of it, nothing is known of that topic."""
     written = Written()
     places = [TP(topic, partition) for topic in topics if topic in noted.floors]
@@ -153,7 +153,7 @@ async def read_written(reader: LogReader, noted: Noted, topics: Iterable[str], p
     return written
 
 
-async def _read(reader: LogReader, place: TP, first: int, end: int) -> set[Row] | None:
+async def _read(reader: Log, place: TP, first: int, end: int) -> set[Row] | None:
     """What stands in a part of a deliveries topic; None if it cannot be read any more."""
     rows: set[Row] = set()
     epoch = 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from faust.types import TP
-
 from lapse.core.used_signature import REMEMBERED_MS
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
 from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.tp import TP
 
 
 async def remembering(guard: Guard, commands: TP, position: int, reader: LogReader, now_ms: int) -> CommandAuthorizer:

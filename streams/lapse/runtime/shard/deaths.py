@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from faust.types import TP
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer, Output, Packed
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.sent_log import SentLog
 from lapse.runtime.watch import end_process

@@ -10,17 +10,19 @@ import time
 from collections.abc import Mapping, Sequence
 
 import orjson
-from faust.types import TP
 
-from lapse.runtime.journal.changelog import progress_key
-from lapse.runtime.journal.store import Items, JournalStore
-from lapse.runtime.kafka.producer import BatchProducer, Output, Packed
-from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
+from lapse.runtime.journal.changelog import Items, progress_key
+from lapse.runtime.journal.store import JournalStore
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.letters.letter_writer import LetterWriter
+from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import KnownTopics
+from lapse.runtime.tp import TP
 from lapse.runtime.watch import Watch
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lapse.runtime.journal.store import Items
-from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.journal.changelog import Items
+from lapse.runtime.kafka.output import Output, Packed
 
 S = TypeVar("S")
 """The core's step of a kind of shard."""

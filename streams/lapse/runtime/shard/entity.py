@@ -11,15 +11,16 @@ from typing import Any
 
 import faust
 import orjson
-from faust.types import TP
 
 from lapse.config import QueueConfig, SowConfig
 from lapse.protocol import header
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import Changelog, ChangelogReader
+from lapse.runtime.journal.changelog import Changelog
+from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.feeder import Feeder
-from lapse.runtime.kafka.producer import BatchProducer, Output
+from lapse.runtime.kafka.output import Output
+from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.rule_process import RuleProcess
 from lapse.runtime.shard import read_positions
@@ -33,6 +34,7 @@ from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import Shape
 from lapse.runtime.topics.wanted import Role, without
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 
@@ -398,7 +400,7 @@ class Entity(ABC):
     def fed(self) -> bool:
         """Whether shards read their topics by themselves."""
         if isinstance(self.config, SowConfig):
-            return bool(self.config.key) and self.partitions > 1
+            return self.config.fed(self.partitions)
         return self.config.fed
 
     async def _feeder(self, partition: int) -> Feeder | None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka.errors import KafkaError
-from faust.types import TP
 
 from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 

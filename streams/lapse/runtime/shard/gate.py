@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from faust.types import TP
-
 from lapse.runtime.shard.inbox import Inbox
-from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.log import Log
 from lapse.runtime.shard.machine import Machine
+from lapse.runtime.tp import TP
 
 _LOOK_AGAIN_S: Final = 0.002
 
@@ -27,7 +26,7 @@ class Gate:
         below: commands below this offset may pass.
     """
 
-    def __init__(self, inbox: Inbox, log: LogReader, on_news: Callable[[], None]) -> None:
+    def __init__(self, inbox: Inbox, log: Log, on_news: Callable[[], None]) -> None:
         self.below = 0
         self._inbox = inbox
         self._log = log
@@ -66,7 +65,7 @@ class ArrivalGate:
         on_news: called when it is worth looking again.
     """
 
-    def __init__(self, machine: Machine, inbox: Inbox, log: LogReader, on_news: Callable[[], None]) -> None:
+    def __init__(self, machine: Machine, inbox: Inbox, log: Log, on_news: Callable[[], None]) -> None:
         self._machine = machine
         self._inbox = inbox
         self._log = log

@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from faust.types import TP
-
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import OneOrder
+from lapse.runtime.tp import TP
 
 TICK_KEY: Final = b"\x00tick"
 _STEP_BYTES: Final = 1 << 18

@@ -12,17 +12,15 @@ from typing import Any, Final, TypeAlias
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaTimeoutError
 from confluent_kafka import KafkaException
-from faust.types import TP
 
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.metadata import know
 from lapse.runtime.kafka.together import Together
+from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Record
 from lapse.runtime.topics.topic_id import TopicIds
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
-
-READ_AHEAD_RECORDS: Final = 5_000
-"""So many records are read at once at most, more than was asked for where they are there."""
 
 _PATIENCE_S: Final = 10.0
 _GONE_FOR_S: Final = 10.0
@@ -35,8 +33,6 @@ _ALL_AT_ONCE_S: Final = 2.0
 """Longer than brokers take for the offsets of a thousand partitions that are there."""
 
 _Question: TypeAlias = Callable[[AIOKafkaConsumer, list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
-Record: TypeAlias = Any
-"""aiokafka's `ConsumerRecord`, which has no types."""
 
 
 class LogReader:

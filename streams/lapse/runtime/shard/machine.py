@@ -11,8 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from faust.types import TP
-
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.shard.answer import CommandAnswer
@@ -20,9 +18,10 @@ from lapse.core.shard.contract import Shard
 from lapse.core.shard.retirement import Phase
 from lapse.core.shard.step import Step
 from lapse.protocol.command import CommandError, Encoding
-from lapse.runtime.journal.store import Items
+from lapse.runtime.journal.changelog import Items
 from lapse.runtime.letters.expiry_rule import ExpiryRule
-from lapse.runtime.letters.letter_retry import LetterRetry, Write
+from lapse.runtime.letters.letter_retry import LetterRetry
+from lapse.runtime.letters.refusal import Write
 from lapse.runtime.letters.shard_letters import LetterSource, ShardLetters
 from lapse.runtime.shard import shard_message
 from lapse.runtime.shard.admission import Admission
@@ -32,6 +31,7 @@ from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.shard.output import ShardOutput
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse.runtime.shard.under_way import NOTHING_NOTED, UnderWay
+from lapse.runtime.tp import TP
 
 C = TypeVar("C", bound=Shard)
 """A kind of shard."""

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from faust.types import TP
-
 from lapse.core.lifetime import NEVER
+from lapse.runtime.tp import TP
 
 Inbox = Mapping[TP, deque[Sequence[Any]]]
 Runs = Sequence[tuple[TP, Sequence[Any]]]

@@ -18,7 +18,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Encoding
 from lapse.protocol.dead_letter import Death
 from lapse.protocol.event import Event
-from lapse.runtime.kafka.producer import Output, Packed
+from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.packed_letter import PackedLetters
 from lapse.runtime.shard.command_authorizer import parted
 

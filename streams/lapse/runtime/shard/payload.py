@@ -9,9 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from faust.types import TP
-
-from lapse.runtime.shard.log_reader import READ_AHEAD_RECORDS, LogReader, Record
+from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
+from lapse.runtime.tp import TP
 
 _RECORD_OVERHEAD_BYTES: Final = 300
 
@@ -153,7 +152,7 @@ class PayloadWindow:
         aside: reads single records without moving `reader`; the same one by default.
     """
 
-    def __init__(self, reader: LogReader, limit_bytes: int, aside: LogReader | None = None) -> None:
+    def __init__(self, reader: Log, limit_bytes: int, aside: Log | None = None) -> None:
         self._reader = reader
         self._aside = reader if aside is None else aside
         self._limit_bytes = limit_bytes

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faust.types import TP
-
 from lapse.config import QueueConfig, SowConfig
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.protocol import topic as names
@@ -16,6 +14,7 @@ from lapse.runtime.queue.recovery_point import begin_offsets
 from lapse.runtime.shard.gap import Gap, warn
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.topic_id import KnownTopics
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 

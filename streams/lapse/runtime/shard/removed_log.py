@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from faust.types import TP
-
 from lapse.runtime.shard.gap import Gap, Gaps
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
+from lapse.runtime.tp import TP
 
 
 class RemovedLog:

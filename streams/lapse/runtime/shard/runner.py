@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from faust.types import TP
-
 from lapse.runtime.journal.store import JournalStore
-from lapse.runtime.kafka.producer import BatchProducer, Output, Packed
-from lapse.runtime.letters.letter_writer import LetterWriter, Refusal
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.letters.letter_writer import LetterWriter
+from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.effect_writer import EffectWriter
 from lapse.runtime.shard.effects import Effects
@@ -31,6 +31,7 @@ from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
 from lapse.runtime.topics.topic_id import KnownTopics
+from lapse.runtime.tp import TP
 from lapse.runtime.watch import Watch, end_process
 
 Unwritten = Callable[[int], Awaitable[Sequence[Output | Packed]]]

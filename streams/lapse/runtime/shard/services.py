@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final
 
-from lapse.runtime.journal.changelog import ChangelogReader
+from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.shard.log_reader import LogReader

@@ -11,7 +11,7 @@ from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.retirement import Asker, Cause, Retirement, ShardMessage, ShardMessageKind, Verdict
 from lapse.protocol import topic
 from lapse.protocol.command import Command, Encoding
-from lapse.runtime.kafka.producer import Output
+from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 
 logger = logging.getLogger(__name__)

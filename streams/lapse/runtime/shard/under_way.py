@@ -22,9 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from faust.types import TP
-
 from lapse.runtime.shard.deaths import Aside, Deaths, Mark, Name
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 

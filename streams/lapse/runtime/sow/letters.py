@@ -9,7 +9,7 @@ from typing import Any, Final
 from lapse.core.sow import pending_letters
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Removal, Step
-from lapse.runtime.kafka.producer import Packed
+from lapse.runtime.kafka.output import Packed
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.sow.output import SowOutput
 

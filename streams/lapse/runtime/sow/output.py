@@ -26,8 +26,8 @@ from lapse.core.sow.step import (
 )
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
+from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
-from lapse.runtime.kafka.producer import Output, Packed
 from lapse.runtime.shard.output import ShardOutput
 
 _OWN_PREFIX: Final = "lapse-"

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-from faust.types import TP
-
 from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 

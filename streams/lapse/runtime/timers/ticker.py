@@ -6,13 +6,12 @@ import asyncio
 import time
 from typing import Any, Final
 
-from faust.types import TP
-
 from lapse.core.lifetime import NEVER
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.shard.inbox import TICK_KEY
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.tp import TP
 from lapse.runtime.watch import end_process
 
 _SPACING_S: Final = 0.005

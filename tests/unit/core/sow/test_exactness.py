@@ -8,7 +8,7 @@ import pytest
 from lapse.core.reason import Reason
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.record import payload_of
-from lapse.runtime.sow.entity import JSON
+from lapse.runtime.sow.settings import JSON
 from unit.core.sow.make import Desk, shard_of
 
 

@@ -1,0 +1,31 @@
+"""What is to be written to Kafka: single records, and many that are packed already."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Headers = list[tuple[str, bytes]]
+
+
+class Output(NamedTuple):
+    """One record to be written."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Packed(NamedTuple):
+    """Many records for one partition, each as a RecordBatch holds it.
+
+    Attributes:
+        topic: where they go.
+        partition: of it.
+        records: see `packed_record`.
+    """
+
+    topic: str
+    partition: int
+    records: list[bytes]

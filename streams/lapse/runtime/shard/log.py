@@ -1,0 +1,40 @@
+"""The logs behind a shard, as it reads them back: payloads that memory does not hold, and where logs begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol, TypeAlias
+
+from lapse.runtime.tp import TP
+
+READ_AHEAD_RECORDS: Final = 5_000
+"""So many records are read at once at most, more than was asked for where they are there."""
+
+Record: TypeAlias = Any
+"""aiokafka's `ConsumerRecord`, which has no types, or what looks like it."""
+
+
+class Log(Protocol):
+    """Reads records of any partition; `LogReader` reads them from Kafka."""
+
+    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Record]:
+        """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
+
+        Returns:
+            Records with offsets from `first` on, ascending; empty if the log has none left there, or the topic is gone.
+        """
+
+    async def one(self, topic: str, partition: int, offset: int) -> Record | None:
+        """Read one record; None where the log no longer has it."""
+
+    async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
+        """Where partitions begin now: what stood before was removed."""
+
+    async def ends(self, tps: Iterable[TP]) -> dict[TP, int]:
+        """Where partitions end now."""
+
+    async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
+        """Where partitions end now, those left out whose topics are missing."""
+
+    async def release(self, topic: str, partition: int) -> None:
+        """Disconnect from a partition."""

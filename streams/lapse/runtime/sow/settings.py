@@ -1,0 +1,77 @@
+"""From what `lapse.toml` says of a SOW topic to the settings of its shards."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from lapse.config import SowConfig
+from lapse.core.sow import field_path
+from lapse.core.sow.home import EVERYTHING, Home
+from lapse.core.sow.settings import SowSettings
+from lapse.protocol import json_payload
+from lapse.protocol.avro_payload import AvroPayload
+
+_LEAST_REMEMBERED_MS: Final = 60_000
+"""How long a removed key is remembered at least: updates of several partitions come so much too late at most (C46)."""
+
+_REMEMBERED_MS: Final = 7 * 86_400_000
+"""How long it is remembered for updates of other deployments: as long as the compacted topic keeps deletes (C56)."""
+
+
+def settings(config: SowConfig, name: str, partition: int, shards: int, max_record_bytes: int) -> SowSettings:
+    """The settings of a shard.
+
+    Args:
+        config: what `lapse.toml` says.
+        name: the SOW topic.
+        partition: the shard.
+        shards: how many there are.
+        max_record_bytes: what a record may take.
+    """
+    form = config.payload()
+    fed = config.fed(shards)
+    return SowSettings(
+        name=name,
+        partition=partition,
+        shards=shards,
+        expiration=config.expiration_settings(),
+        key=tuple(map(field_path.parse, config.key)),
+        home=Home(partition, shards) if fed else EVERYTHING,
+        hash_index=config.hash_index,
+        dead_letter_reasons=config.letter_reasons(),
+        heartbeat_timeout_ms=config.heartbeat_timeout,
+        dedup_window_ms=config.dedup_window,
+        max_record_bytes=max_record_bytes,
+        tombstone_ms=max(_LEAST_REMEMBERED_MS, config.remember_removed or _REMEMBERED_MS),
+        tombstone_least_ms=_LEAST_REMEMBERED_MS,
+        remembers_removed=config.remember_removed is not None,
+        keeps_copies=config.on_expire is not None,
+        **(JSON if form is None else avro(form)),
+    )
+
+
+JSON: Final[dict[str, Any]] = {
+    "parse": json_payload.parse,
+    "parse_exactly": json_payload.parse_exactly,
+    "parse_delta": json_payload.parse_exactly,
+    "serialize": json_payload.serialize,
+    "serialize_delta": json_payload.serialize,
+}
+"""How a SOW topic reads and writes payloads in JSON."""
+
+
+def avro(form: AvroPayload) -> dict[str, Any]:
+    """The same in Avro."""
+    return {
+        "parse": form.parse,
+        "parse_exactly": form.parse,
+        "parse_delta": form.parse_delta,
+        "serialize": form.serialize,
+        "serialize_delta": _as_json,
+    }
+
+
+def _as_json(value: object) -> bytes:
+    """Changed fields of an Avro record; what JSON cannot tell, such as NaN, is told with the whole record."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
