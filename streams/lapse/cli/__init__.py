@@ -5,6 +5,7 @@ So `lapse publish` works where neither Faust nor Spark is installed, and `lapse 
 Exit codes: 0 done, 1 not done (the message on standard error says why and what to do), 2 wrong usage.
 """
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,16 @@ COMMANDS: Mapping[str, Lazy] = {
     "apply": Lazy("lapse.cli.topology:apply", "Create the topics that lapse.toml needs.", extra="worker"),
     "check": Lazy("lapse.cli.topology:check", "Say whether the cluster fits lapse.toml.", extra="worker"),
     "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
+    "dev": Lazy(
+        "lapse.cli.dev:dev",
+        "Run a broker, the topics of lapse.toml, a worker and the console, until Ctrl-C.",
+        extra="worker,gateway,java",
+    ),
+    "doctor": Lazy(
+        "lapse.cli.doctor:doctor",
+        "Look for the usual faults: Java, versions, topics, settings, rights, clocks, workers.",
+        extra="worker",
+    ),
     "publish": Lazy("lapse.cli.publish:publish", "Publish to a topic, or to a queue's default target."),
     "queue": Lazy("lapse.cli.queue:queue", "Receive from queues, look into them, settle messages."),
     "dlq": Lazy("lapse.cli.dlq:dlq", "Look into dead letters, and send them back."),
@@ -75,6 +86,18 @@ class LazyGroup(click.Group):
         if cmd_name in self.lazy:
             return _load(cmd_name, self.lazy[cmd_name])
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand that is meant; name the nearest ones where there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx))
+            if near:
+                error.message += f" Did you mean {' or '.join(near)}?"
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands from their summaries, loading none."""

@@ -1,17 +1,17 @@
 """`lapse kafka`: a local broker without Docker, for trying things out and for tests."""
 
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
 import orjson
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from lapse.cli.ending import treat_sigterm_as_ctrl_c
 from lapse.cli.tables import print_table
 from lapse.embedded import daemon
 from lapse.embedded.errors import EmbeddedError
@@ -55,7 +55,7 @@ def start(
     _show(Instance(broker.jvm.pid, broker.jvm.started_s, broker.bootstrap_servers, broker.data), as_json)
     if not foreground:
         return
-    signal.signal(signal.SIGTERM, _interrupt)
+    treat_sigterm_as_ctrl_c()
     try:
         while broker.running:
             time.sleep(0.2)
@@ -129,7 +129,7 @@ def _show(found: Instance, as_json: bool) -> None:
         )
         return
     table = Table(show_header=False, box=None)
-    table.add_row("Kafka", f"[bold]{found.bootstrap_servers}[/bold]")
+    table.add_row("Kafka", Text(found.bootstrap_servers, style="bold"))
     table.add_row("process", f"{found.pid}, {(jvm.resident_bytes if jvm else 0) / 2**20:.0f} MiB")
     table.add_row("data", str(found.data))
     table.add_row("log", str(found.log))
@@ -146,8 +146,3 @@ def _fail(message: str, as_json: bool) -> NoReturn:
     if as_json:
         _print_json({"running": False, "error": message})
     raise click.ClickException(message)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Treat SIGTERM as Ctrl-C."""
-    raise KeyboardInterrupt

@@ -12,10 +12,13 @@ _NO_LIMIT: Final = 10_000
 
 
 def print_table(table: Table) -> None:
-    """Print a table: as wide as it is where no terminal is, with values in several lines where one is narrow."""
+    """Print a table: as wide as it is where no terminal is, with values in several lines where one is narrow.
+
+    Text is printed as it is: brackets in a payload are no markup. Give a `Text` where a cell has a style.
+    """
     for column in table.columns:
         column.overflow = "fold"
     console = Console()
     if not console.is_terminal:
         console = Console(width=_NO_LIMIT)
-    console.print(table)
+    console.print(table, markup=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import orjson
 from rich.table import Table
+from rich.text import Text
 
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
@@ -32,7 +33,7 @@ def _look(path: Path) -> tuple[Config, Cluster, Topology]:
 def _show(differences: list[Difference]) -> None:
     table = Table("topic", "what", "mended by")
     for one in differences:
-        table.add_row(one.topic, one.what, one.mended or "[red]you[/red]")
+        table.add_row(one.topic, one.what, one.mended or Text("you", style="red"))
     print_table(table)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from lapse.cli.child import die_with_parent
+
 if TYPE_CHECKING:
     from lapse.config import Config
     from lapse.runtime.worker_log import Format
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 CRASHED: Final = 70
 _RESTART_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S: Final = 60.0
-_PR_SET_PDEATHSIG: Final = 1
 
 _SWITCH_INTERVAL_S: Final = 0.001
 """How long a thread may keep Python's lock from another, s. The thread that reads from Kafka hands records over in
@@ -81,7 +81,7 @@ def _supervise(command: list[str]) -> int:
         signal.signal(number, pass_on)
     while True:
         began = time.monotonic()
-        process = subprocess.Popen(command, preexec_fn=_die_with_parent)  # noqa: PLW1509  # one system call
+        process = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509  # one system call
         if stopping.is_set():
             process.terminate()
         code = process.wait()
@@ -95,12 +95,6 @@ def _supervise(command: list[str]) -> int:
         click.echo(f"lapse worker ended with code {code}; starting it again in {delay_s} s", err=True)
         if stopping.wait(delay_s):
             return 0
-
-
-def _die_with_parent() -> None:
-    """Have the kernel end this process when its parent does, however that ends (Linux; elsewhere nothing)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) -> None:

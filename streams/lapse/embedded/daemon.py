@@ -60,7 +60,7 @@ def start(
                 f"A broker runs on {data} already, at {running.bootstrap_servers} (process {running.pid}). Use that "
                 "one, stop it with `lapse kafka stop`, or give another --data and --port."
             )
-        if port and _taken(port):
+        if port and is_taken(port):
             raise BrokerFailed(f"Port {port} is in use. Give another one with --port, or --port 0 for any free one.")
         kafka = EmbeddedKafka(
             data,
@@ -86,7 +86,7 @@ def stop(data: Path, timeout_s: float = 30) -> Instance | None:
     return running
 
 
-def _taken(port: int) -> bool:
+def is_taken(port: int) -> bool:
     """Whether something listens on `port` of the loopback interface."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

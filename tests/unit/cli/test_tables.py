@@ -27,6 +27,13 @@ def test_a_row_is_one_line_where_no_terminal_is(capsys: Captured, monkeypatch: P
 
 
 @pytest.mark.feature("Q15")
+def test_brackets_of_a_payload_are_printed_as_they_are(capsys: Captured) -> None:
+    table = Table("value")
+    table.add_row("[/b] [red]stop[/red] [queue.orders]")
+    print_table(table)
+    assert "[/b] [red]stop[/red] [queue.orders]" in capsys.readouterr().out
+
+
 def test_a_narrow_terminal_gets_several_lines(capsys: Captured, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_COLOR", "1")

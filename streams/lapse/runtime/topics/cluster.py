@@ -144,7 +144,7 @@ class Cluster:
         names = heeded(plain) if served else {one.name for one in plain.wanted()}
         if not served:
             names = names.union(*map(plain.sources, plain.entities()))
-        settings = self._settings_of(names & existing.keys())
+        settings = self.settings_of(names & existing.keys())
         limits = {topic: int(one[MOST_BYTES].value) for topic, one in settings.items()}
         retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
         replicas = {name: [len(one.replicas) for one in metadata.topics[name].partitions.values()] for name in settings}
@@ -160,8 +160,8 @@ class Cluster:
         except KafkaException as error:
             raise TopologyError(f"the cluster does not tell its ACLs: {error.args[0].str()}") from error
 
-    def _settings_of(self, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """The settings of topics; without the right to ask, none are known."""
+    def settings_of(self, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """The settings of topics, by name and setting; of what does not exist, or may not be asked for, none."""
         found: dict[str, Mapping[str, Any]] = {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         asked = [self._admin.describe_configs(some) for some in _parts(resources, lambda _: 4)]  # all under way at once

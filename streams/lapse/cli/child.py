@@ -1,0 +1,89 @@
+"""A `lapse` command as a process of its own below another one: it ends when that one does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Final
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent does, however that ends (Linux; elsewhere nothing)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Child:
+    """A `lapse` command in a process of its own, whose output goes line by line to whoever started it.
+
+    Ctrl-C in the terminal does not reach it: who started it stops it, in the order that is right.
+
+    Args:
+        name: what it is called in front of its lines.
+        arguments: the command's, without `lapse`.
+        environment: variables beside those of this process.
+        say: takes each line that it prints, without the line's end; called from a thread of its own.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], say: Callable[[str, str], None]
+    ) -> None:
+        self.name = name
+        self._say = say
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lapse", *arguments],
+            env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # one system call
+        )
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), name=name, daemon=True)
+        self._reader.start()
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.poll()
+
+    def first_line(self, timeout_s: float) -> str | None:
+        """Wait for its first line of output, at most `timeout_s` seconds; None = it ended, or said nothing."""
+        try:
+            return self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def wait(self) -> int:
+        """Wait until it ends by itself, and all that it said is told; returns its exit code."""
+        code = self._process.wait()
+        self._reader.join()
+        return code
+
+    def stop(self, timeout_s: float) -> None:
+        """Ask it to end, and kill it when it has not within `timeout_s` seconds."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self.wait()
+
+    def _read(self, output: IO[bytes]) -> None:
+        with output:
+            for raw in output:
+                line = raw.decode(errors="replace").rstrip("\r\n")
+                self._lines.put(line)
+                self._say(self.name, line)
+        self._lines.put(None)

@@ -1,0 +1,289 @@
+"""`lapse dev`: a broker, the topics, a worker and the console in one foreground process tree."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+from rich.console import Console
+
+from lapse.cli import sample
+from lapse.cli.child import Child
+from lapse.cli.ending import treat_sigterm_as_ctrl_c
+from lapse.config import Config, ConfigError, load
+from lapse.embedded import daemon
+from lapse.embedded.broker import given_broker
+from lapse.embedded.errors import EmbeddedError
+from lapse.embedded.instance import Instance
+from lapse_client.connection import Connection
+from lapse_client.error import LapseError
+from lapse_client.queue import Queue
+from lapse_client.sow import SowClient
+
+_LOOK_EVERY_S: Final = 0.5
+"""How often the children and the file are looked at, s."""
+
+_STOP_S: Final = 15.0
+"""How long a child may take to end, s."""
+
+_SERVES_WITHIN_S: Final = 60.0
+"""How long the worker may take until every entity answers, s."""
+
+_DEFAULT_PORT: Final = 9092
+
+_STARTED: Final = "lapse gateway: "
+"""How the gateway says that it runs: what `lapse dev` says in its own way."""
+
+
+@dataclass(slots=True)
+class Stand:
+    """What runs: addresses for people, and the processes behind them.
+
+    Attributes:
+        config: the configuration that was applied last.
+        path: where it stands.
+        servers: the broker's address.
+        console: the console's address.
+    """
+
+    config: Config
+    path: Path
+    servers: str
+    console: str = ""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What children have to know of the broker."""
+        return {"KAFKA_BOOTSTRAP_SERVERS": self.servers}
+
+
+@click.command()
+@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=_DEFAULT_PORT,
+    show_default=True,
+    help="The broker's; 0 = one that is free.",
+)
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65_535),
+    default=8080,
+    show_default=True,
+    help="The console's, and that of HTTP; 0 = one that is free.",
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory with the broker's data. [default: LAPSE_KAFKA_DATA, else the user's data directory]",
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when everything runs; logs go to stderr.")
+def dev(config: Path, port: int, console_port: int, data: Path | None, log_level: str, as_json: bool) -> None:
+    """Run a broker, the topics of lapse.toml, a worker and the console, until Ctrl-C.
+
+    Writes a lapse.toml where there is none, and applies it again when it changes. The broker keeps its data for the
+    next time. Where KAFKA_BOOTSTRAP_SERVERS names a broker, that one is used; topics are created without asking.
+    """
+    treat_sigterm_as_ctrl_c()
+    progress = Console(stderr=True)
+    try:
+        settings = _configuration(config)
+        if console_port and daemon.is_taken(console_port):
+            raise click.ClickException(
+                f"port {console_port}, where the console would be, is in use. Give another one with --console-port, "
+                "or --console-port 0 for any free one"
+            )
+        with _broker(data, port, progress) as servers:
+            stand = Stand(settings, config, servers)
+            _run(stand, console_port, log_level, as_json, progress)
+    except KeyboardInterrupt:
+        click.echo("lapse dev: ended.", err=True)
+    except EmbeddedError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _configuration(path: Path) -> Config:
+    """Read the file, after writing a sample where there is none."""
+    try:
+        if sample.write(path):
+            click.echo(f"lapse dev: there was no {path}; wrote one with a queue and a SOW topic.", err=True)
+        return _usable(load(path))
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}. Give another --config") from error
+
+
+def _usable(config: Config) -> Config:
+    """Refuse what a broker for development cannot have."""
+    if config.security.protocol != "PLAINTEXT" and given_broker() is None:
+        raise ConfigError(
+            f"[security] protocol: {config.security.protocol}: the broker of `lapse dev` speaks PLAINTEXT only. Leave "
+            "it out here, or name a broker by KAFKA_BOOTSTRAP_SERVERS"
+        )
+    if not config.queue and not config.sow:
+        raise ConfigError("neither [queue.<name>] nor [sow.<name>]; there is nothing to run")
+    return config
+
+
+@contextlib.contextmanager
+def _broker(data: Path | None, port: int, progress: Console) -> Iterator[str]:
+    """The address of a broker: the given one, one that runs on the data already, or one that ends with the block."""
+    if (given := given_broker()) is not None:
+        yield given
+        return
+    place = data.absolute() if data is not None else daemon.data_dir()
+    if (running := Instance.find(place)) is not None:
+        click.echo(f"lapse dev: uses the broker that runs already, at {running.bootstrap_servers}.", err=True)
+        yield running.bootstrap_servers
+        return
+    with progress.status("Starting Kafka (the first time, it is downloaded) ..."):
+        broker = daemon.start(place, port=port, detached=False)
+    try:
+        yield broker.bootstrap_servers
+    finally:
+        broker.stop()
+
+
+def _run(stand: Stand, console_port: int, log_level: str, as_json: bool, progress: Console) -> None:
+    """Start the children, tell where everything is, and watch them until one ends or somebody says so."""
+    with contextlib.ExitStack() as running:
+        with progress.status("Creating the topics of lapse.toml ..."):
+            if not _apply(stand):
+                raise click.ClickException("the topics could not be created: see above")
+        worker = _worker(stand, log_level, running)
+        gateway = Child(
+            "console", ["gateway", "--port", str(console_port), "--config", str(stand.path)], stand.environment, _say
+        )
+        running.callback(lambda: gateway.stop(_STOP_S))
+        with progress.status("Starting the worker and the console ..."):
+            stand.console = _address(gateway)
+            _await(stand, worker)
+        _tell(stand, as_json)
+        _watch(stand, worker, gateway, log_level, running)
+
+
+def _worker(stand: Stand, log_level: str, running: contextlib.ExitStack) -> Child:
+    arguments = ["worker", "--config", str(stand.path), "--log-level", log_level]
+    worker = Child("worker", arguments, stand.environment, _say)
+    running.callback(lambda: worker.stop(_STOP_S))
+    return worker
+
+
+def _apply(stand: Stand) -> bool:
+    """Create the topics that the file needs; returns whether that worked."""
+    said: list[str] = []
+    arguments = ["apply", "--yes", "--config", str(stand.path)]
+    done = Child("apply", arguments, stand.environment, lambda _name, line: said.append(line)).wait() == 0
+    for line in said if not done else ():
+        _say("apply", line)
+    return done
+
+
+def _address(gateway: Child) -> str:
+    """Wait until the gateway says where it is."""
+    line = gateway.first_line(_SERVES_WITHIN_S) or ""
+    if not line.startswith(_STARTED):
+        raise click.ClickException("the console did not start: see above")
+    return line.removeprefix(_STARTED)
+
+
+def _await(stand: Stand, worker: Child) -> None:
+    """Wait until each entity answers."""
+    deadline = time.monotonic() + _SERVES_WITHIN_S
+    connection = Connection(bootstrap_servers=stand.servers)
+    for name in [*stand.config.queue, *stand.config.sow]:
+        while not _answers(name, stand.config, connection):
+            if worker.code is not None:
+                raise click.ClickException("the worker ended: see above")
+            if time.monotonic() > deadline:
+                click.echo(f"lapse dev: {name} does not answer yet; its worker's log says why.", err=True)
+                return
+
+
+def _answers(name: str, config: Config, connection: Connection) -> bool:
+    """Ask an entity; False = no worker answered in a moment."""
+    try:
+        if name in config.queue:
+            with Queue(name, connection=connection, timeout_s=2.0) as queue:
+                queue.depth()
+        else:
+            with SowClient(name, connection=connection, timeout_s=2.0) as sow:
+                next(iter(sow.query(top_n=1)), None)
+    except LapseError:
+        return False
+    return True
+
+
+def _tell(stand: Stand, as_json: bool) -> None:
+    """Print where everything is, and what to try."""
+    queues, topics = sorted(stand.config.queue), sorted(stand.config.sow)
+    if as_json:
+        facts = {"bootstrap_servers": stand.servers, "console": stand.console, "config": str(stand.path)}
+        click.echo(orjson.dumps({**facts, "queues": queues, "sow": topics}))
+        return
+    lines = [
+        "Everything runs; Ctrl-C ends it.",
+        "",
+        f"  Kafka       {stand.servers}",
+        f"  console     {stand.console}",
+        f"  queues      {', '.join(queues) or 'none'}",
+        f"  SOW topics  {', '.join(topics) or 'none'}",
+        "",
+        "In another terminal:",
+        "",
+    ]
+    if stand.servers.rpartition(":")[2] != str(_DEFAULT_PORT):
+        lines.append(f"  export KAFKA_BOOTSTRAP_SERVERS={stand.servers}")
+    if queues:
+        lines += [f"  lapse publish {queues[0]} '{{\"id\": 1}}'", f"  lapse queue subscribe {queues[0]} --count 1"]
+    lines.append("  lapse doctor")
+    click.echo("\n".join(lines))
+
+
+def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running: contextlib.ExitStack) -> None:
+    """Stay until a child ends; apply the file when it changes."""
+    changed_ns = _changed_ns(stand.path)
+    while True:
+        time.sleep(_LOOK_EVERY_S)
+        for child in (worker, gateway):
+            if child.code is not None:
+                raise click.ClickException(f"the {child.name} ended by itself, with code {child.code}: see above")
+        now_ns = _changed_ns(stand.path)
+        if now_ns == changed_ns or not now_ns:
+            continue
+        changed_ns = now_ns
+        try:
+            stand.config = _usable(load(stand.path))
+        except ConfigError as error:
+            click.echo(f"lapse dev: what runs goes on as before: {error}", err=True)
+            continue
+        if _apply(stand):
+            worker.stop(_STOP_S)
+            worker = _worker(stand, log_level, running)
+            _await(stand, worker)
+            click.echo(f"lapse dev: {stand.path} is applied.", err=True)
+
+
+def _changed_ns(path: Path) -> int:
+    """When the file was written, ns since the epoch; 0 = it is not there at the moment."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _say(name: str, line: str) -> None:
+    """Print a line of a child, on standard error."""
+    if line and not line.startswith(_STARTED):
+        click.echo(f"{name:<8}| {line}", err=True)

@@ -1,0 +1,65 @@
+"""`lapse doctor`: what is wrong here, and how to mend it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+from rich.console import Console
+
+from lapse.cli import cluster
+from lapse.config import ConfigError, load
+from lapse.doctor import Finding, Verdict, of_machine, of_service, of_topics
+from lapse.doctor.finding import wrong
+from lapse_client.error import LapseError
+
+_MARKS: Final = {Verdict.FINE: ("✓", "green"), Verdict.WARNING: ("!", "yellow"), Verdict.WRONG: ("✗", "red")}
+
+
+@click.command()
+@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one finding per line.")
+def doctor(config: Path, as_json: bool) -> None:
+    """Look for the usual faults: Java, versions, topics, settings, rights, clocks, workers.
+
+    Changes nothing; exits with 1 if something is wrong. Warnings alone do not change that.
+    """
+    with Console(stderr=True).status("Looking ..."):
+        found = _look(config)
+    if as_json:
+        for one in found:
+            facts = {"about": one.about, "verdict": one.verdict, "told": one.told, "remedy": one.remedy}
+            click.echo(orjson.dumps(facts))
+    else:
+        _show(found)
+    sys.exit(1 if any(one.verdict is Verdict.WRONG for one in found) else 0)
+
+
+def _look(path: Path) -> list[Finding]:
+    """Look at everything that can be looked at: what needs a broker is left out where none answers."""
+    try:
+        config = load(path)
+    except ConfigError as error:
+        return [wrong("configuration", str(error), "Mend it; `lapse dev` writes a sample where there is no file")]
+    found = [*of_machine(config), *of_topics(config)]
+    if found[-1].about == "Kafka" and found[-1].verdict is Verdict.WRONG:
+        return found
+    try:
+        return [*found, *of_service(config, cluster.connection(None, path))]
+    except LapseError as error:
+        return [*found, wrong("Kafka", str(error), "The client cannot connect as the worker can: see its settings")]
+
+
+def _show(found: list[Finding]) -> None:
+    """Print each finding on a line, and what to do about it below."""
+    for one in found:
+        mark, colour = _MARKS[one.verdict]
+        click.echo(f"{click.style(mark, fg=colour)} {one.about}: {one.told}")
+        if one.remedy:
+            click.echo(f"    {one.remedy}")
+    wrongs = sum(one.verdict is Verdict.WRONG for one in found)
+    warnings = sum(one.verdict is Verdict.WARNING for one in found)
+    click.echo(f"{wrongs} wrong, {warnings} warnings, {len(found) - wrongs - warnings} fine.")

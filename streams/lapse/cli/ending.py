@@ -1,0 +1,15 @@
+"""How a command in the foreground ends: by Ctrl-C, and by SIGTERM in the same way."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+
+def treat_sigterm_as_ctrl_c() -> None:
+    """Have SIGTERM raise KeyboardInterrupt in the main thread, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,83 @@
+"""What a worker and a local broker need of this machine: Java, packages, room on the disk, a free port."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import confluent_kafka
+
+from lapse import __version__
+from lapse.config import Config
+from lapse.doctor.finding import Finding, fine, warning, wrong
+from lapse.embedded.daemon import is_taken
+from lapse.embedded.errors import JavaMissing
+from lapse.embedded.java import find_java
+
+_LEAST_FREE_BYTES: Final = 1 << 30
+
+_PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^;\s]+)")
+"""A requirement on one exact version."""
+
+
+def of_machine(config: Config) -> list[Finding]:
+    """Look at this machine.
+
+    Args:
+        config: where the worker keeps its data, and on which port it serves its figures.
+    """
+    return [_python(), *_pins(), _java(), _room(Path(config.lapse.data_dir)), *_port(config)]
+
+
+def _python() -> Finding:
+    kafka, _ = confluent_kafka.libversion()
+    return fine("versions", f"lapse {__version__}, Python {platform.python_version()}, librdkafka {kafka}")
+
+
+def _pins() -> Iterator[Finding]:
+    """Packages of which lapse uses the inner parts: only the exact version will do."""
+    for text in metadata.requires("lapse") or ():
+        pin = _PIN.match(text)
+        if pin is None:
+            continue
+        name, wanted = pin.groups()
+        try:
+            installed = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # an extra that is not in use
+        if installed != wanted:
+            yield wrong("versions", f"{name} is {installed}", f"lapse needs {wanted}: pip install '{name}=={wanted}'")
+
+
+def _java() -> Finding:
+    try:
+        java = find_java()
+    except JavaMissing as error:
+        return warning("Java", "there is none that runs a broker, or Spark, here", str(error))
+    return fine("Java", f"{java.version}, {java.executable}")
+
+
+def _room(data_dir: Path) -> Finding:
+    place = data_dir.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    told = f"{free / 2**30:.1f} GiB free for the worker's data ({data_dir})"
+    if free < _LEAST_FREE_BYTES:
+        return warning("disk", told, "Make room, or give another data_dir: state on disk and RocksDB need it")
+    return fine("disk", told)
+
+
+def _port(config: Config) -> Iterator[Finding]:
+    port = config.lapse.metrics_port
+    if port and is_taken(port):
+        yield warning(
+            "ports",
+            f"port {port}, where the worker's figures are to be served, is in use",
+            "Fine if that is this worker; else give another metrics_port",
+        )

@@ -1,0 +1,76 @@
+"""Whether the cluster has what `lapse.toml` needs: topics, their settings, rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lapse.config import Config, ConfigError, key
+from lapse.doctor.finding import Finding, fine, warning, wrong
+from lapse.runtime.topics.advice import warnings
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.topology import Role, Topology, TopologyError
+
+_OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG, Role.SOW})
+"""Topics that lapse makes and nobody else writes."""
+
+_EXACTLY: Final = ("cleanup.policy", "message.timestamp.type")
+"""Settings of which another value breaks a promise: state must be compacted, and the broker's clock counts."""
+
+_AT_LEAST: Final = ("delete.retention.ms", "min.compaction.lag.ms")
+"""Settings of which a smaller value breaks one: a worker trusts its copy on disk for as long."""
+
+
+def of_topics(config: Config) -> list[Finding]:
+    """Look at the cluster, as `lapse check` does and closer.
+
+    Args:
+        config: where it is, and what it has to hold.
+    """
+    cluster = Cluster(config)
+    try:
+        topology = cluster.topology()
+    except TopologyError as error:
+        return [wrong("Kafka", str(error), "Until a broker answers, nothing else can be looked at")]
+    found = [fine("Kafka", f"{topology.brokers} brokers at {config.lapse.brokers}, {len(topology.existing)} topics")]
+    found += _differences(topology)
+    found += _settings(topology, cluster.settings_of(one.name for one in topology.wanted()))
+    found += [warning("configuration", one) for one in (*warnings(topology), *key.exposed(config))]
+    try:
+        key.read(config)
+    except ConfigError as error:
+        found.append(wrong("keys", str(error), "A worker would refuse to start here"))
+    return found
+
+
+def _differences(topology: Topology) -> Iterator[Finding]:
+    differences = topology.differences()
+    if not differences:
+        yield fine("topics", f"{len(topology.wanted())} that lapse.toml needs are there, and fit")
+    for one in differences:
+        remedy = "`lapse apply` mends it" if one.mended else "This is for you to decide: lapse cannot mend it"
+        barred = f"; not served because of it: {', '.join(one.bars)}" if one.bars else ""
+        yield wrong("topics", f"{one.topic}: {one.what}{barred}", remedy)
+
+
+def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Settings of lapse's own topics that somebody changed."""
+    own = [one for one in topology.wanted() if one.role in _OWN and one.name in topology.existing]
+    unseen = sorted(one.name for one in own if one.name not in settings)
+    if unseen:
+        yield warning(
+            "rights",
+            f"the settings of {len(unseen)} topics may not be read ({unseen[0]}, for one)",
+            "Give this user Describe and DescribeConfigs on topics",
+        )
+    for one in own:
+        actual = settings.get(one.name, {})
+        for name, wanted in one.config.items():
+            value = actual[name].value if name in actual else wanted
+            broken = (name in _EXACTLY and value != wanted) or (name in _AT_LEAST and int(value) < int(wanted))
+            if broken:
+                yield wrong(
+                    "settings",
+                    f"topic {one.name} has {name} = {value}, and lapse needs {wanted}",
+                    f"kafka-configs.sh --alter --topic {one.name} --add-config {name}={wanted}",
+                )

@@ -1,0 +1,159 @@
+"""`lapse dev`: broker, topics, worker and console in one process tree, which ends as a whole."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from lapse.cli.sample import SAMPLE
+from lapse_client import Publisher, QueueSubscriber
+from lapse_client.connection import Connection
+from support.log import until
+
+LAPSE = [sys.executable, "-m", "lapse"]
+
+
+class Stand:
+    """A running `lapse dev`."""
+
+    def __init__(self, place: Path) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}
+        self.config = place / "lapse.toml"
+        self.log = place / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*LAPSE, "dev", "--port", "0", "--console-port", "0", "--data", str(place / "kafka"), "--json"],
+                cwd=place,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        self.told = json.loads(self.process.stdout.readline() or "{}")
+        assert self.told, self.log.read_text("utf-8")
+        self.connection = Connection(bootstrap_servers=self.told["bootstrap_servers"])
+
+    def tree(self) -> list[psutil.Process]:
+        return [*psutil.Process(self.process.pid).children(recursive=True)]
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    stand = Stand(tmp_path_factory.mktemp("dev"))
+    yield stand
+    stand.process.kill()
+    stand.process.wait()
+
+
+def test_the_sample_is_written_and_everything_runs(stand: Stand) -> None:
+    assert stand.config.read_text("utf-8") == SAMPLE
+    assert (stand.told["queues"], stand.told["sow"]) == (["orders"], ["prices"])
+    with Publisher(connection=stand.connection) as publisher:
+        publisher.publish("orders", b"1")
+    with QueueSubscriber("orders", connection=stand.connection) as orders:
+        delivery = orders.receive(timeout=20)
+        assert delivery is not None
+        with delivery:
+            assert delivery.value == b"1"
+    with urllib.request.urlopen(stand.told["console"], timeout=10) as page:
+        assert b"orders" in page.read()
+
+
+def test_a_changed_file_is_applied(stand: Stand) -> None:
+    stand.config.write_text(f"{SAMPLE}\n[queue.returns]\n", "utf-8")
+    with Publisher(connection=stand.connection) as publisher:
+        until(lambda: "returns" in stand.connection.queues(), "the new queue's topics", 30)
+        publisher.publish("returns", b"2")
+    with QueueSubscriber("returns", connection=stand.connection) as returns:
+        delivery = returns.receive(timeout=30)
+        assert delivery is not None
+        assert delivery.value == b"2"
+
+
+def test_a_wrong_file_changes_nothing(stand: Stand) -> None:
+    processes = {one.pid for one in stand.tree()}
+    stand.config.write_text("[queue.orders]\nlease_period = 'soon'\n", "utf-8")
+    until(lambda: "what runs goes on as before" in stand.log.read_text("utf-8"), "the refusal", 20)
+    assert "lease_period" in stand.log.read_text("utf-8")
+    assert {one.pid for one in stand.tree()} == processes
+    stand.config.write_text(SAMPLE, "utf-8")
+
+
+def doctor(stand: Stand, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": stand.told["bootstrap_servers"]}
+    command = [*LAPSE, "doctor", *arguments]
+    return subprocess.run(
+        command, cwd=stand.config.parent, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_doctor_finds_nothing_wrong_and_then_what_somebody_changed(stand: Stand) -> None:
+    healthy = doctor(stand)
+    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+    for told in ("queue orders: answers after", "SOW topic prices: answers after", "clock: ", "0 wrong"):
+        assert told in healthy.stdout
+
+    changelog = ConfigResource(ResourceType.TOPIC, "lapse-orders-changelog")
+    changelog.add_incremental_config(
+        ConfigEntry("delete.retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin = stand.connection.admin()
+    admin.incremental_alter_configs([changelog])[changelog].result(10)
+    with Publisher(connection=stand.connection) as publisher:
+        publisher.publish("orders", b"nobody takes it")
+    until(lambda: "nobody subscribes" in doctor(stand).stdout, "the message that waits", 20)
+    ill = doctor(stand, "--json")
+    findings = [json.loads(line) for line in ill.stdout.splitlines()]
+    assert ill.returncode == 1
+    assert [(one["about"], one["verdict"]) for one in findings if one["verdict"] != "fine"] == [
+        ("settings", "wrong"),
+        ("queue orders", "warning"),
+    ]
+    (wrong,) = [one for one in findings if one["verdict"] == "wrong"]
+    assert "delete.retention.ms = 1000, and lapse needs 86400000" in wrong["told"]
+    assert "--add-config delete.retention.ms=86400000" in wrong["remedy"]
+
+
+def test_doctor_without_a_broker_says_what_it_can(stand: Stand) -> None:
+    environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    command = [*LAPSE, "doctor"]
+    done = subprocess.run(
+        command, cwd=stand.config.parent, env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert "✗ Kafka: no answer from Kafka at 127.0.0.1:1" in done.stdout
+    assert "✓ versions: lapse " in done.stdout
+
+
+def test_ctrl_c_ends_all_of_it(stand: Stand) -> None:
+    processes = stand.tree()
+    assert len(processes) >= 4, "a broker and its guard, a worker and its guard, a console"
+    stand.process.send_signal(signal.SIGINT)
+    assert stand.process.wait(40) == 0
+    assert not [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_port_in_use_is_told_in_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [*LAPSE, "dev", "--console-port", port],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"port {port}, where the console would be, is in use" in done.stderr
+    assert "--console-port 0" in done.stderr
