@@ -128,7 +128,7 @@ def test_doctor_without_a_broker_says_what_it_can(stand: Stand) -> None:
     environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
     command = [*LAPSE, "doctor"]
     done = subprocess.run(
-        command, cwd=stand.config.parent, env=environment, capture_output=True, text=True, timeout=30, check=False
+        command, cwd=stand.config.parent, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
     assert "✗ Kafka: no answer from Kafka at 127.0.0.1:1" in done.stdout

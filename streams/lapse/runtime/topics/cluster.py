@@ -32,6 +32,9 @@ from lapse.runtime.topics.topology import Standing, Topology, TopologyError
 from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
 
 _PATIENCE_S: Final = 15.0
+
+_FIRST_ANSWER_S: Final = 4.0
+"""How long a command waits for a broker, s: somebody sits in front of it. A worker has time."""
 _AGAIN_S: Final = 0.2
 
 _GONE: Final = (
@@ -130,7 +133,7 @@ class Cluster:
 
     def _look(self, served: bool) -> Topology:
         try:
-            metadata = self._admin.list_topics(timeout=_PATIENCE_S)
+            metadata = self._admin.list_topics(timeout=_PATIENCE_S if served else _FIRST_ANSWER_S)
         except KafkaException as error:
             self._admin.poll(0)  # brings what was noted
             raise TopologyError(
