@@ -9,7 +9,8 @@ from lapse.config import Config, ConfigError, key
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
-from lapse.runtime.topics.topology import Role, Topology, TopologyError
+from lapse.runtime.topics.topology import Topology, TopologyError
+from lapse.runtime.topics.wanted import Role
 
 _OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG, Role.SOW})
 """Topics that lapse makes and nobody else writes."""
