@@ -24,6 +24,7 @@ from lapse_client.history import History, Moment, history
 from lapse_client.publisher import Publisher
 from lapse_client.queue import Queue
 from lapse_client.replay import Replayed, replay
+from lapse_client.retry import Retry
 from lapse_client.settlement import SettlementResult
 from lapse_client.sow import SowClient
 from lapse_client.sow_record import SowRecord
@@ -53,6 +54,7 @@ __all__ = [
     "Queue",
     "QueueSubscriber",
     "Replayed",
+    "Retry",
     "SettlementResult",
     "SowClient",
     "SowRecord",

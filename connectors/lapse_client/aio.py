@@ -44,6 +44,7 @@ from lapse_client.error import (
 from lapse_client.history import History, Moment
 from lapse_client.publisher import Payload
 from lapse_client.replay import Replayed
+from lapse_client.retry import Retry
 from lapse_client.settlement import SettlementResult
 from lapse_client.settler import Settling
 from lapse_client.sow_record import SowRecord
@@ -72,6 +73,7 @@ __all__ = [
     "Queue",
     "QueueSubscriber",
     "Replayed",
+    "Retry",
     "SettlementResult",
     "SowClient",
     "SowRecord",
@@ -141,7 +143,7 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         """Hand every delivery to a coroutine function, `tasks` at a time, until `close`; the subscriber is closed then.
 
         A delivery that the handler leaves unsettled is acknowledged when it returns, and cancelled when it raises;
-        the exception is logged, and the next delivery follows.
+        the exception is logged, unless it is `Retry`, and the next delivery follows.
 
         Raises:
             EntityDeleted: the queue was deleted.

@@ -9,6 +9,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import AlreadySettled
 from lapse_client.headers import Headers
 from lapse_client.lot import Lot
+from lapse_client.retry import Retry
 from lapse_client.settler import Settling
 from lapse_client.shard import Shard
 
@@ -16,7 +17,7 @@ _FOREVER: Final = float("inf")
 
 
 class Delivery:
-    """A message under a lease. As a context manager it acknowledges, and on an exception cancels.
+    """A message under a lease. As a context manager it acknowledges, and on an exception cancels; it takes `Retry`.
 
     Attributes:
         lot: the messages that it came with.
@@ -114,7 +115,8 @@ class Delivery:
         """Back to the queue, to its original place.
 
         Args:
-            delay_ms: how long it stays undeliverable, in ms; None = not at all.
+            delay_ms: how long it stays undeliverable, in ms; 0 = not at all; None = as the message's
+                `lapse-retry-delay-ms` or the queue's `retry` says.
 
         Raises:
             AlreadySettled: it was settled before.
@@ -164,18 +166,22 @@ class Delivery:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    ) -> bool:
         if self.settled_as:
-            return
+            return False
+        if isinstance(error, Retry):
+            self.cancel(error.delay_ms)
+            return True
         if kind is None:
             self.acknowledge()
         else:
             self.cancel()
+        return False
 
     async def __aenter__(self) -> Delivery:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
+    ) -> bool:
+        return self.__exit__(kind, error, traceback)

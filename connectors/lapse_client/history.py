@@ -359,6 +359,7 @@ def _said(record: Message) -> dict[str, Any]:
         header.MESSAGE_ID,
         header.REDRIVE_QUEUE,
         header.REDRIVEN_COUNT,
+        header.RETRY_DELAY_MS,
         header.TRANSFER,
     }
     facts: dict[str, Any] = {}

@@ -164,7 +164,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """Hand every delivery to a callback, until `close`; the subscriber is closed then.
 
         A delivery that the handler leaves unsettled is acknowledged when it returns, and cancelled when it raises;
-        the exception is logged, and the next delivery follows.
+        the exception is logged, unless it is `Retry`, and the next delivery follows.
 
         Args:
             handler: called with each delivery, by as many threads as asked for; its result is ignored.
@@ -219,7 +219,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             how: acknowledge, cancel, expire or renew.
             deliveries: what to settle.
             wait: wait for the answers; without it the list is empty, and refusals go to `on_refused`.
-            delay_ms: of cancel: how long the messages stay undeliverable, in ms.
+            delay_ms: of cancel: how long the messages stay undeliverable, in ms; None = as they or the queue say.
             lease_ms: of renew: how long from now, in ms.
 
         Raises:

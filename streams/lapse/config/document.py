@@ -25,6 +25,8 @@ _EXPECTED: Final = {
     "tuple_type": "a list",
     "string_type": "a text in quotes",
     "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
     "bool_type": "true or false",
     "dict_type": "a table",
     "model_type": "a table",
@@ -149,6 +151,8 @@ def _describe(fault: Any, text: str, name: str) -> str:
     message = fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
         message = f"unknown key{_suggestion(path)}"
+    elif kind == "missing":
+        message = "has to be given"
     elif kind in _EXPECTED:
         message = f"expected {_EXPECTED[kind].format(**context)}"
         if path[0] != "security":
@@ -169,10 +173,13 @@ def _suggestion(path: list[str]) -> str:
 
 def _keys_beside(path: list[str]) -> set[str]:
     from lapse.config.entity import QueueConfig, SowConfig
+    from lapse.config.retry import RetryConfig
     from lapse.config.user import EntitlementConfig, UserConfig
 
     if len(path) == 1:
         return set(Config.model_fields)
+    if path[0] == "queue" and path[2:3] == ["retry"] and len(path) > 3:
+        return set(RetryConfig.model_fields)
     user = EntitlementConfig if path[2:3] == ["entitlements"] and len(path) > 4 else UserConfig
     entities: dict[str, type[BaseModel]] = {"queue": QueueConfig, "sow": SowConfig, "users": user}
     model = entities.get(path[0])

@@ -21,9 +21,11 @@ from lapse.config.duration import DurationMs, PeriodMs, duration_ms, is_duration
 from lapse.config.fault import misfit
 from lapse.config.payload import PayloadConfig
 from lapse.config.recovery_point import RecoveryPoint
+from lapse.config.retry import RetryConfig
 from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.retry import NO_RETRY
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.trait import TraitReader
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
@@ -137,6 +139,7 @@ class QueueConfig(EntityConfig):
         max_per_subscription_backlog: cap on every subscription's backlog (Q3).
         max_deliveries: deliveries after which a message leaves; 0 = no limit (Q9).
         max_cancels: cancels beyond which a message leaves; 0 = no limit (Q9).
+        retry: how long a message that came back waits before its next delivery; at once if left out (Q24).
         ordering: each partition has its own order, or all partitions and topics share one (Q17).
         priority: expression whose value orders messages, highest first (Q11).
         barrier: filter that says which messages are barriers (Q12).
@@ -162,6 +165,7 @@ class QueueConfig(EntityConfig):
     max_per_subscription_backlog: int | None = Field(default=None, ge=0, strict=True)
     max_deliveries: int = Field(default=0, ge=0, le=65_000, strict=True)
     max_cancels: int = Field(default=0, ge=0, le=65_000, strict=True)
+    retry: RetryConfig | None = None
     recovery_point: RecoveryPoint = "beginning"
     state: Literal["memory", "disk"] = "memory"
     state_memory: int = Field(default=64, ge=1, strict=True)
@@ -268,6 +272,7 @@ class QueueConfig(EntityConfig):
             max_backlog=self.max_per_subscription_backlog,
             max_deliveries=self.max_deliveries,
             max_cancels=self.max_cancels,
+            retry=NO_RETRY if self.retry is None else self.retry.rule(),
             heartbeat_timeout_ms=self.heartbeat_timeout,
             dedup_window_ms=self.dedup_window,
             idle_ms=self.auto_delete_on_idle or 0,

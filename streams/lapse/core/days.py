@@ -20,5 +20,15 @@ def days_since_1970(year: int, month: int, day: int) -> int | None:
     return era * _ERA_DAYS + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
 
 
+def date_of(days: int) -> tuple[int, int, int]:
+    """Year, month and day of the date so many days after 1970-01-01."""
+    era, day_of_era = divmod(days + 719_468, _ERA_DAYS)
+    year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    from_march = (5 * day_of_year + 2) // 153
+    month = from_march + 3 if from_march < 10 else from_march - 9
+    return era * 400 + year_of_era + (month <= 2), month, day_of_year - (153 * from_march + 2) // 5 + 1
+
+
 def _is_leap(year: int) -> bool:
     return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)

@@ -34,6 +34,7 @@ def test_the_public_surface_is_this() -> None:
             "Queue",
             "QueueSubscriber",
             "Replayed",
+            "Retry",
             "SettlementResult",
             "SowClient",
         ),

@@ -21,9 +21,11 @@ if __name__ == "__main__":  # the modules of the tests are found from tests/
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.journal import restore
+from lapse.core.queue.retry import RetryRule
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
+from lapse.protocol import event
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
 from lapse.runtime.kafka.output import Output
@@ -137,6 +139,17 @@ LIFETIMES = (
     ),
 )
 """Of a queue; a SOW topic says the same."""
+
+RETRIES = (
+    _headers(("lapse-retry-delay-ms", "soon")),
+    _headers(("lapse-retry-delay-ms", "-1")),
+    _headers(("lapse-retry-delay-ms", "")),
+    _headers(("lapse-retry-delay-ms", "1.5")),
+    _headers(("lapse-retry-delay-ms", "1" * 16)),
+    _headers(("lapse-retry-delay-ms", b"\xff")),
+    _headers(("lapse-retry-delay-ms", "1000"), ("lapse-retry-delay-ms", "2000")),
+)
+"""Of a queue; each is delivered, and cancelled without a delay."""
 
 RECORDS = (
     _record("no key", Input(key=None)),
@@ -309,6 +322,13 @@ CHAPTERS = (
         LIFETIMES,
     ),
     Chapter(
+        "Retries",
+        "retries",
+        "The message is delivered as ever. When it comes back it waits as its queue says, here `retry = { delay = "
+        '"1s" }`, and the event of its return has this text, which `lapse explain` shows (C69).',
+        RETRIES,
+    ),
+    Chapter(
         "Records of a SOW topic",
         "sow",
         "The record becomes a dead letter with the reason `undecodable` and this text (S1).",
@@ -379,6 +399,8 @@ def finish(machine: QueueMachine | SowMachine) -> Effects:
 
 def told(chapter: Chapter, case: Case) -> str:
     """Give a case to a machine, and return what its sender is told."""
+    if chapter.entity == "retries":
+        return _told_of_its_return(case)
     machine = (queue if chapter.entity == "queue" else sow)(**dict(case.settings))
     if case.commands:
         machine.arrive("prices", 0, [Input()])
@@ -391,6 +413,23 @@ def told(chapter: Chapter, case: Case) -> str:
     texts = list(_texts(finish(machine)))
     assert len(texts) == 1, f"{case.shown}: expected to be told once, was told {texts}"
     return texts[0]
+
+
+def _told_of_its_return(case: Case) -> str:
+    """Deliver a message, and cancel it without a delay; what the event says."""
+    machine = queue(retry=RetryRule(1_000))
+    machine.arrive("prices", 0, list(case.given))
+    for body in (
+        b'{"command":"subscribe","subscription":"s","answer":"none"}',
+        b'{"command":"cancel","subscription":"s","bookmarks":["prices:0:0"],"answer":"none"}',
+    ):
+        machine.command(Input(value=body))
+        machine.advance(ARRIVAL_MS)
+        machine.deliver(ARRIVAL_MS)
+        effects = finish(machine)
+    told = [event.decode(one.value) for one in effects.before if one.topic == "lapse.events.prices"]
+    (detail,) = [one.detail for one in told if one.event == "cancelled"]
+    return detail
 
 
 def _texts(effects: Effects) -> Iterator[str]:

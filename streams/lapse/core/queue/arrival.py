@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -11,14 +11,16 @@ import numpy as np
 
 from lapse.core import letter, lifetime
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP, TTL_MS, Expiration, ExpirationModel, InvalidLifetime
+from lapse.core.queue.trait import Traits
 from lapse.core.record import Record
 from lapse.core.repeats import MESSAGE_ID, id_of
+from lapse.core.retry_delay import RETRY_DELAY_MS, UNSTATED, stated_ms
 
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 TRANSFER: Final = "lapse-transfer"
 """`queue/id`: a transfer to that queue has put the record there; nobody else takes it (Q17)."""
 
-_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER} | letter.MARKERS
+_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER, RETRY_DELAY_MS} | letter.MARKERS
 _SILENT: Final = -1
 _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18
@@ -53,6 +55,7 @@ class Arrivals:
         expired: (offset, deadline) of messages that were past their deadline on arrival.
         unconfirmed: offsets of those of them that a transfer has put there.
         identified: (offset, message id, timestamp) of all that have an id (X6).
+        retries: delay that a message states for its retries, ms, by offset (Q24).
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -62,6 +65,14 @@ class Arrivals:
     expired: list[tuple[int, int]] = field(default_factory=list)
     unconfirmed: set[int] = field(default_factory=set)
     identified: list[tuple[int, bytes, int]] = field(default_factory=list)
+    retries: dict[int, int] = field(default_factory=dict)
+
+    def with_retries(self, traits: Traits, offsets: Sequence[int]) -> Traits:
+        """The traits of messages, and the delays that they state for their retries where any does."""
+        if self.retries.keys().isdisjoint(offsets):
+            return traits
+        retries = np.array([self.retries.get(offset, UNSTATED) for offset in offsets], np.int64)
+        return replace(traits, retries=retries)
 
     def runs(self) -> list[tuple[int, int]]:
         """Slices (first, stop) of `offsets` that are consecutive."""
@@ -142,6 +153,8 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
     except InvalidLifetime as fault:
         arrivals.invalid.append((record.offset, str(fault)))
         return
+    if (retry_ms := stated_ms(record.headers)) != UNSTATED:
+        arrivals.retries[record.offset] = retry_ms
     if expiration.enabled and deadline_ms <= record.timestamp:
         arrivals.expired.append((record.offset, deadline_ms))
         if transfer:

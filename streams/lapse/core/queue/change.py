@@ -54,6 +54,9 @@ class ChangeKind(IntEnum):
 HANDS_OUT: Final = frozenset({ChangeKind.LEASED, ChangeKind.SENT})
 """Changes that give messages to a subscription."""
 
+COME_BACK: Final = frozenset({ChangeKind.RETURNED, ChangeKind.CANCELLED})
+"""Changes by which messages come back, each perhaps after a delay of its own."""
+
 
 @dataclass(slots=True)
 class Change:
@@ -66,9 +69,11 @@ class Change:
             number of the source.
         offset: of the same: offset of the first message.
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer.
-        until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, 0 without one;
+        until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, of the first one that ends
+            where `untils_ms` says more, 0 without one;
             SCHEDULED: the instant at which it materialises. ms since the epoch.
         deadlines_ms: ARRIVED, SCHEDULED: deadline of each message; None = all never expire.
+        untils_ms: CANCELLED, RETURNED: end of each message's delay, ms since the epoch; None = all end together.
         traits: ARRIVED, SCHEDULED: what the queue's expressions say of each message.
         facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it;
             IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp;
@@ -84,6 +89,7 @@ class Change:
     holder: int = -1
     until_ms: int = 0
     deadlines_ms: NDArray[np.int64] | None = None
+    untils_ms: NDArray[np.int64] | None = None
     traits: Traits = NONE
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -102,6 +108,14 @@ def joined(places: Iterable[int]) -> Places:
     if count:
         ranges.append((first, count))
     return ranges
+
+
+def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Which of the places that the ranges hold each of some places is, the first one being 0."""
+    firsts, counts = np.array(places, np.int64).T
+    ranges = np.searchsorted(firsts, wanted, "right") - 1
+    indexes: NDArray[np.intp] = (wanted - firsts[ranges] + (np.cumsum(counts) - counts)[ranges]).astype(np.intp)
+    return indexes
 
 
 def total(places: Places) -> int:

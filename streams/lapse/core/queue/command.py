@@ -225,7 +225,7 @@ class QueueCommands:
             self._claims(command),
             at_ms,
             step,
-            command.delay_ms or 0,
+            command.delay_ms,
             "" if command.filter else self._row_filter or "",
         )
         if not command.filter:

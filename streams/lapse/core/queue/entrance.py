@@ -108,7 +108,7 @@ class Entrance:
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
         scheduled = [one.offset for one in arrivals.scheduled]
         views = self._views(topic, partition, records, scheduled) if scheduled else []
-        traits = self._traits(views)
+        traits = arrivals.with_retries(self._traits(views), scheduled)
         for at, (offset, at_ms, deadline_ms, transfer) in enumerate(arrivals.scheduled):
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
             if transfer:
@@ -174,7 +174,7 @@ class Entrance:
 
     def _enter(self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step) -> None:
         deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
-        traits = self._traits(views)
+        traits = arrivals.with_retries(self._traits(views), arrivals.offsets)
         row = route(Trigger.ARRIVE, Guard.VISIBLE).row(State.UNREAD)
         for first, stop in arrivals.runs():
             place = self._state.next_place

@@ -22,13 +22,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from lapse.core.queue import places
-from lapse.core.queue.change import HANDS_OUT, Change, ChangeKind
+from lapse.core.queue.change import COME_BACK, HANDS_OUT, Change, ChangeKind
 from lapse.core.queue.ending import entry
 from lapse.core.queue.pending_letter import pending_letter_of
 from lapse.core.queue.scheduled import Scheduled, scheduled_of
@@ -39,6 +39,7 @@ from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import NONE, Traits
 from lapse.core.repeats import chunk_of
+from lapse.core.retry_delay import UNSTATED
 
 RING: Final = 256
 Items = list[tuple[bytes, bytes | None]]
@@ -57,12 +58,19 @@ _CHANGE: Final = struct.Struct("<BqiqH6I")
 _AS_BITS: Final = 0x80
 """Set in the kind of a change whose places are bits."""
 
+_RETRY_DELAYS: Final = "retries"
+"""Among the facts of a change: the delay that each message states, where any does."""
+
 _AS_OF: Final = struct.Struct("<q")
 _SCHEDULED: Final = struct.Struct("<qqQBq")
 _TRANSFERRED: Final = struct.Struct("<qB")
 """What stands behind a scheduled message that is being transferred, or is ready; the transfer's id comes last."""
 _HELD: Final = 1
 _READY: Final = 2
+_RETRIES: Final = 4
+"""Then its own delay of retries stands before the id."""
+
+_DELAY: Final = struct.Struct("<q")
 
 _FORMAT: Final = 1
 _KEPT_APART: Final = frozenset(
@@ -311,10 +319,11 @@ def _sort_out(
 
 def _packed(scheduled: Scheduled) -> bytes:
     plain = _SCHEDULED.pack(*scheduled[:5])
-    if not scheduled.transfer and not scheduled.ready:
+    retries = b"" if scheduled.retry_ms == UNSTATED else _DELAY.pack(scheduled.retry_ms)
+    if not scheduled.transfer and not scheduled.ready and not retries:
         return plain
-    marks = (_HELD if scheduled.held else 0) | (_READY if scheduled.ready else 0)
-    return plain + _TRANSFERRED.pack(scheduled.then_ms, marks) + scheduled.transfer.encode()
+    marks = (_HELD if scheduled.held else 0) | (_READY if scheduled.ready else 0) | (_RETRIES if retries else 0)
+    return plain + _TRANSFERRED.pack(scheduled.then_ms, marks) + retries + scheduled.transfer.encode()
 
 
 def _unpacked(value: bytes) -> Scheduled:
@@ -322,9 +331,12 @@ def _unpacked(value: bytes) -> Scheduled:
     if len(value) == _SCHEDULED.size:
         return scheduled
     then_ms, marks = _TRANSFERRED.unpack_from(value, _SCHEDULED.size)
-    transfer = value[_SCHEDULED.size + _TRANSFERRED.size :].decode()
+    at, retry_ms = _SCHEDULED.size + _TRANSFERRED.size, UNSTATED
+    if marks & _RETRIES:
+        (retry_ms,) = _DELAY.unpack_from(value, at)
+        at += _DELAY.size
     held, ready = bool(marks & _HELD), bool(marks & _READY)
-    return scheduled._replace(transfer=transfer, then_ms=then_ms, held=held, ready=ready)
+    return scheduled._replace(transfer=value[at:].decode(), then_ms=then_ms, held=held, ready=ready, retry_ms=retry_ms)
 
 
 def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
@@ -349,11 +361,15 @@ def _encode(state: QueueState, changes: list[Change]) -> bytes:
         parts += [_SOURCE.pack(len(name), source.partition, source.next_offset), name]
     for change in told:
         packed, as_bits = places.pack(change.places)
+        instants_ms = change.deadlines_ms if change.untils_ms is None else change.untils_ms
+        facts = change.facts
+        if change.traits.retries is not None:
+            facts = {**facts, _RETRY_DELAYS: change.traits.retries.tolist()}
         blobs = (
             packed,
-            b"" if change.deadlines_ms is None else change.deadlines_ms.astype("<i8").tobytes(),
+            b"" if instants_ms is None else instants_ms.astype("<i8").tobytes(),
             *change.traits.encode(),
-            json.dumps(change.facts).encode() if change.facts else b"",
+            json.dumps(facts).encode() if facts else b"",
         )
         parts.append(
             _CHANGE.pack(
@@ -423,15 +439,20 @@ def _decode(value: bytes) -> Iterable[Change]:
         for length in lengths:
             blobs.append(value[at : at + length])
             at += length
-        packed, deadlines, ranks, flags, groups, facts = blobs
+        packed, instants, ranks, flags, groups, told = blobs
+        of, facts = ChangeKind(kind & ~_AS_BITS), json.loads(told) if told else {}
+        instants_ms = np.frombuffer(instants, "<i8").astype(np.int64) if instants else None
+        retries = facts.pop(_RETRY_DELAYS, None)
+        traits = Traits.decode(ranks, flags, groups) if ranks or flags or groups else NONE
         yield Change(
-            ChangeKind(kind & ~_AS_BITS),
+            of,
             places.unpack(packed, bool(kind & _AS_BITS)),
             source=source,
             offset=offset,
             holder=holder,
             until_ms=until_ms,
-            deadlines_ms=np.frombuffer(deadlines, "<i8").astype(np.int64) if deadlines else None,
-            traits=Traits.decode(ranks, flags, groups) if ranks or flags or groups else NONE,
-            facts=json.loads(facts) if facts else {},
+            deadlines_ms=None if of in COME_BACK else instants_ms,
+            untils_ms=instants_ms if of in COME_BACK else None,
+            traits=traits if retries is None else replace(traits, retries=np.array(retries, np.int64)),
+            facts=facts,
         )

@@ -159,8 +159,11 @@ def _table() -> Iterator[Row]:
     yield from _rows(at, state.AVAILABLE, kind.SENT, state.SENT, "delivered_at_most_once", when=Guard.AT_MOST_ONCE)
     yield from _rows(Trigger.RELEASE, state.AVAILABLE, kind.RELEASED, state.GONE, "barrier_released")
     yield from _rows(Trigger.END, state.LEASED, kind.RETURNED, state.AVAILABLE, "lease_returned")
+    yield from _rows(Trigger.END, state.LEASED, kind.RETURNED, state.DELAYED, "lease_returned", when=Guard.DELAY)
     yield from _rows(Trigger.END, state.DELAYED, kind.RETURNED, state.AVAILABLE)
-    yield from _rows(Trigger.LOSE_CONSUMER, state.LEASED, kind.RETURNED, state.AVAILABLE, "lease_returned")
+    at, tells = Trigger.LOSE_CONSUMER, "lease_returned"
+    yield from _rows(at, state.LEASED, kind.RETURNED, state.AVAILABLE, tells)
+    yield from _rows(at, state.LEASED, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
     yield from _rows(Trigger.LOSE_CONSUMER, state.SENT, kind.SETTLED, state.GONE)
     yield from _rows(Trigger.UNDELIVER, (state.LEASED, state.SENT), kind.UNDELIVERED, state.AVAILABLE)
     yield from _leaves(Trigger.EXCEED, _IDLE, Reason.MAX_DELIVERIES, Guard.DELIVERIES)

@@ -72,7 +72,7 @@ MEANINGS: Final[dict[State, Meaning]] = {
     State.REMEMBERED: Meaning("acknowledged before it was taken in"),
     State.AVAILABLE: Meaning("waits for a subscription", place=True, there=True, counts=True, expires=True),
     State.DELAYED: Meaning(
-        "cancelled, not to be delivered for a while",
+        "came back, not to be delivered for a while",
         place=True,
         there=True,
         counts=True,

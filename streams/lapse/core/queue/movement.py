@@ -73,9 +73,15 @@ DEFERRALS: Final = frozenset(
 
 
 def write_columns(
-    change: Change, to: State, segment: Segment, where: Where, before: NDArray[np.uint8], alike: State | None
+    change: Change,
+    to: State,
+    segment: Segment,
+    where: Where,
+    before: NDArray[np.uint8],
+    alike: State | None,
+    end_ms: int | NDArray[np.int64],
 ) -> None:
-    """Put down what a change says of messages besides where they are: by whom, until when, how often."""
+    """Put down what a change says of messages besides where they are: by whom, until when (`end_ms`), how often."""
     if change.kind in (ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED):
         if segment.holder is not None:
             segment.holder[where] = NOBODY
@@ -85,16 +91,16 @@ def write_columns(
         case ChangeKind.LEASED | ChangeKind.SENT:
             segment.deliveries[where] += 1
             holder[where] = change.holder
-            until_ms[where] = change.until_ms
+            until_ms[where] = end_ms
         case ChangeKind.RENEWED:
-            until_ms[where] = change.until_ms
+            until_ms[where] = end_ms
         case ChangeKind.HELD:
             until_ms[where] = np.where(before == DELAYED, until_ms[where], 0)
             holder[where] = change.holder
         case _:
             if to is State.DELAYED:
                 holder[where] = NOBODY
-                until_ms[where] = change.until_ms
+                until_ms[where] = end_ms
             elif alike in (None, State.TRANSFERRING):
                 holder[where] = np.where(before == TRANSFERRING, NOBODY, holder[where])
             if change.kind is ChangeKind.CANCELLED:

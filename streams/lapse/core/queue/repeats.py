@@ -60,4 +60,5 @@ def without(arrivals: Arrivals, repeats: set[int]) -> Arrivals:
         scheduled=[one for one in arrivals.scheduled if one.offset not in repeats],
         invalid=[one for one in arrivals.invalid if one[0] not in repeats],
         expired=[one for one in arrivals.expired if one[0] not in repeats],
+        retries=arrivals.retries,
     )

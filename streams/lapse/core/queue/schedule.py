@@ -22,6 +22,7 @@ from lapse.core.queue.step import Messages, ShardEvent, Step
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.trait import NONE, Traits
 from lapse.core.reason import UNCONFIRMED, Reason, in_order
+from lapse.core.retry_delay import UNSTATED
 
 _Planned = tuple[int, str, int, int, int]
 """Instant, topic, partition, offset and number of the source."""
@@ -170,7 +171,7 @@ class Schedule:
     def _enter(self, row: Row, source: int, offset: int, step: Step) -> None:
         """Give one its place."""
         scheduled, traits = self._state.scheduled[source, offset], NONE
-        if self._decisions.settings.traits.wanted:
+        if self._decisions.settings.traits.wanted or scheduled.retry_ms != UNSTATED:
             traits = scheduled.traits(self._decisions.settings.traits)
         self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
         self._decisions.enter(row, source, offset, np.array([scheduled.deadline_ms], np.int64), traits, step)

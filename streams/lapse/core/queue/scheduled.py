@@ -7,11 +7,13 @@ from collections.abc import ItemsView, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change
 from lapse.core.queue.message_state import State
 from lapse.core.queue.trait import OWN_GROUP, Flag, TraitReader, Traits
+from lapse.core.retry_delay import UNSTATED
 
 _SLACK: Final = 64
 
@@ -29,6 +31,7 @@ class Scheduled(NamedTuple):
         then_ms: the instant that counts once the transfer is over; 0 = it is visible at once.
         held: whether it is to be handed over; else it was put here, and is not confirmed.
         ready: whether its instant has come, and it waits beyond the target depth, until there is room (C51).
+        retry_ms: delay that it states for its retries, ms; `UNSTATED` without one (Q24).
     """
 
     at_ms: int
@@ -40,6 +43,7 @@ class Scheduled(NamedTuple):
     then_ms: int = 0
     held: bool = False
     ready: bool = False
+    retry_ms: int = UNSTATED
 
     @property
     def state(self) -> State:
@@ -57,13 +61,20 @@ class Scheduled(NamedTuple):
             np.array([self.rank], np.uint64) if of.priority is not None else None,
             np.array([self.flags & flags], np.uint8) if flags else None,
             np.array([self.group], np.int64) if of.group is not None else None,
+            self._retries(),
         )
 
     def all_traits(self) -> Traits:
         """Everything that is known of it, whatever the queue asks for."""
         return Traits(
-            np.array([self.rank], np.uint64), np.array([self.flags], np.uint8), np.array([self.group], np.int64)
+            np.array([self.rank], np.uint64),
+            np.array([self.flags], np.uint8),
+            np.array([self.group], np.int64),
+            self._retries(),
         )
+
+    def _retries(self) -> NDArray[np.int64] | None:
+        return None if self.retry_ms == UNSTATED else np.array([self.retry_ms], np.int64)
 
     @property
     def due_ms(self) -> int:
@@ -164,4 +175,5 @@ def scheduled_of(change: Change) -> Scheduled:
         change.facts.get("then_ms", 0),
         change.facts.get("held", False),
         change.facts.get("ready", False),
+        UNSTATED if traits.retries is None else int(traits.retries[0]),
     )

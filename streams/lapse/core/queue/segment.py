@@ -19,6 +19,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.message_state import BINDS, ENDS, EXPIRES, THERE
 from lapse.core.queue.message_state import State as State
 from lapse.core.queue.trait import Flag, Traits
+from lapse.core.retry_delay import UNSTATED
 
 SIZE: Final = 4096
 NOBODY: Final = -1
@@ -74,6 +75,7 @@ class Segment:
         ranks: priority per place that is RANKED; None while the queue has no priority.
         flags: `Flag`s per place; None while none is set.
         groups: hash of the group per place; None while the queue has no groups.
+        retries: delay that the message states for its retries per place, ms; None while none states any (Q24).
         runs: which messages stand here, in the order of places.
         min_deadline_ms: no unleased place expires before this instant.
         min_until_ms: no lease or delay ends before this instant.
@@ -93,6 +95,7 @@ class Segment:
         "min_deadline_ms",
         "min_until_ms",
         "ranks",
+        "retries",
         "runs",
         "state",
         "until_ms",
@@ -113,6 +116,7 @@ class Segment:
         self.ranks: NDArray[np.uint64] | None = None
         self.flags: NDArray[np.uint8] | None = None
         self.groups: NDArray[np.int64] | None = None
+        self.retries: NDArray[np.int64] | None = None
         self._rank_order: NDArray[np.uint16] | None = None
         self.runs: list[Run] = []
         self.min_deadline_ms = NEVER
@@ -141,6 +145,7 @@ class Segment:
             self.ranks,
             self.flags,
             self.groups,
+            self.retries,
             self._rank_order,
         )
         return _BARE_BYTES + _RUN_BYTES * len(self.runs) + sum(0 if one is None else one.nbytes for one in columns)
@@ -196,6 +201,10 @@ class Segment:
             if self.groups is None:
                 self.groups = np.zeros(SIZE, np.int64)
             self.groups[first:stop] = traits.groups
+        if traits.retries is not None:
+            if self.retries is None:
+                self.retries = np.full(SIZE, UNSTATED, np.int64)
+            self.retries[first:stop] = traits.retries
 
     def rank_order(self) -> NDArray[np.uint16]:
         """All places in the order of priority, then place; kept, since neither ever changes."""
@@ -296,6 +305,7 @@ class Segment:
             | (8 if self.ranks is not None else 0)
             | (16 if self.flags is not None else 0)
             | (32 if self.groups is not None else 0)
+            | (64 if self.retries is not None else 0)
         )
         parts = [
             _HEAD.pack(_FORMAT, self.index, used, len(self.runs), columns),
@@ -316,6 +326,8 @@ class Segment:
             parts.append(self.flags[:used].tobytes())
         if self.groups is not None:
             parts.append(self.groups[:used].astype("<i8").tobytes())
+        if self.retries is not None:
+            parts.append(self.retries[:used].astype("<i8").tobytes())
         return b"".join(parts)
 
     @classmethod
@@ -353,6 +365,9 @@ class Segment:
         if any(sizes):
             edges = [at, at + sizes[0], at + sizes[0] + sizes[1], at + sum(sizes)]
             segment.set_traits(0, used, Traits.decode(*(data[low:high] for low, high in pairwise(edges))))
+            at = edges[-1]
+        if columns & 64:
+            segment.set_traits(0, used, Traits(retries=np.frombuffer(data, "<i8", used, at)))
         segment.recount()
         return segment
 

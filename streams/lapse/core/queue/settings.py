@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lapse.core.lifetime import Expiration
+from lapse.core.queue.retry import NO_RETRY, RetryRule
 from lapse.core.queue.trait import NO_TRAITS, TraitReader
 from lapse.core.queue.view import Parse
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, Reason
@@ -52,6 +53,7 @@ class QueueSettings:
         max_backlog: most that any subscription may have outstanding; None = no cap (Q3).
         max_deliveries: a message leaves when so many deliveries ended unsettled; 0 = no limit (Q9).
         max_cancels: a message leaves when it was cancelled more often; 0 = no limit (Q9).
+        retry: how long a message that came back waits before its next delivery (Q24).
         heartbeat_timeout_ms: silence after which a subscription is lost, ms (Q5).
         dead_letter_topic: where letters go; empty = removed messages are dropped (D1).
         dead_letter_reasons: reasons that cause a letter (C22, C25).
@@ -76,6 +78,7 @@ class QueueSettings:
     max_backlog: int | None = None
     max_deliveries: int = 0
     max_cancels: int = 0
+    retry: RetryRule = NO_RETRY
     heartbeat_timeout_ms: int = 10_000
     dead_letter_topic: str = ""
     dead_letter_reasons: frozenset[Reason] = QUEUE_DEAD_LETTER_REASONS

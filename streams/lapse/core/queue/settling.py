@@ -18,6 +18,7 @@ from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Guard, Trigger, route
 from lapse.core.queue.locator import Locator
 from lapse.core.queue.message_state import State
+from lapse.core.queue.retry import Cause
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import AVAILABLE, DELAYED, SIZE, Segment, Where, slots_of, where_of
 from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
@@ -42,6 +43,7 @@ class Settlement:
         now_ms: the command's instant, ms since the epoch.
         step: gets what is decided.
         until_ms: CANCEL: until when the messages stay undeliverable, 0 = they do not; RENEW: end of the leases.
+        retries: CANCEL: nobody says for how long, so that the queue's rule counts, or the message's own delay (Q24).
         row_filter: what may be seen besides what is held; empty = all (X4).
         outcomes: what has become of the messages so far, in the order of the claims.
     """
@@ -52,6 +54,7 @@ class Settlement:
     step: Step
     until_ms: int = 0
     row_filter: str = ""
+    retries: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
@@ -95,12 +98,13 @@ class Settling:
         claims: Iterable[Claim],
         now_ms: int,
         step: Step,
-        delay_ms: int = 0,
+        delay_ms: int | None = None,
         row_filter: str = "",
     ) -> list[Outcome]:
         """See `QueueShard.settle`."""
         until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
-        asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter)
+        retries = action is SettleAction.CANCEL and delay_ms is None
+        asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries)
         if self._settings.traits.barrier is not None:  # whatever is left of a range stays one
             claims = [claim if claim.alone else claim._replace(found=True) for claim in claims]
         # With a row filter each is judged by itself: what of it is held, and what may be seen.
@@ -162,7 +166,17 @@ class Settling:
             self._carry_out(asked, segment, np.flatnonzero(codes == code) + first)
 
     def _carry_out(self, asked: Settlement, segment: Segment, slots: NDArray[np.intp]) -> None:
-        if len(slots):
+        if len(slots) and asked.retries:
+            self._transitions.come_back(
+                asked.trigger,
+                Cause.CANCEL,
+                [(segment, slots)],
+                asked.now_ms,
+                asked.step,
+                since_ms=asked.now_ms,
+                subscription=asked.subscription,
+            )
+        elif len(slots):
             self._transitions.happen(
                 asked.trigger,
                 [(segment, slots)],

@@ -26,6 +26,7 @@ from lapse.core.queue.matching import Matching
 from lapse.core.queue.message_state import LIVE
 from lapse.core.queue.pending_letters import PendingLetters
 from lapse.core.queue.retiring import RetirableQueueShard
+from lapse.core.queue.retry import Cause
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import SIZE
 from lapse.core.queue.settings import QueueSettings
@@ -199,13 +200,22 @@ class QueueShard:
         """What clients are subscribed to now."""
         return [one for one in self.state.subscriptions.values() if one.id != FORWARDER]
 
-    def unsubscribe(self, subscription: str, now_ms: int, step: Step, detail: str = "") -> bool:
-        """End a subscription and return its leases at once (Q5); False if the shard does not know it."""
+    def unsubscribe(
+        self, subscription: str, now_ms: int, step: Step, detail: str = "", lost_at_ms: int | None = None
+    ) -> bool:
+        """End a subscription and return its leases (Q5); False if the shard does not know it.
+
+        They return at once; where its consumer was lost at `lost_at_ms`, after their back-off (Q24).
+        """
         known = self.state.subscriptions.get(subscription)
         if known is None:
             return False
         self.state.segments.make_room()
-        self._transitions.happen(Trigger.LOSE_CONSUMER, self._decisions.held_by(known.number), now_ms, step)
+        at, held = Trigger.LOSE_CONSUMER, self._decisions.held_by(known.number)
+        if lost_at_ms is None:
+            self._transitions.happen(at, held, now_ms, step)
+        else:
+            self._transitions.come_back(at, Cause.LOST, held, now_ms, step, since_ms=lost_at_ms)
         self._decisions.do(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
         self._keep_filters()
         step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, now_ms, subscription=subscription, detail=detail))
@@ -228,7 +238,7 @@ class QueueShard:
         claims: Iterable[Claim],
         now_ms: int,
         step: Step,
-        delay_ms: int = 0,
+        delay_ms: int | None = None,
         row_filter: str = "",
     ) -> list[Outcome]:
         """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
@@ -239,7 +249,8 @@ class QueueShard:
             claims: which messages; of one named twice the first counts (C16).
             now_ms: the command's instant.
             step: filled with what it causes.
-            delay_ms: CANCEL: so long the messages stay undeliverable (C19).
+            delay_ms: CANCEL: so long the messages stay undeliverable (C19); None = as the message or the queue says
+                (Q24).
             row_filter: what does not match it is unknown to who asks, unless they hold it; judged on `unheld` and
                 `unplaced` (X4).
 
@@ -550,7 +561,8 @@ class QueueShard:
     def end_lost(self, now_ms: int, step: Step) -> None:
         """End subscriptions that were not heard of for too long (Q5)."""
         for lost in [one for one in self.state.subscriptions.values() if one.lost_at_ms <= now_ms]:
-            self.unsubscribe(lost.id, now_ms, step, f"not heard of for {now_ms - lost.last_seen_ms} ms")
+            why = f"not heard of for {now_ms - lost.last_seen_ms} ms"
+            self.unsubscribe(lost.id, now_ms, step, why, lost.lost_at_ms)
 
     def end_leases_of(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
         """Return what is named and whose lease or delay is over, before others whose are over, too (C2, C60)."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue import repeats
-from lapse.core.queue.change import Change, ChangeKind, Places
+from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in
 from lapse.core.queue.ending import Ending
 from lapse.core.queue.index import Index
 from lapse.core.queue.life import Impossible
@@ -327,12 +327,15 @@ class QueueState:
                 alike = None
             if alike is not to:
                 self._leave(segment, where, before, alike)
-            write_columns(change, to, segment, where, before, alike)
+            end_ms: int | NDArray[np.int64] = change.until_ms
+            if change.untils_ms is not None:
+                end_ms = change.untils_ms[indexes_in(change.places, slots_of(where) + segment.base)]
+            write_columns(change, to, segment, where, before, alike, end_ms)
             segment.state[where] = to
             if alike is not to:
                 self._enter(segment, where, to, change)
-            if MEANINGS[to].ends:
-                self.index.note_until(segment, change.until_ms)
+            if MEANINGS[to].ends and count_of(where):
+                self.index.note_until(segment, end_ms if isinstance(end_ms, int) else int(end_ms.min()))
             if segment.droppable:
                 self._drop(segment)
             else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.life import Trigger
-from lapse.core.queue.segment import Segment
+from lapse.core.queue.retry import Cause
+from lapse.core.queue.segment import LEASED, Segment
 from lapse.core.queue.step import Step
 from lapse.core.queue.transitions import Transitions
 
@@ -64,6 +65,10 @@ class Timers:
             return 0
         slots = self._transitions.taken(Trigger.END, segment, first, stop)
         slots = slots[segment.until_ms[slots] <= now_ms][:most]
-        if len(slots):
-            self._transitions.happen(Trigger.END, [(segment, slots)], now_ms, step)
+        leased = slots[segment.state[slots] == LEASED]
+        if len(leased) < len(slots):
+            delayed = slots[segment.state[slots] != LEASED]
+            self._transitions.happen(Trigger.END, [(segment, delayed)], now_ms, step)
+        if len(leased):
+            self._transitions.come_back(Trigger.END, Cause.LEASE, [(segment, leased)], now_ms, step)
         return len(slots)

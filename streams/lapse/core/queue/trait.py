@@ -37,11 +37,13 @@ class Traits:
         ranks: priority of each that is RANKED; None where the queue has no priority.
         flags: `Flag`s of each; None where the queue has neither priority nor barrier.
         groups: hash of each one's group, `OWN_GROUP` without one; None where the queue has no groups.
+        retries: delay that each states for its retries, ms, `UNSTATED` without one; None where none states any (Q24).
     """
 
     ranks: NDArray[np.uint64] | None = None
     flags: NDArray[np.uint8] | None = None
     groups: NDArray[np.int64] | None = None
+    retries: NDArray[np.int64] | None = None
 
     def slice(self, first: int, stop: int) -> Traits:
         """The traits of some of the messages."""
@@ -49,10 +51,11 @@ class Traits:
             None if self.ranks is None else self.ranks[first:stop],
             None if self.flags is None else self.flags[first:stop],
             None if self.groups is None else self.groups[first:stop],
+            None if self.retries is None else self.retries[first:stop],
         )
 
     def encode(self) -> tuple[bytes, bytes, bytes]:
-        """The columns as bytes, empty where there is none."""
+        """The columns of what expressions say as bytes, empty where there is none."""
         return (
             b"" if self.ranks is None else self.ranks.astype("<u8").tobytes(),
             b"" if self.flags is None else self.flags.tobytes(),

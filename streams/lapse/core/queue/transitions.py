@@ -12,15 +12,16 @@ import numpy as np
 import numpy.ma  # np.unique imports it at its first call, which takes 50 ms of a lease's end
 from numpy.typing import NDArray
 
-from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.change import COME_BACK, Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.life import Guard, Impossible, Row, Trigger, route
 from lapse.core.queue.message_state import MEANINGS, State, state_of_all
-from lapse.core.queue.segment import Segment
+from lapse.core.queue.retry import Cause, delayed_until, ends_ms
+from lapse.core.queue.segment import LEASED, Segment
 from lapse.core.queue.step import Removal, Step
 from lapse.core.reason import Reason, in_order
+from lapse.core.retry_delay import FAULT, UNREADABLE
 
-_COMES_BACK: Final = (ChangeKind.RETURNED, ChangeKind.CANCELLED)
 _REVIEW: Final = (
     (1, route(Trigger.DEADLINE)),
     (2, route(Trigger.EXCEED, Guard.DELIVERIES)),
@@ -57,6 +58,7 @@ class Transitions:
         detail: str = "",
         holder: int = -1,
         until_ms: int = 0,
+        untils_ms: NDArray[np.int64] | None = None,
     ) -> None:
         """Let a trigger happen to messages that it takes; what comes back, and may not stay, leaves at once (Q9, Q10).
 
@@ -70,6 +72,7 @@ class Transitions:
             detail: a sentence for people.
             holder: number of who holds the messages then.
             until_ms: end of the lease or delay that begins, ms since the epoch; 0 without one.
+            untils_ms: end of each message's delay, in their order, where they do not end together; all have one row.
         """
         for row, some in _by_row(trigger, guard, slots):
             if row.reason is not None:
@@ -79,13 +82,106 @@ class Transitions:
             whose = [(subscription or "", some)]
             if subscription is None and row.tells and MEANINGS[row.state].fills:
                 whose = self._by_holder(some)
-            change = Change(row.changes[0], places_of(some), holder=holder, until_ms=until_ms)
+            change = Change(row.changes[0], places_of(some), holder=holder, until_ms=until_ms, untils_ms=untils_ms)
             self._decisions.do(change, step)
             if row.tells:
+                if row.to is State.DELAYED and until_ms:
+                    detail = detail or delayed_until(until_ms, until_ms)
                 for name, told in whose:
                     self._decisions.tell(row.tells, told, now_ms, step, name, detail)
-            if change.kind in _COMES_BACK:
+            if change.kind in COME_BACK:
                 self.review(some, now_ms, step)
+
+    def come_back(
+        self,
+        trigger: Trigger,
+        cause: Cause,
+        slots: Slots,
+        now_ms: int,
+        step: Step,
+        *,
+        since_ms: int | None = None,
+        subscription: str | None = None,
+    ) -> None:
+        """Let messages come back, each after the delay that is due to it (Q24): its own, or the queue's.
+
+        Args:
+            trigger: what happens; messages that are not leased it takes as ever.
+            cause: why they come back.
+            slots: which messages; segments, and the slots of each, ascending.
+            now_ms: when, ms since the epoch.
+            step: gets what is decided.
+            since_ms: from when the delays count, ms since the epoch; None = each from the end of its lease.
+            subscription: see `happen`.
+        """
+        told = [
+            some if segment.retries is None else some[segment.retries[some] != UNREADABLE] for segment, some in slots
+        ]
+        if sum(map(len, told)) == sum(len(some) for _, some in slots):
+            self._come_back(trigger, cause, slots, now_ms, step, since_ms, subscription, "")
+            return
+        for (segment, some), readable in zip(slots, told, strict=True):
+            for part, fault in ((readable, ""), (np.setdiff1d(some, readable, assume_unique=True), FAULT)):
+                if len(part):
+                    self._come_back(trigger, cause, [(segment, part)], now_ms, step, since_ms, subscription, fault)
+
+    def _come_back(
+        self,
+        trigger: Trigger,
+        cause: Cause,
+        slots: Slots,
+        now_ms: int,
+        step: Step,
+        since_ms: int | None,
+        subscription: str | None,
+        fault: str,
+    ) -> None:
+        """The same where the headers of all can be read, or of none: then a fault says so."""
+        at_once: Slots = []
+        later: Slots = []
+        untils: list[NDArray[np.int64]] = []
+        for segment, some in slots:
+            untils_ms = self._retry_at_ms(cause, segment, some, since_ms)
+            waits = None if untils_ms is None else (untils_ms > now_ms) & (segment.state[some] == LEASED)
+            if untils_ms is None or waits is None or not waits.any():
+                at_once.append((segment, some))
+                continue
+            later.append((segment, some[waits]))
+            untils.append(untils_ms[waits])
+            if not waits.all():
+                at_once.append((segment, some[~waits]))
+        self.happen(trigger, at_once, now_ms, step, subscription=subscription, detail=fault)
+        if later:
+            ends = np.concatenate(untils)
+            first_ms, last_ms = int(ends.min()), int(ends.max())
+            self.happen(
+                trigger,
+                later,
+                now_ms,
+                step,
+                guard=Guard.DELAY,
+                subscription=subscription,
+                detail="; ".join(filter(None, (delayed_until(first_ms, last_ms), fault))),
+                until_ms=first_ms,
+                untils_ms=None if first_ms == last_ms else ends,
+            )
+
+    def _retry_at_ms(
+        self, cause: Cause, segment: Segment, slots: NDArray[np.intp], since_ms: int | None
+    ) -> NDArray[np.int64] | None:
+        """When each message that came back may be delivered again, ms since the epoch; None = all at once."""
+        rule = self._settings.retry
+        if cause not in rule.on or (not rule.delay_ms and segment.retries is None):
+            return None
+        waits_ms, at = np.zeros(len(slots), np.int64), 0
+        for one in self._state.sources.messages(segment, slots):
+            stop = at + len(one)
+            stated_ms = None if segment.retries is None else segment.retries[slots[at:stop]]
+            waits_ms[at:stop] = rule.waits_ms(one.topic, one.partition, one.offsets, one.deliveries, stated_ms)
+            at = stop
+        if since_ms is None and segment.until_ms is not None:
+            return np.where(waits_ms > 0, ends_ms(segment.until_ms[slots], waits_ms), 0)
+        return np.where(waits_ms > 0, ends_ms(np.full(len(slots), since_ms or 0, np.int64), waits_ms), 0)
 
     def review(self, slots: Slots, now_ms: int, step: Step) -> None:
         """Let messages leave that came back, and are expired, truncated, or were delivered or cancelled too often."""

@@ -31,7 +31,7 @@ _KEPT: Final = frozenset({Role.CHANGELOG, Role.COMMANDS, Role.DEAD_LETTERS})
 
 _CHANGELOG: Final = "-changelog"
 
-_OF_LEASES: Final = ("max_deliveries", "max_cancels", "leasing", "lease_period", "max_lease_period")
+_OF_LEASES: Final = ("max_deliveries", "max_cancels", "retry", "leasing", "lease_period", "max_lease_period")
 
 
 def warnings(topology: Topology) -> list[str]:

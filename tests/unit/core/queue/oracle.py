@@ -5,6 +5,7 @@ Slow and plain on purpose. Nothing of `lapse.core.queue` is used but its setting
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -36,6 +37,7 @@ class Published:
         broken: the headers cannot be read.
         redriven_for: the queue that a redriven record is for; empty = not redriven.
         message_id: its `lapse-message-id`; empty = none.
+        retry: what its `lapse-retry-delay-ms` says; None = not stated.
         transferred: (queue, transfer) that has put it there.
         body: what its value says.
     """
@@ -50,6 +52,7 @@ class Published:
     redriven_for: str = ""
     transferred: tuple[str, str] | None = None
     message_id: bytes = b""
+    retry: bytes | None = None
     key: bytes | None = None
     value: bytes | None = b""
     body: dict = field(default_factory=dict)
@@ -72,6 +75,7 @@ class Message:
     group: object = None
     transfer: str = ""
     then_ms: int = 0
+    retry: bytes | None = None
 
 
 NEVER = 2**63 - 1
@@ -130,6 +134,17 @@ class Gone:
     at_ms: int
     deliveries: int = 0
     cancels: int = 0
+
+
+def chance(bookmark: Bookmark, count: int) -> float:
+    """A number from 0 to 1 that a message's name and its delivery count give, by splitmix64 (C68)."""
+    topic, partition, offset = bookmark
+    seed = hashlib.blake2b(f"{topic}:{partition}".encode(), digest_size=8).digest()
+    mixed = int.from_bytes(seed, "little") + offset * 0x9E3779B97F4A7C15 + count * 0xBF58476D1CE4E5B9
+    mixed %= 1 << 64
+    for shift, times in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> shift)) * times % (1 << 64)
+    return ((mixed ^ (mixed >> 31)) >> 11) / (1 << 53)
 
 
 class Oracle:
@@ -231,7 +246,7 @@ class Oracle:
             except ValueError:
                 self._gone(Message(bookmark, "", None), max(record.timestamp, now_ms), "invalid_lifetime")
                 continue
-            message = Message(bookmark, "available", deadline_ms, body=record.body)
+            message = Message(bookmark, "available", deadline_ms, body=record.body, retry=record.retry)
             self.read_traits(message)
             if self.late(message, record.timestamp):
                 self._gone(message, max(record.timestamp, now_ms), "time_limit")
@@ -302,13 +317,14 @@ class Oracle:
             known.last_seen_ms = max(known.last_seen_ms, now_ms)
         return known is not None
 
-    def unsubscribe(self, subscription: str, now_ms: int) -> bool:
+    def unsubscribe(self, subscription: str, now_ms: int, lost_at_ms: int | None = None) -> bool:
         if subscription not in self.subscribers:
             return False
         for message in self.in_state("leased"):
             if message.holder == subscription:
                 self.events.append(Told("lease_returned", message.bookmark, message.holder))
-                self.give_back(message, now_ms)
+                wait_ms = 0 if lost_at_ms is None else self.back_off("lost", message)
+                self.give_back(message, now_ms, wait_ms, lost_at_ms)
         for message in self.in_state("sent"):
             if message.holder == subscription:
                 message.state, message.holder = "gone", ""
@@ -325,12 +341,12 @@ class Oracle:
             if message.until_ms <= now_ms:
                 if message.state == "leased":
                     self.events.append(Told("lease_returned", message.bookmark, message.holder))
-                    self.give_back(message, now_ms)
+                    self.give_back(message, now_ms, self.back_off("lease", message), message.until_ms)
                 else:
                     message.state = "available"
         for subscriber in list(self.subscribers.values()):
             if subscriber.last_seen_ms + subscriber.timeout_ms <= now_ms:
-                self.unsubscribe(subscriber.id, now_ms)
+                self.unsubscribe(subscriber.id, now_ms, subscriber.last_seen_ms + subscriber.timeout_ms)
         self.come_due(now_ms)
 
     def come_due(self, now_ms: int) -> None:
@@ -550,7 +566,7 @@ class Oracle:
         subscription: str,
         named: list[tuple[Bookmark, int | None, int | None, bool]],
         now_ms: int,
-        delay_ms: int = 0,
+        delay_ms: int | None = None,
         lease_ms: int | None = None,
         log_ends: dict[tuple[str, int], int] | None = None,
         with_row_filter: Restricted | None = None,
@@ -595,15 +611,32 @@ class Oracle:
             else:
                 message.cancels += 1
                 self.events.append(Told("cancelled", bookmark, subscription))
-                self.give_back(message, now_ms, delay_ms)
+                self.give_back(message, now_ms, self.back_off("cancel", message) if delay_ms is None else delay_ms)
         return answers
 
-    def give_back(self, message: Message, now_ms: int, delay_ms: int = 0) -> None:
+    def back_off(self, cause: str, message: Message) -> int:
+        """How long a message waits before its next delivery (Q24, C68, C69), ms."""
+        rule, stated = self.settings.retry, message.retry
+        if cause not in [str(one) for one in rule.on]:
+            return 0
+        readable = stated is not None and stated.isdigit() and len(stated) <= 15
+        wait_ms = int(stated) if readable else rule.delay_ms
+        for _ in range(message.deliveries - 1):
+            wait_ms = min(wait_ms * Fraction(rule.factor), Fraction(rule.max_delay_ms))
+        wait_ms = min(round(wait_ms), rule.max_delay_ms)
+        if not rule.jitter:
+            return wait_ms
+        spread = 2.0 * chance(message.bookmark, message.deliveries) - 1.0
+        return min(round(wait_ms * (1.0 + rule.jitter * spread)), rule.max_delay_ms)
+
+    def give_back(self, message: Message, now_ms: int, delay_ms: int = 0, since_ms: int | None = None) -> None:
+        until_ms = min((now_ms if since_ms is None else since_ms) + delay_ms, NEVER)
+        delay_ms = delay_ms and max(0, until_ms - now_ms)  # a wait that is over already is none
         holder = self.subscribers.get(message.holder)
         message.last = -1 if delay_ms or holder is None else holder.number
         message.holder = ""
         message.state = "delayed" if delay_ms else "available"
-        message.until_ms = now_ms + delay_ms
+        message.until_ms = until_ms
         self._leave_or_stay(message, now_ms)
 
     def shown(self, text: str) -> list[tuple]:
@@ -651,7 +684,8 @@ class Oracle:
 
     def log_begins(self, topic: str, begin_offset: int, now_ms: int) -> None:
         """Kafka has removed the records of a topic below an offset (C40)."""
-        self.log_begin[topic] = max(begin_offset, self.log_begin.get(topic, 0))
+        if (topic, 0) in self.next_offset:  # of what was never read nothing is noted; it does not come
+            self.log_begin[topic] = max(begin_offset, self.log_begin.get(topic, 0))
         self._cut(topic, begin_offset, now_ms, self.in_state("transferring", *WAITING))
 
     def _cut(self, topic: str, begin_offset: int, now_ms: int, there: list[Message]) -> None:

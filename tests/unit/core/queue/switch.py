@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.retry import RetryRule
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.trait import TraitReader
@@ -197,9 +198,11 @@ SWITCHES: dict[str, Switch] = {
         shows=lambda world: world.oracle.scheduled(),
     ),
     "delay": Switch(
-        settings={"max_cancels": 0},
+        settings={"max_cancels": 0, "retry": RetryRule(40, 2.0, 130, 0.2)},
+        said={"retry": (None, None, b"70", b"0", b"soon")},
         acts=(
             _deliver_and("cancel", delay_ms=50),
+            _deliver_and("cancel"),
             _own("cancel", delay_ms=120),
             lambda machine, random: machine.world.advance(random.choice((50, 70, 120))),
         ),
@@ -373,6 +376,7 @@ class Life:
     def _publish(self) -> None:
         random = self._random
         said: dict[str, object] = {"ttl_ms": None, "expires_in_ms": None, "enqueue_in_ms": None, "odd": "", "ids": ""}
+        said["retry"] = None
         odds = [odd for switch in self._switches for odd in switch.said.get("odd", ())]
         for switch in self._switches:
             said |= {name: random.choice(values) for name, values in switch.said.items()}

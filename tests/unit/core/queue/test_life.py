@@ -18,6 +18,7 @@ from lapse.core.queue.decision import Slots
 from lapse.core.queue.life import ROWS, Guard, Impossible, Route, Row, Trigger, route
 from lapse.core.queue.message_state import MEANINGS, State
 from lapse.core.queue.movement import DEFERRALS, MOVES
+from lapse.core.queue.retry import RetryRule
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
@@ -151,6 +152,10 @@ LATER, DEADLINE = ("lapse-enqueue-at-ms", b"%d" % ENQUEUE_MS), ("lapse-expires-a
 FROM_TRANSFER, CLAIM = ("lapse-transfer", b"q/x"), Claim("t", 0, 1, 1)
 
 
+RETRIED = (Trigger.END, Trigger.LOSE_CONSUMER)
+"""What makes a message wait only by the queue's rule of retries (Q24)."""
+
+
 class Record:
     key, value, timestamp = None, b"{}", 1_000
 
@@ -176,6 +181,7 @@ class Life:
                 target_depth=1 if crowded else None,
                 max_deliveries=int(row.when is Guard.DELIVERIES),
                 max_cancels=int(row.when is Guard.CANCELS),
+                retry=RetryRule(delay_ms=500 if row.trigger in RETRIED and row.when is Guard.DELAY else 0),
                 traits=TraitReader(barrier=compile_filter("TRUE") if row.trigger is Trigger.RELEASE else None),
             )
         )
@@ -329,10 +335,13 @@ class Life:
         self.deliver()
 
     def end(self) -> None:
-        self.advance(1_500)
+        self.advance(1_400 if self.row.when is Guard.DELAY else 1_500)
 
     def lose_consumer(self) -> None:
-        self.shard.unsubscribe("s", self.now_ms, self.step)
+        if self.row.when is Guard.DELAY:  # nobody heard of it for too long
+            self.shard.unsubscribe("s", self.now_ms, self.step, lost_at_ms=self.now_ms)
+        else:
+            self.shard.unsubscribe("s", self.now_ms, self.step)
 
     def undeliver(self) -> None:
         self.shard.handed_out.take_back([self.place])

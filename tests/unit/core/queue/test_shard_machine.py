@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.retry import NO_RETRY, Cause, RetryRule
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.trait import NO_TRAITS, TraitReader
@@ -67,6 +68,15 @@ BODIES = st.fixed_dictionaries(
     },
 )
 TEXTS = st.sampled_from(["", "", *FILTERS])
+RETRIES = st.just(NO_RETRY) | st.builds(
+    RetryRule,
+    st.sampled_from([0, 1, 40, 50, 120]),
+    st.sampled_from([1.0, 1.5, 2.0]),
+    st.sampled_from([120, 250, 10_000]),
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.sampled_from([frozenset(Cause), frozenset(Cause), frozenset({Cause.LEASE}), frozenset({Cause.CANCEL})]),
+)
+"""The rules of retries that a queue may have (Q24)."""
 
 
 @st.composite
@@ -89,6 +99,7 @@ def queues(draw) -> QueueSettings:
         max_backlog=draw(st.sampled_from([None, None, 3])),
         max_deliveries=draw(st.sampled_from([0, 0, 1, 2, 3])),
         max_cancels=draw(st.sampled_from([0, 0, 1, 2])),
+        retry=draw(RETRIES),
         dead_letter_topic=draw(st.sampled_from(["dlq.orders", ""])),
         dedup_window_ms=draw(st.sampled_from([0, 100, 100])),
     )
@@ -140,10 +151,11 @@ class ShardMachine(RuleBasedStateMachine):
             ["", "", "", "", "", "letter", "broken", "other queue", "this queue", "no timestamp", "ahead", *HANDED_OVER]
         ),
         ids=st.sampled_from(["", "", "a", "b", "ab"]),
+        retry=st.sampled_from([None, None, b"0", b"60", b"9" * 15, b"soon"]),
         read=st.booleans(),
         bodies=st.lists(BODIES, min_size=1, max_size=4),
     )
-    def publish(self, topic, count, gap, ttl_ms, expires_in_ms, enqueue_in_ms, odd, ids, read, bodies) -> None:
+    def publish(self, topic, count, gap, ttl_ms, expires_in_ms, enqueue_in_ms, odd, ids, retry, read, bodies) -> None:
         now_ms = self.world.now_ms
         if ttl_ms is not None:
             expires_in_ms = None
@@ -151,6 +163,7 @@ class ShardMachine(RuleBasedStateMachine):
             said = {
                 "body": bodies[number % len(bodies)],
                 "message_id": ids[number % len(ids)].encode() if ids else b"",
+                "retry": None if number % 2 else retry,
                 "ttl_ms": None if ttl_ms is None or number % 3 == 2 else ttl_ms,
                 "expires_at_ms": None if expires_in_ms is None else now_ms + expires_in_ms + number % 2,
                 "enqueue_at_ms": None if enqueue_in_ms is None or number % 4 == 3 else now_ms + enqueue_in_ms,
@@ -228,11 +241,14 @@ class ShardMachine(RuleBasedStateMachine):
             self.world.advance(max(0, due_ms - early_ms - self.world.now_ms))
 
     @rule(
-        action=ACTIONS, name=NAMES | st.just("stranger"), claims=CLAIMS, delay_ms=st.sampled_from([0, 0, 50, 2**63 - 1])
+        action=ACTIONS,
+        name=NAMES | st.just("stranger"),
+        claims=CLAIMS,
+        delay_ms=st.sampled_from([None, None, 0, 50, 2**63 - 1]),
     )
     def settle(self, action, name, claims, delay_ms) -> None:
-        delay_ms = min(delay_ms, 2**63 - 1 - self.world.now_ms)
-        self.world.settle(action, name, *claims, delay_ms=delay_ms if action == "cancel" else 0)
+        delay_ms = None if delay_ms is None else min(delay_ms, 2**63 - 1 - self.world.now_ms)
+        self.world.settle(action, name, *claims, delay_ms=delay_ms if action == "cancel" else None)
 
     @rule(
         action=st.sampled_from(["acknowledge", "cancel", "expire", "renew"]),
@@ -380,11 +396,12 @@ class ShardMachine(RuleBasedStateMachine):
         limits=st.none() | st.tuples(st.integers(0, 3), st.integers(0, 2)),
         backlog=st.sampled_from(["same", "same", None, 1, 3]),
         traits=st.none() | TRAITS,
+        retry=st.none() | RETRIES,
         others=st.none() | queues(),
         commit=st.booleans(),
         compact=st.booleans(),
     )
-    def crash(self, torn, stall, expiration, limits, backlog, traits, others, commit, compact) -> None:
+    def crash(self, torn, stall, expiration, limits, backlog, traits, retry, others, commit, compact) -> None:
         queue = self.world.settings
         if others is not None:
             # The window stays, or is switched off and on: what a smaller one forgot, a larger one cannot know.
@@ -393,6 +410,8 @@ class ShardMachine(RuleBasedStateMachine):
             queue = replace(queue, expiration=expiration)
         if limits is not None:
             queue = replace(queue, max_deliveries=limits[0], max_cancels=limits[1])
+        if retry is not None:
+            queue = replace(queue, retry=retry)
         if backlog != "same":
             queue = replace(queue, max_backlog=backlog)
         if traits is not None and queue.target_depth is None:
@@ -427,7 +446,7 @@ def _end(one: HandOver) -> tuple[str, int, int]:
     "C2", "C5", "C6", "C9", "C10", "C13", "C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21", "C22"
 )
 @pytest.mark.feature("C23", "C27", "C29", "D3", "C37", "Q16", "L1", "C12", "C31", "C32", "C34", "C40", "C42")
-@pytest.mark.feature("Q11", "Q12", "Q13", "Q14", "Q15", "Q17", "Q20")
+@pytest.mark.feature("Q11", "Q12", "Q13", "Q14", "Q15", "Q17", "Q20", "Q24", "C68", "C69")
 def test_the_shard_is_the_oracle() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 

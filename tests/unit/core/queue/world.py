@@ -385,7 +385,7 @@ class World:
         action: str,
         subscription: str,
         *claims: Claim,
-        delay_ms: int = 0,
+        delay_ms: int | None = None,
         lease_ms: int | None = None,
         row_filter: str = "",
     ) -> list[str]:
@@ -881,6 +881,8 @@ def published(offset: int, letter: bool = False, **said) -> Published:
         record.headers.append(("lapse-ttl-ms", b"soon"))
     if record.message_id:
         record.headers.append(("lapse-message-id", record.message_id))
+    if record.retry is not None:
+        record.headers.append(("lapse-retry-delay-ms", record.retry))
     if record.redriven_for:
         record.headers.append(("lapse-redrive-queue", record.redriven_for.encode()))
     if record.transferred:
@@ -888,7 +890,7 @@ def published(offset: int, letter: bool = False, **said) -> Published:
     if letter:
         record.headers += [("lapse-id", b"risk/orders:0:1/0"), ("__dlq.errors.topic", b"orders")]
         if not record.redriven_for and not record.transferred:
-            record.ttl_ms = record.expires_at_ms = record.enqueue_at_ms = None
+            record.ttl_ms = record.expires_at_ms = record.enqueue_at_ms = record.retry = None
             record.broken, record.message_id = False, b""
     return record
 
@@ -976,5 +978,6 @@ def dump(state: QueueState) -> bytes:
             some(segment.ranks, live, 0),
             some(segment.flags, live, 0),
             some(segment.groups, live, 0),
+            some(segment.retries, live, -1),
         ]
     return repr(parts).encode()

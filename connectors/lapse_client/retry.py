@@ -1,0 +1,48 @@
+"""`raise Retry(after=…)`: a consumer gives its message back, to be delivered again later (Q24)."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Final
+
+_LONGEST_S: Final = 3_650_000 * 86_400
+"""Ten thousand years; an instant so far ahead is within 64 bits."""
+
+
+class Retry(Exception):
+    """Raised where a delivery is worked on: the message is cancelled, and delivered again after a while.
+
+    ::
+
+        with delivery:
+            if rates.are_missing():
+                raise Retry(after=30)
+
+    The `with` block of the delivery takes it, and so does `run`, which logs nothing. The delay counts before that of
+    the message's header and that of the queue; the delivery and the cancel count as ever.
+
+    Args:
+        after: how long the message waits, in seconds, or as a `timedelta`; 0 = delivered again at once; None = as the
+            message's `lapse-retry-delay-ms` or the queue's `retry` says.
+
+    Attributes:
+        delay_ms: the same in ms, rounded up.
+
+    Raises:
+        ValueError: no number of seconds from 0 to ten thousand years.
+    """
+
+    def __init__(self, after: float | timedelta | None = None) -> None:
+        super().__init__(after)
+        self.delay_ms = None if after is None else _delay_ms(after)
+
+    def __str__(self) -> str:
+        return "retry" if self.delay_ms is None else f"retry after {self.delay_ms} ms"
+
+
+def _delay_ms(after: object) -> int:
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    if not isinstance(seconds, bool) and isinstance(seconds, int | float) and 0 <= seconds <= _LONGEST_S:
+        return math.ceil(round(seconds * 1000, 3))
+    raise ValueError(f"Retry: after is {after!r}: expected a timedelta, or a number of seconds of 0 or more")

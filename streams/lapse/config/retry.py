@@ -1,0 +1,46 @@
+"""What `lapse.toml` says of a queue's retries: `retry = { delay = "1s", factor = 2 }` (Q24)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lapse.config.duration import PeriodMs, in_words
+from lapse.config.fault import misfit
+from lapse.core.queue.retry import LONGEST_MS, Cause, RetryRule
+
+
+class RetryConfig(BaseModel):
+    """How long a message that came back waits before its next delivery.
+
+    Attributes:
+        delay: wait before the second delivery, ms.
+        factor: each further wait is so many times as long.
+        max_delay: no wait is longer, ms; a day if left out.
+        jitter: a wait is up to this part of itself shorter or longer.
+        on: after what messages wait: cancels, lapsed leases, lost consumers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    delay: PeriodMs
+    factor: float = Field(default=1.0, ge=1, le=1_000, strict=True, allow_inf_nan=False)
+    max_delay: PeriodMs = LONGEST_MS
+    jitter: float = Field(default=0.0, ge=0, le=1, strict=True, allow_inf_nan=False)
+    on: tuple[Cause, ...] = tuple(Cause)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.delay > self.max_delay:
+            raise misfit("max_delay", f"{in_words(self.max_delay)} is shorter than delay, {in_words(self.delay)}")
+        if not self.on:
+            raise misfit("on", "names nothing after which messages wait; leave retry out where none should")
+        for cause in self.on:
+            if self.on.count(cause) > 1:
+                raise misfit("on", f"{cause} is named twice")
+        return self
+
+    def rule(self) -> RetryRule:
+        """The same in the core's words."""
+        return RetryRule(self.delay, self.factor, self.max_delay, self.jitter, frozenset(self.on))

@@ -1,0 +1,138 @@
+"""Retries: how long a message that came back waits before its next delivery (Q24, C68, C69).
+
+The wait grows with the delivery count. Its spread comes from a hash of the message and the count, never from chance,
+so that a replay agrees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.days import date_of
+from lapse.core.lifetime import NEVER
+
+_DAY_MS: Final = 86_400_000
+_LAST_DAY: Final = 2_932_896
+"""The end of the year 9999; what is later has no date that people write."""
+
+LONGEST_MS: Final = _DAY_MS
+"""The longest wait where the queue says nothing of it: a day."""
+
+_MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+"""The numbers of splitmix64, which makes one number of several, all of whose bits depend on all of theirs."""
+
+
+class Cause(StrEnum):
+    """Why a message came back: its consumer cancelled it, its lease ended, or its consumer missed its heartbeats."""
+
+    CANCEL = "cancel"
+    LEASE = "lease"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """How long messages of a queue wait before their next delivery.
+
+    Attributes:
+        delay_ms: wait before the second delivery, ms; 0 = none, unless a message states one.
+        factor: each further wait is so many times as long; 1 or more.
+        max_delay_ms: no wait is longer, ms.
+        jitter: a wait is up to this part of itself shorter or longer; 0 to 1.
+        on: after what messages wait.
+    """
+
+    delay_ms: int = 0
+    factor: float = 1.0
+    max_delay_ms: int = LONGEST_MS
+    jitter: float = 0.0
+    on: frozenset[Cause] = frozenset(Cause)
+
+    def waits_ms(
+        self,
+        topic: str,
+        partition: int,
+        offsets: NDArray[np.int64],
+        deliveries: NDArray[np.uint32],
+        stated_ms: NDArray[np.int64] | None,
+    ) -> NDArray[np.int64]:
+        """How long each of some messages of a source waits, ms; 0 = not at all.
+
+        Args:
+            topic: their topic.
+            partition: its partition.
+            offsets: one per message.
+            deliveries: deliveries so far, one per message.
+            stated_ms: the delay that each states; None = none does.
+        """
+        base_ms = np.full(len(offsets), self.delay_ms, np.int64)
+        if stated_ms is not None:
+            base_ms = np.where(stated_ms < 0, base_ms, stated_ms)
+        waits_ms = np.zeros(len(offsets), np.int64)
+        for one_ms, count in set(zip(base_ms.tolist(), deliveries.tolist(), strict=True)):
+            waits_ms[(base_ms == one_ms) & (deliveries == count)] = _grown_ms(self, one_ms, count)
+        if not self.jitter:
+            return waits_ms
+        spread = 1.0 + self.jitter * (2.0 * _spread(topic, partition, offsets, deliveries) - 1.0)
+        return np.minimum(np.rint(waits_ms * spread).astype(np.int64), self.max_delay_ms)
+
+
+NO_RETRY: Final = RetryRule()
+"""For a queue that says nothing of retries: what comes back is delivered at once, unless a message states a delay."""
+
+
+def ends_ms(since_ms: NDArray[np.int64], waits_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+    """When waits are over that begin at some instants; ms since the epoch, and within 64 bits."""
+    return np.where(since_ms > NEVER - waits_ms, NEVER, since_ms + waits_ms)
+
+
+def delayed_until(first_ms: int, last_ms: int) -> str:
+    """Until when messages are delayed, in words: one instant, or the first and the last one; ms since the epoch."""
+    if first_ms == last_ms:
+        return f"delayed until {_shown(last_ms)}"
+    return f"delayed, the first until {_shown(first_ms)}, the last until {_shown(last_ms)}"
+
+
+def _shown(at_ms: int) -> str:
+    days, ms = divmod(at_ms, _DAY_MS)
+    if days > _LAST_DAY:
+        return f"{at_ms} ms since the epoch"
+    year, month, day = date_of(days)
+    seconds, ms = divmod(ms, 1000)
+    return f"{year:04}-{month:02}-{day:02}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{ms:03}Z"
+
+
+@lru_cache(maxsize=4096)
+def _grown_ms(rule: RetryRule, delay_ms: int, deliveries: int) -> int:
+    """The wait after so many deliveries, before it is spread."""
+    try:
+        grown_ms = delay_ms * rule.factor ** max(0, deliveries - 1)
+    except OverflowError:
+        return rule.max_delay_ms if delay_ms else 0
+    return min(rule.max_delay_ms, round(grown_ms)) if grown_ms < NEVER else rule.max_delay_ms
+
+
+@lru_cache(maxsize=1024)
+def _seed(topic: str, partition: int) -> np.uint64:
+    name = hashlib.blake2b(f"{topic}:{partition}".encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(name, "little"))
+
+
+def _spread(
+    topic: str, partition: int, offsets: NDArray[np.int64], deliveries: NDArray[np.uint32]
+) -> NDArray[np.float64]:
+    """A number from 0 to 1 for each message and delivery count, the same in every process."""
+    golden, first, second = _MIX
+    with np.errstate(over="ignore"):  # they go round in 64 bits
+        mixed = offsets.astype(np.uint64) * golden + deliveries.astype(np.uint64) * first + _seed(topic, partition)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * first
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * second
+        mixed ^= mixed >> np.uint64(31)
+    return (mixed >> np.uint64(11)).astype(np.float64) / float(1 << 53)
