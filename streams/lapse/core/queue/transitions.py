@@ -142,8 +142,13 @@ class Transitions:
         untils: list[NDArray[np.int64]] = []
         for segment, some in slots:
             untils_ms = self._retry_at_ms(cause, segment, some, since_ms)
-            waits = None if untils_ms is None else (untils_ms > now_ms) & (segment.state[some] == LEASED)
-            if untils_ms is None or waits is None or not waits.any():
+            if untils_ms is None:
+                at_once.append((segment, some))
+                continue
+            waits = (
+                (untils_ms > now_ms) & (segment.state[some] == LEASED) & (self._at_limits(cause, segment, some) == 0)
+            )
+            if not waits.any():
                 at_once.append((segment, some))
                 continue
             later.append((segment, some[waits]))
@@ -165,6 +170,14 @@ class Transitions:
                 until_ms=first_ms,
                 untils_ms=None if first_ms == last_ms else ends,
             )
+
+    def _at_limits(self, cause: Cause, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Which limits each message meets as it comes back, so that it leaves and waits for nothing (Q9)."""
+        holds = self._beyond_limits(segment, slots)
+        if cause is Cause.CANCEL and self._settings.max_cancels:
+            cancels = 0 if segment.cancels is None else segment.cancels[slots]
+            holds |= np.asarray(cancels >= self._settings.max_cancels, np.uint8) << 2
+        return holds
 
     def _retry_at_ms(
         self, cause: Cause, segment: Segment, slots: NDArray[np.intp], since_ms: int | None

@@ -16,6 +16,7 @@ import pytest
 from lapse.core.expression import compile_filter
 from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.retry import RetryRule
 from lapse.core.queue.segment import State
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
@@ -138,6 +139,7 @@ ACTIONS: dict[str, Action] = {
 QUEUES = [
     QueueSettings(name="q", expiration=Expiration(enabled=True), lease_ms=300),
     QueueSettings(name="q", expiration=Expiration(enabled=True), lease_ms=2_000, max_deliveries=2, max_cancels=1),
+    QueueSettings(name="q", expiration=Expiration(enabled=True), lease_ms=2_000, retry=RetryRule(500)),
     QueueSettings(
         name="q",
         expiration=Expiration(enabled=True),

@@ -1,0 +1,145 @@
+"""Messages that come back wait before their next delivery, by the rule of their queue (Q24, C68, C69)."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+
+from lapse_client import Delivery, Retry, aio
+from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
+from support.log import until
+
+QUEUES = {
+    "failing": {"retry": {"delay": "500ms", "factor": 24, "jitter": 0.1}, "max_deliveries": 3},
+    "hanging": {"retry": {"delay": "1s", "on": ["lease"]}, "lease_period": "500ms"},
+    "raising": {"retry": {"delay": "1h"}},
+}
+LATE_MS = 3_000
+"""How late a delivery may come on a machine that does much else; the instants that are decided are exact."""
+
+
+@pytest.fixture(scope="module")
+def deployed(deploy: Deploy) -> tuple[Deployment, WorkerProcess]:
+    one = deploy(QUEUES).apply()
+    return one, one.worker().wait_for_shards(len(QUEUES))
+
+
+def fail(one: Deployment, stem: str, after_ms: int = 0) -> Delivery:
+    """Receive a message, not before an instant, and fail on it."""
+    with one.subscriber(stem) as subscriber:
+        delivery = subscriber.receive(60)
+        assert delivery is not None
+        assert after_ms <= broker_now_ms() < (after_ms or broker_now_ms()) + LATE_MS
+        with pytest.raises(OSError, match="as ever"), delivery:
+            raise OSError("as ever")
+    return delivery
+
+
+def waits(one: Deployment, stem: str) -> int:
+    """Until when its only message is delayed, ms since the epoch."""
+    until(lambda: one.depth(stem)["delayed"] == 1, f"{stem} has a delayed message")
+    with one.queue(stem) as queue:
+        (message,) = queue.peek()
+    assert message.state == "delayed"
+    return message.until_ms
+
+
+def cancelled_ms(one: Deployment, stem: str) -> list[int]:
+    return [told.at_ms for told in one.events(stem) if told.event in ("cancelled", "lease_returned")]
+
+
+@pytest.mark.feature("Q24", "C68", "Q9", "D6")
+def test_a_consumer_that_always_fails_gets_it_at_its_instants_over_a_crash(
+    deployed: tuple[Deployment, WorkerProcess],
+) -> None:
+    one, worker = deployed
+    (written,) = one.write("failing", "poison")
+    fail(one, "failing")
+    first_ms = waits(one, "failing")
+    (cancel_ms,) = cancelled_ms(one, "failing")
+    assert 450 <= first_ms - cancel_ms <= 550
+    fail(one, "failing", first_ms)
+    second_ms = waits(one, "failing")
+    assert 10_800 <= second_ms - cancelled_ms(one, "failing")[1] <= 13_200
+    worker.kill()
+    worker.start().wait_for_shards(len(QUEUES))
+    assert broker_now_ms() < second_ms, "the machine was too slow for this test"
+    assert waits(one, "failing") == second_ms
+    fail(one, "failing", second_ms)
+    (letter,) = one.letters("failing", 1)
+    assert dict(letter.headers())["lapse-reasons"] == b"max_deliveries"
+    assert one.depth("failing")["delayed"] == 0
+    told = one.lapse("explain", one.bookmark("failing", written), "--entity", one.name("failing")).stdout
+    assert told.count("delayed until 20") == 2
+
+
+@pytest.mark.feature("Q24", "C69")
+def test_a_lapsed_lease_waits_from_its_end_and_a_clean_end_or_another_cause_does_not(
+    deployed: tuple[Deployment, WorkerProcess],
+) -> None:
+    one, _ = deployed
+    one.write("hanging", "one")
+    with one.subscriber("hanging") as subscriber:
+        delivery = subscriber.receive(30)
+        assert delivery is not None
+        until_ms = waits(one, "hanging")
+        assert until_ms == delivery.lease_until_ms + 1_000
+        again = subscriber.receive(30)
+        assert again is not None
+        assert until_ms <= broker_now_ms() < until_ms + LATE_MS
+        subscriber.settle("cancel", [again], wait=True)  # not one of the causes
+        third = subscriber.receive(30)
+        assert third is not None
+        assert third.lease_until_ms < until_ms + 500 + LATE_MS
+    depth = one.depth("hanging")  # the subscriber left, and gave it back
+    assert (depth["available"], depth["delayed"]) == (1, 0)
+
+
+@pytest.mark.feature("Q24", "C69", "X3")
+def test_retry_of_iterators_callbacks_and_coroutines_counts_before_header_and_queue(
+    deployed: tuple[Deployment, WorkerProcess],
+) -> None:
+    one, _ = deployed
+    headers = [("lapse-retry-delay-ms", b"0")]
+    with one.subscriber("raising") as subscriber:
+        one.write("raising", "iterator", headers=headers)
+        counts = []
+        for delivery in subscriber.messages(timeout=30):
+            with delivery:
+                counts.append(delivery.delivery_count)
+                if delivery.delivery_count == 1:
+                    delivery.cancel()  # at once, as the header says
+                elif delivery.delivery_count == 2:
+                    raise Retry(after=timedelta(milliseconds=300))
+                else:
+                    break
+        assert counts == [1, 2, 3]
+        subscriber.flush()
+    seen: list[tuple[str, int, float]] = []
+    failing = one.subscriber("raising")
+
+    def handle(delivery: Delivery) -> None:
+        seen.append(("callback", delivery.delivery_count, time.monotonic()))
+        if delivery.delivery_count == 1:
+            raise Retry(after=0.3)
+        failing.stop()
+
+    one.write("raising", "callback")
+    with failing:
+        failing.run(handle)
+
+    async def work() -> None:
+        async with aio.QueueSubscriber(one.name("raising"), connection=one.connection) as subscriber:
+            async for delivery in subscriber.messages(timeout=30):
+                async with delivery:
+                    seen.append(("coroutine", delivery.delivery_count, time.monotonic()))
+                    if delivery.delivery_count == 1:
+                        raise Retry(after=0.3)
+                    break
+
+    one.write("raising", "coroutine")
+    asyncio.run(work())
+    assert [(how, count) for how, count, _ in seen] == [(h, n) for h in ("callback", "coroutine") for n in (1, 2)]
+    assert all(later[2] - earlier[2] >= 0.3 for earlier, later in (seen[:2], seen[2:]))
+    assert one.depth("raising")["depth"] == 0
