@@ -288,3 +288,7 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
     def delta_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
         """Return updates from now on, changed fields only."""
         return SowSubscription(self._twin.topic, self._twin.delta_subscribe(filter, **options))
+
+    def sow_and_delta_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
+        """Return the current records, then what changes in them: changed fields only, without a gap or a repeat."""
+        return SowSubscription(self._twin.topic, self._twin.sow_and_delta_subscribe(filter, **options))

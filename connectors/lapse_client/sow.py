@@ -150,6 +150,15 @@ class SowClient(Client[SowRecord]):
         """Return updates from now on, changed fields only."""
         return self._subscription("delta_subscribe", filter, heartbeat_timeout_ms)
 
+    def sow_and_delta_subscribe(
+        self,
+        filter: str | None = None,  # noqa: A002
+        *,
+        heartbeat_timeout_ms: int | None = None,
+    ) -> SowSubscription:
+        """Return the current records, then what changes in them: changed fields only, without a gap or a repeat."""
+        return self._subscription("sow_and_delta_subscribe", filter, heartbeat_timeout_ms)
+
     def _subscription(self, manner: Manner, text: str | None, heartbeat_timeout_ms: int | None) -> SowSubscription:
         return SowSubscription(
             self._connection,

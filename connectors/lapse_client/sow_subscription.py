@@ -26,7 +26,7 @@ from lapse_client.sow_record import SowRecord, read
 
 log = logging.getLogger("lapse_client")
 
-Manner = Literal["subscribe", "sow_and_subscribe", "delta_subscribe"]
+Manner = Literal["subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"]
 
 _MOST_WAITING: Final = 50_000
 """Updates that may wait for the application before reading pauses."""
@@ -48,7 +48,7 @@ class SowSubscription(Client[SowRecord]):
         connection: the cluster.
         entity: the SOW topic.
         shards: how many it has.
-        manner: subscribe, sow_and_subscribe or delta_subscribe.
+        manner: subscribe, sow_and_subscribe, delta_subscribe or sow_and_delta_subscribe.
         filter: which records; None = all.
         heartbeat_timeout_ms: silence after which the subscription ends, in ms; None = the topic's `heartbeat_timeout`.
         timeout_s: how long to wait for answers, in seconds.
@@ -103,7 +103,7 @@ class SowListener(Listener[SowRecord]):
 
     Args:
         session: the subscription's.
-        manner: subscribe, sow_and_subscribe or delta_subscribe.
+        manner: subscribe, sow_and_subscribe, delta_subscribe or sow_and_delta_subscribe.
         filter: which records; None = all.
         heartbeat_timeout_ms: what the client asks for, in ms; None = the topic's.
         arrivals: where updates wait for the application.
@@ -123,7 +123,7 @@ class SowListener(Listener[SowRecord]):
         self._asked_ms = heartbeat_timeout_ms
         self._arrivals = arrivals
         self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_TOLD_MS)
-        self._grouping = set(session.partitions) if manner == "sow_and_subscribe" else set()
+        self._grouping = set(session.partitions) if manner.startswith("sow_and_") else set()
         self._to_subscribe = deque(session.shards)
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by whoever ends a future
 

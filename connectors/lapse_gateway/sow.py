@@ -18,7 +18,7 @@ from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answe
 from lapse_gateway.parameter import Parameter
 
 MOST_RECORDS: Final = 10_000
-_MODES: Final = ("sow_and_subscribe", "subscribe", "delta_subscribe")
+_MODES: Final = ("sow_and_subscribe", "subscribe", "delta_subscribe", "sow_and_delta_subscribe")
 
 
 class Deletion(BaseModel):

@@ -142,6 +142,22 @@ def test_a_record_expires_on_time_and_everybody_is_told(sow: Make) -> None:
     assert 0 <= gone.at_ms - gone.expires_at_ms < 500
 
 
+@pytest.mark.feature("S6", "S2")
+def test_the_records_come_whole_and_then_what_changes_in_them(sow: Make) -> None:
+    prices = sow()
+    prices.publish(("A", {"bid": 1, "ask": 2}))
+    until(lambda: len(prices.shown()) == 1)
+    with prices.client() as client, client.sow_and_delta_subscribe() as updates:
+        prices.publish(("A", {"bid": 1, "ask": 3}), ("B", {"bid": 5}))
+        told = [next(iter(updates)) for _ in range(4)]
+    assert [(one.kind, one.key, one.value and orjson.loads(one.value)) for one in told] == [
+        ("sow", b"A", {"bid": 1, "ask": 2}),
+        ("group-end", None, None),
+        ("delta", b"A", {"ask": 3}),
+        ("publish", b"B", {"bid": 5}),
+    ]
+
+
 @pytest.mark.feature("S9", "L9", "L11", "L6")
 def test_what_expired_while_nothing_ran_is_gone_before_the_first_query(sow: Make) -> None:
     prices = sow()

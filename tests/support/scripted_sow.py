@@ -93,7 +93,7 @@ class ScriptedSow:
         match command.command:
             case "sow":
                 self._group(partition, command)
-            case "subscribe" | "sow_and_subscribe" | "delta_subscribe":
+            case "subscribe" | "sow_and_subscribe" | "delta_subscribe" | "sow_and_delta_subscribe":
                 self.subscriptions[partition][command.subscription] = command
                 self._seen[partition][command.subscription] = set()
                 if command.command == "sow_and_subscribe":

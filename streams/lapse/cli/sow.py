@@ -66,7 +66,7 @@ def query(
 @click.argument("topic")
 @click.argument("expression", required=False)
 @click.option("--from-now", is_flag=True, help="Updates only, without the current records first.")
-@click.option("--deltas", is_flag=True, help="Changed fields only, from now on.")
+@click.option("--deltas", is_flag=True, help="Of records that were shown before, changed fields only.")
 @click.option("--timeout", type=float, help="End after so many seconds without an update.")
 @_SERVERS
 def follow(
@@ -79,7 +79,12 @@ def follow(
 ) -> None:
     """Print the current records of TOPIC, then updates and what goes out of focus, as JSON lines."""
     with _open(topic, bootstrap_servers) as client:
-        ask = client.delta_subscribe if deltas else client.subscribe if from_now else client.sow_and_subscribe
+        ask = {
+            (True, True): client.delta_subscribe,
+            (True, False): client.subscribe,
+            (False, True): client.sow_and_delta_subscribe,
+            (False, False): client.sow_and_subscribe,
+        }[from_now, deltas]
         with ask(expression) as updates, contextlib.suppress(KeyboardInterrupt):
             for update in updates.updates(timeout):
                 click.echo(orjson.dumps({"kind": update.kind, **_facts(update)}))

@@ -70,6 +70,7 @@ QUEUE_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
 SOW_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
     "sow_and_subscribe": _READ,
     "delta_subscribe": _READ,
+    "sow_and_delta_subscribe": _READ,
     "sow_delete": _PUBLISH,
 }
 """Of each command to a SOW topic the rights of which one is needed."""

@@ -21,7 +21,8 @@ QUEUE_COMMANDS: Final = frozenset(
     "transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()
 )
 SOW_COMMANDS: Final = frozenset(
-    "sow sow_delete subscribe sow_and_subscribe delta_subscribe unsubscribe heartbeat depth delete tick".split()
+    "sow sow_delete subscribe sow_and_subscribe delta_subscribe sow_and_delta_subscribe "
+    "unsubscribe heartbeat depth delete tick".split()
 )
 
 

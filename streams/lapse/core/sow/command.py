@@ -30,6 +30,12 @@ _BOOKMARK: Final = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<first>\d{1,19})(?:-(?P<last>\d{1,19}))?\Z", re.ASCII
 )
 
+_WITH_RECORDS: Final = frozenset({"sow_and_subscribe", "sow_and_delta_subscribe"})
+"""Subscriptions that begin with the current records."""
+
+_WITH_DELTAS: Final = frozenset({"delta_subscribe", "sow_and_delta_subscribe"})
+"""Subscriptions that are told changed fields of what they have seen."""
+
 
 class Commands:
     """The commands of one shard.
@@ -113,9 +119,9 @@ class Commands:
                 return None
             case "sow_delete":
                 return self._sow_delete(command, at_ms, step, row_filter)
-            case "subscribe" | "sow_and_subscribe" | "delta_subscribe":
+            case "subscribe" | "sow_and_subscribe" | "delta_subscribe" | "sow_and_delta_subscribe":
                 subscription = self._subscribe(command, at_ms, step, row_filter)
-                # The answer of sow_and_subscribe comes behind the records, and says the same.
+                # Behind records the answer comes after them, and says the same.
                 return None if subscription.querying else {"heartbeat_timeout_ms": subscription.heartbeat_timeout_ms}
             case "unsubscribe":
                 self._subscriber(command, at_ms, step)
@@ -138,7 +144,8 @@ class Commands:
             case _:
                 raise CommandRefused(
                     f"{command.command!r} is no command of a SOW topic; there are sow, sow_delete, subscribe, "
-                    "sow_and_subscribe, delta_subscribe, unsubscribe, heartbeat, depth, delete",
+                    "sow_and_subscribe, delta_subscribe, sow_and_delta_subscribe, unsubscribe, heartbeat, "
+                    "depth, delete",
                     ErrorCode.UNKNOWN_COMMAND,
                 )
 
@@ -221,14 +228,14 @@ class Commands:
         if command.order_by is not None or command.top_n is not None or command.skip is not None:
             raise CommandRefused(f"{command.command} takes no order_by, top_n or skip; use sow for a part")
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
-        queried = command.command == "sow_and_subscribe"
+        queried = command.command in _WITH_RECORDS
         subscription = Subscription(
             id=command.subscription,
             client=command.client,
             command_id=command.id,
             filter=command.filter,
             row_filter=row_filter,
-            deltas=command.command == "delta_subscribe",
+            deltas=command.command in _WITH_DELTAS,
             since=-1 if queried else self._state.sequence,
             heartbeat_timeout_ms=command.heartbeat_timeout_ms or self._settings.heartbeat_timeout_ms,
             querying=queried,
@@ -283,7 +290,7 @@ class Commands:
         subscription = subscriber.subscription
         inquiry = Inquiry(
             command_id=subscription.command_id,
-            command="sow_and_subscribe",
+            command="sow_and_delta_subscribe" if subscription.deltas else "sow_and_subscribe",
             subscription=subscription.id,
             follows=True,
             candidates=self._indexed(subscriber.predicates),

@@ -181,7 +181,9 @@ def test_a_query_looks_at_so_many_records_at_a_time_and_no_more(order_by, top_n)
 
 
 @pytest.mark.feature("X7", "X1")
-@pytest.mark.parametrize("name", ["sow", "sow_delete", "subscribe", "sow_and_subscribe", "delta_subscribe"])
+@pytest.mark.parametrize(
+    "name", ["sow", "sow_delete", "subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"]
+)
 def test_a_bad_filter_is_answered_and_nothing_is_done(name):
     desk = filled()
     before = dict(desk.journal)
@@ -344,6 +346,27 @@ def test_sow_and_subscribe_has_no_gap_and_no_duplicate_while_its_batches_are_on_
     while not query.finished:
         rest += desk.pull(query, 13).deliveries
     assert [item.key for item in rest] == [unsent[2].encode(), None]
+
+
+@pytest.mark.feature("S6")
+def test_deltas_behind_a_query_are_told_of_what_it_has_shown_only():
+    desk = Desk(shard_of(batch_size=1))
+    for n in range(3):
+        desk.put(f"k{n}", {"n": n, "m": 0}, n)
+    step = desk.ask("sow_and_delta_subscribe", 10, id="q", subscription="s")
+    (query,) = step.queries
+    shown = desk.pull(query, 11).deliveries[0].key
+    first, second = (f"k{n}" for n in range(3) if f"k{n}".encode() != shown)
+    assert seen(desk.put(shown, {"n": 7, "m": 0}, 12).deliveries) == [(Kind.DELTA, shown, {"n": 7}, None)]
+    ((kind, _, whole, _),) = seen(desk.put(first, {"n": 8, "m": 0}, 12).deliveries)
+    assert (kind, whole) == (Kind.PUBLISH, {"n": 8, "m": 0}), "it was not shown before"
+    step = desk.crash(13)
+    assert step.queries, "the query was cut short, and begins again"
+    told = desk.answer(step, 14)
+    assert {message.key for message in told if message.kind is Kind.SOW} == {b"k0", b"k1", b"k2"}
+    (answer,) = step.answers
+    assert (answer.command, dict(answer.counts)["records"]) == ("sow_and_delta_subscribe", 3)
+    assert seen(desk.put(second, {"n": 9, "m": 0}, 15).deliveries) == [(Kind.DELTA, second.encode(), {"n": 9}, None)]
 
 
 @pytest.mark.feature("S6", "C5")

@@ -117,12 +117,13 @@ class ShardLife(RuleBasedStateMachine):
         step = self.told(self.desk.ask("sow_delete", at, keys=tuple(keys)))
         assert dict(step.answers[0].counts)["removed"] == self.oracle.delete(keys, T + at, TOMBSTONE_MS)
 
-    @rule(name=st.sampled_from(["s1", "s2"]), text=FILTERS)
-    def sow_and_subscribe(self, name, text):
+    @rule(name=st.sampled_from(["s1", "s2"]), text=FILTERS, deltas=st.booleans())
+    def sow_and_subscribe(self, name, text, deltas):
         self.told(self.desk.advance(self.now))
         self.mirrors[name] = (Mirror(), text)
+        command = "sow_and_delta_subscribe" if deltas else "sow_and_subscribe"
         step = self.desk.ask(
-            "sow_and_subscribe", self.now, subscription=name, filter=text, batch_size=1, heartbeat_timeout_ms=10**9
+            command, self.now, subscription=name, filter=text, batch_size=1, heartbeat_timeout_ms=10**9
         )
         self.oracle.pass_time(T + self.now)
         self.told(step)
