@@ -58,7 +58,7 @@ chaos: setup ## Kill workers and the broker while messages flow, and count what 
 	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} \
 	  $(BIN)/python -m pytest -v --timeout 3600 \
 	  tests/unit/core/queue/test_shard_machine.py tests/unit/core/queue/test_shard_search.py \
-	  tests/unit/core/queue/test_interactions.py \
+	  tests/unit/core/queue/test_interactions.py tests/unit/core/expression \
 	  tests/integration/test_runtime_recovery.py tests/acceptance/test_queue_crashes.py \
 	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py $(ARGS)
 

@@ -171,6 +171,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Dderby.system.home={scratch}"
     config = {
         "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",  # tables of some rows: each look at a log is one task
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+        "spark.sql.adaptive.enabled": "false",  # plans again after each stage, to gain on data that is not here
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.memory": "1g",

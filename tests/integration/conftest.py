@@ -7,9 +7,10 @@ import pytest
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
 from support.deployment import LIVE, deploy, served
+from support.gateway import gateway, shop
 from support.wire import Wire
 
-__all__ = ["deploy", "served"]
+__all__ = ["deploy", "gateway", "served", "shop"]
 
 _HOUR_MS = 3_600_000
 

@@ -86,9 +86,9 @@ def test_a_pattern_over_topics_with_other_partition_counts_is_served_and_told(de
     here.apply()
     for stem, partitions in (("part-b", 3), ("part-c", 1)):
         create(here, stem.replace("part", here.name("part")), partitions)
-    found = here.lapse("check")
-    assert found.returncode == 0
-    assert f"{here.name('part')}-b has 3 partitions and the queue 2 shards, and 1 more topics" in found.stderr
+    told = f"{here.name('part')}-b has 3 partitions and the queue 2 shards, and 1 more topics"
+    until(lambda: told in here.lapse("check").stderr, "the broker lists both topics")
+    assert here.lapse("check").returncode == 0
     here.worker().wait_for_shards(2)
     taken = {f"{here.name('part')}-{topic}": count for topic, count in (("a", 2), ("b", 3), ("c", 1))}
     sent = [(topic, partition) for topic, count in taken.items() for partition in range(count)]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from support.deployment import Deploy
+from support.program import program, run
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -30,19 +28,10 @@ for package in ("pydantic", "lark", "numpy", "click", "rich", "faust", "pyspark"
 """
 
 
-def run(*arguments: str | Path) -> str:
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(arguments, capture_output=True, text=True, env=clean, check=False, cwd="/", timeout=200)
-    assert done.returncode == 0, f"{arguments}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.feature("X3")
 def test_a_client_without_extras_publishes_and_consumes(deploy: Deploy, tmp_path: Path) -> None:
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("uv is not installed")  # `make setup` puts it beside Python; an installation by pip alone has none
+    uv = program("uv")
     run(uv, "build", "--wheel", "--quiet", "--no-build-isolation", "--python", sys.executable, "-o", tmp_path, ROOT)
     run(uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"

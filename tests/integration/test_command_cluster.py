@@ -1,15 +1,14 @@
 """How commands find their cluster, and what they say when it is not there (X3, X7)."""
 
-import os
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import orjson
 import pytest
 
+from support import command
 from support.deployment import Deploy, Deployment
 from support.kcat import Kcat
 from support.log import until
@@ -30,12 +29,8 @@ COMMANDS = [
 
 
 def lapse(*arguments: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    unset = ("KAFKA_BOOTSTRAP_SERVERS", "LAPSE_KAFKA_CONFIG", "LAPSE_USER")
-    inherited = {name: value for name, value in os.environ.items() if name not in unset}
-    command = [sys.executable, "-m", "lapse", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=90, cwd=directory, env=inherited | environment, check=False
-    )
+    unset = dict.fromkeys(("KAFKA_BOOTSTRAP_SERVERS", "LAPSE_KAFKA_CONFIG", "LAPSE_USER"))
+    return command.run(*arguments, directory=directory, environment=unset | environment)
 
 
 @pytest.mark.feature("X3", "X7")
@@ -57,15 +52,15 @@ def test_a_wrong_address_is_one_sentence_within_seconds(tmp_path: Path, command:
 @pytest.mark.feature("X3", "X7")
 def test_the_connection_is_read_from_lapse_toml(served: Deployment, tmp_path: Path) -> None:
     name, config = served.name("found"), str(served.config)
-    for command in (
+    for words in (
         ("publish", name, "x"),
         ("queue", "depth", name),
         ("dlq", "ls"),
         ("top", name, "--json"),
     ):
-        done = lapse(*command, "--config", config, directory=tmp_path)
+        done = lapse(*words, "--config", config, directory=tmp_path)
         assert done.returncode == 0, done.stderr
-        done = lapse(*command, directory=served.directory)
+        done = lapse(*words, directory=served.directory)
         assert done.returncode == 0, done.stderr
     missing = lapse("queue", "depth", name, "--config", "nowhere.toml", directory=tmp_path)
     assert missing.returncode == 1

@@ -4,16 +4,16 @@ import contextlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.deployment import Deploy, Deployment
+from support.deployment import Deployment
 from support.entitled import Entitled
 from support.gateway import Door, door
 from support.log import until
+from support.program import program
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -25,32 +25,15 @@ QUEUES = {
     "one": {"lease_period": "60s"},
 }
 SOW = {"prices": {}}
-SHARDS = 5 + 1
 AT_MOST_MS = 20_000
 
 
 @pytest.fixture(scope="module")
-def shop(deploy: Deploy) -> Deployment:
-    deployment = deploy({})
-    deployment.configure(QUEUES, SOW, session_timeout="3s")
-    deployment.apply().worker().wait_for_shards(SHARDS)
-    return deployment
-
-
-@pytest.fixture(scope="module")
-def gateway(shop: Deployment) -> Iterator[Door]:
-    with door(shop) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def browser() -> Iterator["playwright.Browser"]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no Chromium is installed")  # a browser is no Python package: `make setup` brings none
+    chromium = program("chromium", "chromium-browser", "google-chrome")
     playwright.expect.set_options(timeout=AT_MOST_MS)
     with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        running = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield running
         running.close()
 

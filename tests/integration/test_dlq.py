@@ -1,12 +1,10 @@
 """`lapse dlq`: letters listed, shown, and sent back through a real queue until the loop limit."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
+from support import command
 from support.deployment import Deployment, broker_now_ms
 from support.log import until
 
@@ -22,9 +20,7 @@ pytestmark = pytest.mark.feature("D5")
 
 
 def dlq(deployment: Deployment, *arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "lapse", "dlq", *arguments]
-    environment = {**os.environ, **deployment.environment()}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = command.run("dlq", *arguments, environment=deployment.environment())
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -52,6 +52,13 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> bool:
     return condition()
 
 
+@pytest.fixture(scope="module")
+def running(kafka: str) -> Iterator[EmbeddedKafka]:
+    """A broker of this module, which each test leaves as it was; `kafka` says why there is none."""
+    with EmbeddedKafka() as own:
+        yield own
+
+
 def test_shared_broker_carries_messages(kafka: str, create_topic: Callable[..., str], topic_prefix: str) -> None:
     topic = create_topic(f"{topic_prefix}orders", partitions=1)
     produce(kafka, topic, [b"one", b"two"])
@@ -81,12 +88,12 @@ def test_a_crash_keeps_address_and_data(own_kafka: EmbeddedKafka) -> None:
     assert consume(servers, "orders", 2) == [b"before", b"between"]
 
 
-def test_a_paused_broker_is_silent_and_goes_on(own_kafka: EmbeddedKafka) -> None:
-    admin = AdminClient({"bootstrap.servers": own_kafka.bootstrap_servers})
-    own_kafka.pause()
+def test_a_paused_broker_is_silent_and_goes_on(running: EmbeddedKafka) -> None:
+    admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
+    running.pause()
     with pytest.raises(Exception, match="_TRANSPORT|_TIMED_OUT"):
         admin.list_topics(timeout=1)
-    own_kafka.resume()
+    running.resume()
 
     def answers() -> bool:
         try:
@@ -97,30 +104,23 @@ def test_a_paused_broker_is_silent_and_goes_on(own_kafka: EmbeddedKafka) -> None
     until(answers, "it answers again", 60)
 
 
-def test_a_paused_broker_can_be_closed() -> None:
-    with EmbeddedKafka() as kafka:
-        process = psutil.Process(kafka.jvm.pid)
-        kafka.pause()
-    assert gone(process)
-
-
-def test_temporary_data_goes_and_given_data_stays(tmp_path: Path) -> None:
+def test_a_paused_broker_can_be_closed_and_its_temporary_data_goes() -> None:
     with EmbeddedKafka() as temporary:
-        assert temporary.data.is_dir()
-        where = temporary.data
+        process, where = psutil.Process(temporary.jvm.pid), temporary.data
+        assert where.is_dir()
+        temporary.pause()
+    assert gone(process)
     assert not where.exists()
 
-    with EmbeddedKafka(tmp_path / "kept", properties={"log.message.timestamp.type": "LogAppendTime"}) as kept:
-        log = kept.log
-    assert "log.message.timestamp.type=LogAppendTime" in (tmp_path / "kept" / "server.properties").read_text()
-    assert "Kafka Server started" in log.read_text()
 
-
-def test_options_of_java_take_the_place_of_ours() -> None:
-    with EmbeddedKafka(java_options=["-XX:+UseParallelGC"]) as kafka:
-        options = [word for word in psutil.Process(kafka.jvm.pid).cmdline() if word.startswith("-X")]
+def test_given_data_stays_and_options_of_java_take_the_place_of_ours(tmp_path: Path) -> None:
+    properties = {"log.message.timestamp.type": "LogAppendTime"}
+    with EmbeddedKafka(tmp_path / "kept", properties=properties, java_options=["-XX:+UseParallelGC"]) as kept:
+        options = [word for word in psutil.Process(kept.jvm.pid).cmdline() if word.startswith("-X")]
     assert options[0] == "-Xmx512m"
     assert [word for word in options if "GC" in word or "Tiered" in word] == ["-XX:+UseParallelGC"]
+    assert "log.message.timestamp.type=LogAppendTime" in (tmp_path / "kept" / "server.properties").read_text()
+    assert "Kafka Server started" in kept.log.read_text()
 
 
 def test_a_wrong_property_is_named(tmp_path: Path) -> None:
@@ -128,16 +128,16 @@ def test_a_wrong_property_is_named(tmp_path: Path) -> None:
         EmbeddedKafka(tmp_path, properties={"log.retention.ms": "soon"}).start()
 
 
-def test_a_second_start_and_a_call_without_start_are_refused(own_kafka: EmbeddedKafka) -> None:
+def test_a_second_start_and_a_call_without_start_are_refused(running: EmbeddedKafka) -> None:
     with pytest.raises(BrokerFailed, match="runs already, at 127.0.0.1"):
-        own_kafka.start()
+        running.start()
     with pytest.raises(BrokerFailed, match=r"before its first start\(\)"):
         _ = EmbeddedKafka().bootstrap_servers
 
 
-def test_a_taken_port_that_was_asked_for_is_named(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_a_taken_port_that_was_asked_for_is_named(running: EmbeddedKafka, tmp_path: Path) -> None:
     with pytest.raises(BrokerFailed, match=r"(?s)ended while starting.*kafka\.log.*Address already in use"):
-        EmbeddedKafka(tmp_path, ports=own_kafka.ports).start()
+        EmbeddedKafka(tmp_path, ports=running.ports).start()
 
 
 OWNER = """

@@ -1,9 +1,7 @@
 """`lapse explain`: the life of one message, told from the topics."""
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
@@ -11,6 +9,7 @@ from lapse.transfer.mover import Choice, Mover
 from lapse_client import SowClient
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.history import history
+from support import command
 from support.deployment import Deploy, Deployment
 from support.log import until
 
@@ -27,9 +26,7 @@ pytestmark = pytest.mark.feature("D6")
 
 
 def explain(deployment: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lapse", "explain", *arguments]
-    environment = {**os.environ, **deployment.environment()}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return command.run("explain", *arguments, environment=deployment.environment())
 
 
 def lived(deployment: Deployment) -> str:

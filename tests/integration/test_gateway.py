@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import ssl
@@ -17,10 +16,11 @@ import httpx
 import orjson
 import pytest
 
-from support.deployment import Deploy, Deployment
+from support.deployment import Deployment
 from support.entitled import Entitled
 from support.gateway import Door, door
 from support.log import until
+from support.program import program
 
 ROOT = Path(__file__).parents[2]
 QUEUES = {
@@ -35,21 +35,6 @@ QUEUES = {
     "pointed": {"topics": ["first{}", "second{}"], "default_publish_target": "second{}"},
 }
 SOW = {"prices": {}, "followed": {}}
-SHARDS = 10 + 2
-
-
-@pytest.fixture(scope="module")
-def shop(deploy: Deploy) -> Deployment:
-    deployment = deploy({})
-    deployment.configure(QUEUES, SOW, session_timeout="3s")
-    deployment.apply().worker().wait_for_shards(SHARDS)
-    return deployment
-
-
-@pytest.fixture(scope="module")
-def gateway(shop: Deployment) -> Iterator[Door]:
-    with door(shop) as opened:
-        yield opened
 
 
 @pytest.mark.feature("L2", "Q3", "Q8", "C16", "X3")
@@ -281,8 +266,7 @@ def page() -> str:
 
 @pytest.mark.feature("X3", "Q9")
 def test_the_worker_of_the_page_does_its_work(gateway: Door, tmp_path: Path) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")  # the page's worker is written with it
+    program("curl")  # the page's commands are written with it
     text = page().split("\n## A worker in ten lines\n")[1]
     (script,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(script.splitlines()) <= 10
@@ -309,8 +293,7 @@ def test_the_worker_of_the_page_does_its_work(gateway: Door, tmp_path: Path) -> 
 
 
 def test_the_commands_of_the_page_print_what_it_says(gateway: Door) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")  # the page's worker is written with it
+    program("curl")  # the page's commands are written with it
     text = page().split("\n## Try it\n")[1].split("\n## ")[0]
     (script,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     names = {stem: gateway.deployment.name(stem) for stem in ("shown", "prices")}
@@ -395,10 +378,8 @@ def test_more_requests_than_the_rate_are_told_to_wait(shop: Deployment) -> None:
 
 
 def test_it_speaks_https(shop: Deployment, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")  # it makes the certificate
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    make = [program("openssl"), *"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2".split()]
     make += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
     subprocess.run(make, check=True, capture_output=True)
     options = ("--tls-certificate", str(certificate), "--tls-key", str(key))

@@ -27,7 +27,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.setenv("LAPSE_KAFKA_DATA", str(tmp_path / "kafka"))
     yield tmp_path / "kafka"
-    lapse("stop")
+    if (tmp_path / "kafka" / "broker.json").exists():
+        lapse("stop")
 
 
 def test_daemon_lives_until_it_is_stopped_and_keeps_its_data(data: Path) -> None:

@@ -15,6 +15,7 @@ from lapse.embedded import jars, java
 from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
+from support.program import program, run
 from support.standalone import QUICK, SPARK_HOME, standalone
 from support.wire import Wire
 
@@ -69,15 +70,14 @@ def coordinates(jar: Path) -> str:
 @pytest.mark.feature("D3", "D4")
 def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
     name, underlying = queue
-    uv = Path(sys.executable).parent / "uv"
-    build = [str(uv), "build", "--wheel", "--quiet", "--no-build-isolation", "--python", sys.executable]
-    subprocess.run([*build, "--out-dir", str(tmp_path), str(ROOT)], check=True, timeout=120)
+    build = [program("uv"), "build", "--wheel", "--quiet", "--no-build-isolation", "--python", sys.executable]
+    run(*build, "--out-dir", tmp_path, ROOT)
     wheel = next(tmp_path.glob("*.whl"))
-    program = re.search(r"`(from lapse_spark\.entry import start; start\(\"ledger\"\))`", PAGE)
-    assert program is not None
+    entry = re.search(r"`(from lapse_spark\.entry import start; start\(\"ledger\"\))`", PAGE)
+    assert entry is not None
     script = tmp_path / "ledger.py"
     found = tmp_path / "found"
-    script.write_text(f"import lapse_spark\nopen({str(found)!r}, 'w').write(lapse_spark.__file__)\n{program[1]}\n")
+    script.write_text(f"import lapse_spark\nopen({str(found)!r}, 'w').write(lapse_spark.__file__)\n{entry[1]}\n")
     log, home = tmp_path / "log", java.spark_java_home()
     log.mkdir()
     with standalone(tmp_path, home) as master:

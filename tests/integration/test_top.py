@@ -1,12 +1,11 @@
 """`lapse top`: queues at a glance."""
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
+from support import command
 from support.deployment import Deploy, Deployment
 from support.log import until
 
@@ -16,9 +15,7 @@ pytestmark = pytest.mark.feature("Q15")
 
 
 def top(deployment: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lapse", "top", *arguments]
-    environment = {**os.environ, **deployment.environment()}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return command.run("top", *arguments, environment=deployment.environment())
 
 
 def test_a_queue_at_a_glance(served: Deployment) -> None:

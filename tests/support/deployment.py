@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 import tomlkit
-from click.testing import CliRunner
 from confluent_kafka import KafkaException, Message, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from lapse.cli import main
 from lapse.protocol import event, topic
 from lapse.protocol.event import Event
 from lapse_client.connection import Connection
 from lapse_client.queue import Queue
 from lapse_client.subscriber import QueueSubscriber
+from support import command
 from support.log import Headers, Tail, Written, until, write
 
 Settings = Mapping[str, Any]
@@ -109,8 +108,8 @@ class WorkerProcess:
 
 def apply(config: Path, environment: Mapping[str, str]) -> None:
     """`lapse apply --yes`, in this process."""
-    done = CliRunner().invoke(main, ["apply", "--yes", "--config", str(config)], env=environment)
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = command.run("apply", "--yes", "--config", str(config), environment=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Deployment:
@@ -157,10 +156,16 @@ class Deployment:
     # Processes
 
     def lapse(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the `lapse` command with this configuration."""
-        command = [sys.executable, "-m", "lapse", *arguments, "--config", str(self.config)]
+        """Run the `lapse` command with this configuration; what could go on running gets a process of its own."""
+        arguments = (*arguments, "--config", str(self.config))
+        if arguments[0] not in ("worker", "gateway"):
+            return command.run(*arguments, environment=self.environment())
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env={**os.environ, **self.environment()}
+            [sys.executable, "-m", "lapse", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **self.environment()},
         )
 
     def environment(self) -> dict[str, str]:

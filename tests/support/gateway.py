@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
+import pytest
 
-from support.deployment import Deployment, WorkerProcess
+from support.deployment import Deploy, Deployment, WorkerProcess
 from support.log import until
 
 
@@ -53,3 +54,21 @@ def door(deployment: Deployment, *options: str, **client: object) -> Iterator[Do
         assert process.stop() == 0, process.text
         deployment.workers.remove(process)
     assert "Traceback" not in process.text
+
+
+@pytest.fixture(scope="module")
+def shop(request: pytest.FixtureRequest, deploy: Deploy) -> Deployment:
+    """The deployment of a test module: its `QUEUES` and its `SOW`, with one worker that all its tests share."""
+    queues, sow = request.module.QUEUES, request.module.SOW
+    deployment = deploy({})
+    deployment.configure(queues, sow)
+    shards = sum(entity.get("partitions", 1) for entity in (*queues.values(), *sow.values()))
+    deployment.apply().worker().wait_for_shards(shards)
+    return deployment
+
+
+@pytest.fixture(scope="module")
+def gateway(shop: Deployment) -> Iterator[Door]:
+    """A gateway to `shop`."""
+    with door(shop) as opened:
+        yield opened

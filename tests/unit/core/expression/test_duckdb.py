@@ -8,6 +8,7 @@ from lapse.core.expression.compiler import compile_condition, compile_result
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.rewriting import simplified
 from lapse.core.expression.syntax import Node, Not
+from support.at_length import examples
 from unit.core.expression.sql_trees import ROWS, conditions, numbers
 
 pytestmark = pytest.mark.feature("X1")
@@ -29,7 +30,7 @@ def in_sql(node: Node) -> str:
     return to_text(node).replace("/", "")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(condition=conditions)
 def test_conditions_agree_with_duckdb(table, condition: Node) -> None:
     expected = [row[0] for row in table.execute(f"SELECT ({in_sql(condition)})::BOOLEAN FROM m ORDER BY i").fetchall()]
@@ -40,7 +41,7 @@ def test_conditions_agree_with_duckdb(table, condition: Node) -> None:
         assert [negated(row) for row in ROWS] == [result is False for result in expected]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(number=numbers)
 def test_numbers_agree_with_duckdb(table, number: Node) -> None:
     expected = [row[0] for row in table.execute(f"SELECT {in_sql(number)} FROM m ORDER BY i").fetchall()]

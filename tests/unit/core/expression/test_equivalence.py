@@ -12,31 +12,32 @@ from lapse.core.expression.parser import parse
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.rewriting import equalities_of, simplified
 from lapse.core.expression.syntax import Literal, Node, Path
+from support.at_length import examples
 from unit.core.expression.trees import Sample, messages, same, trees
 
 pytestmark = pytest.mark.feature("X1")
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(tree=trees)
 def test_text_of_a_tree_parses_to_the_same_tree(tree: Node) -> None:
     assert repr(parse(to_text(tree))) == repr(tree)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(tree=trees, message=messages)
 def test_generated_values_equal_the_reference(tree: Node, message: Sample) -> None:
     expected = scalar(evaluate(tree, message.payload, message))
     assert same(compile_result(tree)(message.payload, message), expected)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(tree=trees, message=messages)
 def test_generated_conditions_equal_the_reference(tree: Node, message: Sample) -> None:
     assert compile_condition(tree)(message.payload, message) is is_true(tree, message.payload, message)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(tree=trees, message=messages)
 def test_simplified_expressions_mean_the_same(tree: Node, message: Sample) -> None:
     simple = simplified(tree)
@@ -46,7 +47,7 @@ def test_simplified_expressions_mean_the_same(tree: Node, message: Sample) -> No
     assert compile_condition(simple)(message.payload, message) is is_true(tree, message.payload, message)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(tree=trees, message=messages)
 def test_equalities_hold_wherever_an_expression_is_true(tree: Node, message: Sample) -> None:
     if is_true(tree, message.payload, message):

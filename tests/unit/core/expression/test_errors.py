@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.expression.oracle import is_true
 from lapse.core.expression.parser import parse
+from support.at_length import examples
 
 pytestmark = pytest.mark.feature("X1")
 
@@ -158,7 +159,7 @@ tokens = st.sampled_from(
 )
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(text=st.one_of(st.text(max_size=40), st.lists(tokens, max_size=12).map(" ".join), st.lists(tokens).map("".join)))
 def test_any_text_compiles_or_raises_an_expression_error(text: str) -> None:
     try:
@@ -173,7 +174,7 @@ def test_any_text_compiles_or_raises_an_expression_error(text: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     pattern=st.one_of(st.text("ab(|)*+?{1,}[]^$\\.:=!<>#Pid-", max_size=14), st.text(max_size=8)),
     subject=st.text("ab\n.", max_size=20),

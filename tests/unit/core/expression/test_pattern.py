@@ -14,6 +14,7 @@ from lapse.core.expression.matcher import linear_search
 from lapse.core.expression.pattern import read_pattern
 from lapse.core.expression.repetition import PatternFault
 from lapse.core.expression.translation import _CASED_BELOW, _NAMED_BELOW
+from support.at_length import examples
 
 pytestmark = pytest.mark.feature("X1", "X7")
 
@@ -47,7 +48,7 @@ patterns = st.builds(
 )
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(2000), deadline=None)
 @given(pattern=patterns, subject=SUBJECTS)
 @example("(?i)[k-s]K", "\u212a\u017f")
 @example("(?i)i", "İ")
@@ -67,7 +68,7 @@ def test_the_linear_search_finds_what_pythons_re_finds(pattern: str, subject: st
     assert (search(subject) is not None) is (compiled.search(subject) is not None)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(pattern=patterns, subject=SUBJECTS)
 def test_an_accepted_pattern_means_what_pythons_re_means(pattern: str, subject: str) -> None:
     try:
