@@ -51,6 +51,7 @@ def encode(
     deadlines_ms: bytes = b"",
     keys: Sequence[bytes | None] = (),
     headers: Sequence[bytes] = (),
+    lengths: Sequence[bytes] = (),
 ) -> bytes:
     """Write a packed delivery.
 
@@ -64,7 +65,9 @@ def encode(
         deadlines_ms: a `column` of int64, `NEVER` for a message without one; empty = none has one.
         keys: of the messages; empty = none has one.
         headers: of each message what `encode_headers` made of them; empty = none has any.
+        lengths: of the values, keys and headers, each a `column` of int32, −1 for null; empty = to be found here.
     """
+    value_lengths, key_lengths, header_lengths = lengths or map(_lengths, (values, keys, headers))
     name = topic.encode()
     flags = (_DEADLINES if deadlines_ms else 0) | (_KEYS if keys else 0) | (_HEADERS if headers else 0)
     return b"".join(
@@ -74,10 +77,10 @@ def encode(
             offsets,
             timestamps_ms,
             delivery_counts,
-            _lengths(values),
+            value_lengths,
             deadlines_ms,
-            _lengths(keys),
-            _lengths(headers),
+            key_lengths,
+            header_lengths,
             *filter(None, keys),
             *filter(None, values),
             *headers,
@@ -97,9 +100,19 @@ def encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
     """Write the headers of one message: names and values, each behind its length."""
     parts: list[bytes] = []
     for name, value in headers:
-        encoded = name.encode("utf-8", "surrogateescape")
-        parts += (_LENGTH.pack(len(encoded)), encoded, _LENGTH.pack(-1 if value is None else len(value)), value or b"")
+        parts += (encode_name(name), encode_length(-1 if value is None else len(value)), value or b"")
     return b"".join(parts)
+
+
+def encode_name(name: str) -> bytes:
+    """Write the name of a header, behind its length."""
+    encoded = name.encode("utf-8", "surrogateescape")
+    return encode_length(len(encoded)) + encoded
+
+
+def encode_length(length: int) -> bytes:
+    """Write the length of a header's name or value, −1 for null."""
+    return _LENGTH.pack(length)
 
 
 class PackedDelivery:

@@ -23,7 +23,8 @@ PINNED = {"aiokafka": "0.14.0", "faust-streaming": "0.15.3", "mode-streaming": "
 
 PARTS = {
     # part: (fingerprint, where it is used)
-    "aiokafka.consumer.fetcher:PartitionRecords": ("44398686f013", "kafka/transport.py, LeanRecords"),
+    "aiokafka.consumer.fetcher:PartitionRecords": ("44398686f013", "kafka/fetched.py, FetchedRecords"),
+    "aiokafka.consumer.fetcher:FetchResult": ("63573b686fb4", "kafka/fetched.py, FetchedPartition"),
     "aiokafka.consumer.fetcher:Fetcher.fetched_records": ("c9d369de9e88", "kafka/transport.py, SwiftFetcher"),
     "aiokafka.consumer.fetcher:Fetcher._get_actions_per_node": ("d1ddaa3c0e03", "kafka/transport.py, SwiftFetcher"),
     "aiokafka.producer.sender:Sender._send_produce_req": ("f565254ecb38", "kafka/producer.py, _Sender"),

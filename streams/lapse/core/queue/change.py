@@ -5,7 +5,7 @@ A change is kept small: a kind, the places it is about as ranges, and the few va
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -94,20 +94,17 @@ class Change:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def joined(places: Iterable[int]) -> Places:
-    """Join ascending places into ranges."""
-    ranges: Places = []
-    first = count = 0
-    for place in places:
-        if count and place == first + count:
-            count += 1
-        else:
-            if count:
-                ranges.append((first, count))
-            first, count = place, 1
-    if count:
-        ranges.append((first, count))
-    return ranges
+def joined(places: Sequence[int] | NDArray[np.int64]) -> Places:
+    """Join ascending places into ranges; each place is named once."""
+    if not len(places):
+        return []
+    first, count = int(places[0]), len(places)
+    if int(places[-1]) - first == count - 1:
+        return [(first, count)]
+    at = np.asarray(places, np.int64)
+    begins = np.concatenate([[0], np.flatnonzero(np.diff(at) != 1) + 1])
+    counts = np.diff(begins, append=count)
+    return list(zip(at[begins].tolist(), counts.tolist(), strict=True))
 
 
 def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:

@@ -136,11 +136,11 @@ class Decisions:
         for segment, some in slots:
             yield from self.state.sources.messages(segment, some)
 
-    def messages_at(self, places: Sequence[int]) -> list[Messages]:
+    def messages_at(self, places: list[int]) -> list[Messages]:
         """What is known of messages in the order of the places that are named, by runs of one source."""
-        ranges = joined(sorted(places))
-        found = list(self.messages(self.slots(ranges)))
-        if ranges == joined(places):
+        ascending = sorted(places)
+        found = list(self.messages(self.slots(joined(ascending))))
+        if ascending == places:
             return found
         # Each message's number in `found`, in the order that is wanted.
         order = np.argsort(np.argsort(np.array(places)))
@@ -184,5 +184,5 @@ def places_of(slots: Slots) -> Places:
         if len(some) and int(some[-1]) - int(some[0]) == len(some) - 1:
             places.append((base + int(some[0]), len(some)))
         else:
-            places.extend((first + base, count) for first, count in joined(some.tolist()))
+            places.extend((first + base, count) for first, count in joined(some))
     return places

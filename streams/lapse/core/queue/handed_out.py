@@ -59,7 +59,7 @@ class HandedOut:
         """
         once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
         row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
-        self._state.apply(Change(row.changes[0], joined(places)))
+        self._state.apply(Change(row.changes[0], joined(sorted(places))))
 
     def _held(self, change: Change) -> list[int]:
         """Places of a change whose messages are still held as it left them."""

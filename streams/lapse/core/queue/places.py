@@ -53,4 +53,4 @@ def unpack(data: bytes, as_bits: bool) -> Places:
     count = len(data) // _BLOCK_BYTES
     blocks = np.frombuffer(data, "<i8", count)
     found = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8, offset=8 * count)))
-    return joined(((blocks[found >> _BITS] << _BITS) + (found & (_BLOCK - 1))).tolist())
+    return joined((blocks[found >> _BITS] << _BITS) + (found & (_BLOCK - 1)))

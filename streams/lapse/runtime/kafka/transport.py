@@ -28,30 +28,13 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
 from lapse.runtime.kafka.checksum import CheckedRecords
+from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords
 
 FETCH_MAX_WAIT_MS: Final = 500
 _CROWDED_WAIT_MS: Final = 20
 
 _COMMIT_S: Final = 2.0
 """After so long without success it is looked which topics there are; the next commit comes within a second."""
-
-
-class LeanRecords(fetcher.PartitionRecords):
-    """Fetched records as aiokafka's parser makes them, not copied one by one into `ConsumerRecord`s.
-
-    They have no topic and partition, which whoever reads them knows, and take a third of the memory; the copy costs
-    more CPU than everything that a shard does with a message by reference. `CheckedRecords` has seen their checksums.
-    """
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._check_crcs = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._records_iterator or ())
-
-    def _consumer_record(self, tp: TP, record: Any) -> Any:
-        return record
 
 
 class SwiftFetcher(fetcher.Fetcher):
@@ -90,7 +73,8 @@ class SwiftFetcher(fetcher.Fetcher):
 
 
 # For all consumers of the process: shards, changelogs, payloads that are read back. None of the classes is injectable.
-fetcher.PartitionRecords = LeanRecords
+fetcher.PartitionRecords = FetchedRecords
+fetcher.FetchResult = FetchedPartition
 fetcher.MemoryRecords = CheckedRecords
 consumer.Fetcher = SwiftFetcher
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER, Headers
 from lapse.core.queue.step import Messages
 from lapse.protocol import packed_delivery
 from lapse.protocol.header import is_handed_out
-from lapse.protocol.packed_delivery import column, encode_headers
+from lapse.protocol.packed_delivery import column, encode_length, encode_name
 from lapse.runtime.kafka.packed_record import packed
 
 MOST_BYTES: Final = 800_000
 """A record takes no further message beyond so many bytes of keys and values; a single message may have any size."""
+
+_MOST_NAMES: Final = 1_000
+"""So many names of headers are known at most, for a producer may use any, and lengths of values below that."""
 
 
 def packed_records(
@@ -44,9 +47,10 @@ def packed_records(
     if deadlines_ms is not None and bool((deadlines_ms == NEVER).all()):
         deadlines_ms = None
     has_keys = any(keys) or any(key is not None for key in keys)
+    sizes = [_lengths(some) for some in (values, keys if has_keys else (), own)]
     topic, partition = messages.topic, messages.partition
     bodies: list[bytes] = []
-    for first, stop in _parts(keys, values, own, most_bytes):
+    for first, stop in _parts(sizes, len(values), most_bytes):
         body = packed_delivery.encode(
             topic,
             partition,
@@ -57,19 +61,27 @@ def packed_records(
             deadlines_ms=b"" if deadlines_ms is None else deadlines_ms[first:stop].astype("<i8", copy=False).tobytes(),
             keys=keys[first:stop] if has_keys else (),
             headers=own[first:stop],
+            lengths=[size[first:stop].astype("<i4", copy=False).tobytes() for size in sizes],
         )
         bodies.append(packed(None, body, header_count, headers))
     return bodies
 
 
+def _lengths(some: Sequence[bytes | None]) -> NDArray[np.int32]:
+    """The length of each, −1 of null."""
+    try:
+        return np.fromiter(map(len, some), np.int32, len(some))  # type: ignore[arg-type]
+    except TypeError:
+        return np.fromiter((-1 if one is None else len(one) for one in some), np.int32, len(some))
+
+
 def _own_headers(all_headers: list[Headers]) -> list[bytes]:
     """The messages' own headers, encoded; empty if none has any. See `is_handed_out`."""
     known = all_headers[0]
+    encoded = _encoded(known)
     if all_headers.count(known) == len(all_headers):
-        encoded = _encoded(known)
         return [encoded] * len(all_headers) if encoded else []
     own: list[bytes] = []
-    encoded = _encoded(known)
     for headers in all_headers:
         if headers != known:
             known, encoded = headers, _encoded(headers)
@@ -78,25 +90,55 @@ def _own_headers(all_headers: list[Headers]) -> list[bytes]:
 
 
 def _encoded(headers: Headers) -> bytes:
-    return encode_headers(one for one in headers if is_handed_out(one[0])) if headers else b""
+    parts: list[bytes] = []
+    for name, value in headers:
+        if known := _NAMES[name]:
+            parts += (known, _LENGTH_OF[-1 if value is None else len(value)], value or b"")
+    return b"".join(parts)
 
 
-def _parts(
-    keys: Sequence[bytes | None], values: Sequence[bytes | None], own: Sequence[bytes], most_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """The first message of each record, and the one behind its last."""
-    count = len(values)
-    whole = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))) + sum(map(len, own))
-    if whole <= most_bytes:
-        yield 0, count
-        return
-    sizes = [len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True)]
-    if own:
-        sizes = [size + len(headers) for size, headers in zip(sizes, own, strict=True)]
-    ends = list(accumulate(sizes))
+class _Names(dict[str, bytes]):
+    """Names of headers as a packed delivery holds them; empty of those that are not handed out.
+
+    Messages have other values, as of a trace, and the same names: that of each is encoded once.
+    """
+
+    def __missing__(self, name: str) -> bytes:
+        encoded = encode_name(name) if is_handed_out(name) else b""
+        if len(self) < _MOST_NAMES:
+            self[name] = encoded
+        return encoded
+
+
+class _Lengths(dict[int, bytes]):
+    """Lengths of headers' values as a packed delivery holds them."""
+
+    def __missing__(self, length: int) -> bytes:
+        encoded = encode_length(length)
+        if length < _MOST_NAMES:
+            self[length] = encoded
+        return encoded
+
+
+_NAMES: Final = _Names()
+_LENGTH_OF: Final = _Lengths()
+
+
+def _parts(sizes: Sequence[NDArray[np.int32]], count: int, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """The first message of each record, and the one behind its last.
+
+    Args:
+        sizes: columns of lengths, of each message what it takes; an empty one counts as nothing.
+        count: how many messages there are.
+        most_bytes: see `MOST_BYTES`.
+    """
+    each = np.zeros(count, np.int64)
+    for column_of in sizes:
+        if len(column_of):
+            each += np.maximum(column_of, 0)
+    ends = np.cumsum(each)
     first, before = 0, 0
-    for at, end in enumerate(ends):
-        if end - before > most_bytes and at > first:
-            yield first, at
-            first, before = at, ends[at - 1]
-    yield first, count
+    while first < count:
+        stop = max(int(np.searchsorted(ends, before + most_bytes, "right")), first + 1)
+        yield first, stop
+        first, before = stop, int(ends[stop - 1])

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,19 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 
 
+@given(st.sets(st.integers(0, 60)))
+def test_places_are_joined_as_if_one_by_one(some: set[int]) -> None:
+    places = sorted(some)
+    ranges: list[tuple[int, int]] = []
+    for place in places:
+        if ranges and sum(ranges[-1]) == place:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
+        else:
+            ranges.append((place, 1))
+    assert joined(places) == joined(np.array(places, np.int64)) == ranges
+    assert all(type(number) is int for one in joined(np.array(places, np.int64)) for number in one)
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 30, 5_000]), st.sampled_from([1, 1, 1, 2, 9])), max_size=200),
@@ -26,7 +40,9 @@ def test_what_is_unpacked_is_what_was_packed(pieces: list[tuple[int, int]], firs
         places.append((at + gap, count))
         at += gap + count
     packed, as_bits = pack(places)
-    assert unpack(packed, as_bits) == joined(place for start, count in places for place in range(start, start + count))
+    assert unpack(packed, as_bits) == joined(
+        [place for start, count in places for place in range(start, start + count)]
+    )
     assert len(packed) <= max(size_of(places), 2 * 1040)
 
 

@@ -1,0 +1,203 @@
+"""Records that are taken batch by batch are those that aiokafka takes one by one, and so is where it stands then."""
+
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
+from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords
+
+PartitionRecords, FetchResult = FetchedRecords.__mro__[1], FetchedPartition.__mro__[1]
+"""aiokafka's own."""
+
+CODECS = {"none": 0, "gzip": 1, "lz4": 3, "zstd": 4}
+_CONTROL, _ABORT, _COMMIT = 0x20, b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
+
+
+class Batch(NamedTuple):
+    """A RecordBatch of a log: what it holds, who wrote it, and how far offsets go on behind its last record."""
+
+    gaps: list[int]
+    codec: str = "none"
+    producer: int = -1
+    transactional: bool = False
+    marker: bytes = b""
+    behind: int = 0
+    headers: int = 0
+    by_the_broker: bool = False
+
+
+def encoded(batch: Batch, base: int) -> tuple[bytes, int]:
+    """The bytes of a batch, and the offset behind it."""
+    codec = CODECS["none" if batch.marker else batch.codec]  # as brokers write markers
+    builder = DefaultRecordBatchBuilder(2, codec, int(batch.transactional), batch.producer, 0, 0, 1 << 20)
+    at = 0
+    for gap in [0] if batch.marker else batch.gaps:
+        at += gap
+        headers = [(f"h{number}", None if number % 2 else b"x" * number) for number in range(batch.headers)]
+        key = batch.marker or (None if at % 3 else b"%d" % at)
+        builder.append(at, 1_000 + at, key, None if at % 5 == 4 else b"v" * at, headers)
+        at += 1
+    data = bytearray(builder.build())
+    last = max(at - 1, 0) + batch.behind
+    struct.pack_into(">q", data, 0, base)
+    (attributes,) = struct.unpack_from(">h", data, 21)
+    attributes |= (_CONTROL if batch.marker else 0) | (8 if batch.by_the_broker else 0)
+    struct.pack_into(">hi", data, 21, attributes, last)
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return bytes(data), base + last + 1
+
+
+written = st.builds(
+    Batch,
+    st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    st.sampled_from(sorted(CODECS)),
+    st.just(-1),
+    st.just(False),
+    st.just(b""),
+    st.integers(0, 3),
+    st.integers(0, 4),
+    st.booleans(),
+)
+in_transaction = st.builds(
+    Batch,
+    st.lists(st.integers(0, 2), min_size=1, max_size=4),
+    st.sampled_from(["none", "lz4"]),
+    st.integers(1, 2),
+    st.just(True),
+    st.sampled_from([b"", b"", _ABORT, _COMMIT]),
+    st.integers(0, 3),
+    st.just(0),
+    st.just(False),
+)
+logs = st.lists(written | in_transaction, min_size=1, max_size=6)
+
+
+class Position:
+    """Where a consumer stands."""
+
+    paused = False
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def consumed_to(self, position: int) -> None:
+        self.position = position
+
+
+def fields(record: Any) -> tuple[Any, ...]:
+    return (
+        record.offset, record.timestamp, record.timestamp_type, record.key, record.value, tuple(record.headers)
+    )  # fmt: skip
+
+
+def offset_and_value(record: Any) -> tuple[Any, ...]:
+    return record.offset, record.value
+
+
+def taken(
+    kinds: tuple[type, type],
+    data: bytes,
+    aborted: list[tuple[int, int]],
+    first: int,
+    isolation: int,
+    most: list[Any],
+    of: Callable[[Any], tuple[Any, ...]] = fields,
+) -> list[Any]:
+    """What each call takes, and where the consumer stands behind it."""
+    of_records, of_result = kinds
+    tp, stands = SimpleNamespace(topic="t", partition=0), Position(first)
+    assignment = SimpleNamespace(active=True, state_value=lambda _: stands)
+    records = of_records(tp, CheckedRecords(data), list(aborted), first, None, None, False, isolation)
+    result = of_result(tp, assignment=assignment, partition_records=records, backoff=0)
+    found: list[Any] = []
+    for limit in [*most, None, None]:
+        if not result.has_more():
+            break
+        found.append(([of(one) for one in result.getall(limit)], stands.position))
+    return [*found, result.has_more()]
+
+
+@pytest.mark.feature("C41")
+@given(
+    logs,
+    st.lists(st.tuples(st.integers(1, 2), st.integers(0, 30)), max_size=3),
+    st.integers(0, 20),
+    st.sampled_from([READ_COMMITTED, READ_UNCOMMITTED]),
+    st.lists(st.integers(1, 7), max_size=6),
+)
+def test_what_is_taken_is_what_aiokafka_takes(
+    log: list[Batch], aborted: list[tuple[int, int]], first: int, isolation: int, most: list[int]
+) -> None:
+    data, base = b"", 0
+    for batch in log:
+        part, base = encoded(batch, base)
+        data += part
+    told = (data, aborted, first, isolation, most)
+    assert taken((FetchedRecords, FetchedPartition), *told) == taken((PartitionRecords, FetchResult), *told)
+
+
+def test_a_batch_of_which_no_record_is_left_is_passed_over() -> None:
+    empty = bytearray(encoded(Batch([0], behind=4), 0)[0])
+    struct.pack_into(">i", empty, 57, 0)  # compacted: no record is left
+    data = _whole(empty[:61]) + encoded(Batch([0, 0]), 5)[0]
+    told: tuple[Any, ...] = (data, [], 0, READ_COMMITTED, [1])
+    found = taken((FetchedRecords, FetchedPartition), *told)
+    assert found == taken((PartitionRecords, FetchResult), *told)
+    assert [[record[0] for record in records] for records, _ in found[:2]] == [[5], [6]]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_records_of_an_old_format_are_read(magic: int) -> None:
+    legacy = LegacyRecordBatchBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
+    for offset in range(3):
+        legacy.append(offset, timestamp=1, key=None, value=b"old")
+    told: tuple[Any, ...] = (bytes(legacy.build()), [], 1, READ_COMMITTED, [1])
+    found = taken((FetchedRecords, FetchedPartition), *told, of=offset_and_value)
+    assert found == taken((PartitionRecords, FetchResult), *told, of=offset_and_value)
+    assert found[0] == ([(1, b"old")], 2)
+
+
+def _whole(batch: bytearray) -> bytes:
+    """A batch whose length and checksum are those of what it holds."""
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    return bytes(batch)
+
+
+def test_what_stands_before_a_damaged_batch_is_read_again_and_nothing_is_passed_over() -> None:
+    good, base = encoded(Batch([0] * 4), 0)
+    bad = bytearray(encoded(Batch([0]), base)[0])
+    bad[-1] ^= 1
+    stands = Position(0)
+    assignment = SimpleNamespace(active=True, state_value=lambda _: stands)
+    tp = SimpleNamespace(topic="t", partition=0)
+    records = FetchedRecords(tp, CheckedRecords(good + bytes(bad)), [], 0, None, None, False, READ_COMMITTED)
+    result = FetchedPartition(tp, assignment=assignment, partition_records=records, backoff=0)
+    assert [one.offset for one in result.getall(3)] == [0, 1, 2]
+    with pytest.raises(CorruptRecordException):
+        result.getall(3)
+    assert result.getall(3) == []
+    assert stands.position == 3
+
+
+def test_what_was_fetched_for_another_place_is_not_handed_out() -> None:
+    data, _ = encoded(Batch([0] * 4), 0)
+    stands = Position(0)
+    assignment = SimpleNamespace(active=True, state_value=lambda _: stands)
+    tp = SimpleNamespace(topic="t", partition=0)
+    records = FetchedRecords(tp, CheckedRecords(data), [], 0, None, None, False, READ_COMMITTED)
+    result = FetchedPartition(tp, assignment=assignment, partition_records=records, backoff=0)
+    assert [one.offset for one in result.getall(2)] == [0, 1]
+    stands.position = 1
+    assert result.getall(2) == []
+    assert stands.position == 1
