@@ -27,11 +27,11 @@ from typing import Final
 
 import numpy as np
 
-from lapse.core.queue import places
+from lapse.core.queue import places, scheduled_record
 from lapse.core.queue.change import COME_BACK, HANDS_OUT, Change, ChangeKind
 from lapse.core.queue.ending import entry
 from lapse.core.queue.pending_letter import pending_letter_of
-from lapse.core.queue.scheduled import Scheduled, scheduled_of
+from lapse.core.queue.scheduled import scheduled_of
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.segment_spill import Segments, SpillStore
 from lapse.core.queue.source import Source
@@ -39,7 +39,6 @@ from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import NONE, Traits
 from lapse.core.repeats import chunk_of
-from lapse.core.retry_delay import UNSTATED
 
 RING: Final = 256
 Items = list[tuple[bytes, bytes | None]]
@@ -62,16 +61,6 @@ _RETRY_DELAYS: Final = "retries"
 """Among the facts of a change: the delay that each message states, where any does."""
 
 _AS_OF: Final = struct.Struct("<q")
-_SCHEDULED: Final = struct.Struct("<qqQBq")
-_TRANSFERRED: Final = struct.Struct("<qB")
-"""What stands behind a scheduled message that is being transferred, or is ready; the transfer's id comes last."""
-_HELD: Final = 1
-_READY: Final = 2
-_RETRIES: Final = 4
-"""Then its own delay of retries stands before the id."""
-
-_DELAY: Final = struct.Struct("<q")
-
 _FORMAT: Final = 1
 _KEPT_APART: Final = frozenset(
     {
@@ -141,7 +130,7 @@ class QueueJournal:
             key = _KEY.pack(b"c", self._epoch, subscription.number)
             items.append((key, json.dumps(subscription.facts()).encode()))
         for (source, offset), scheduled in state.scheduled.items():
-            items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), _packed(scheduled)))
+            items.append((_SCHEDULED_KEY.pack(b"s", self._epoch, source, offset), scheduled_record.pack(scheduled)))
         for transfer in state.transfers:
             key = _KEY.pack(b"t", self._epoch, transfer.number)
             items.append((key, json.dumps(transfer.facts()).encode()))
@@ -220,7 +209,7 @@ class QueueJournal:
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.kind is ChangeKind.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
-        return key, _packed(scheduled_of(change))
+        return key, scheduled_record.pack(scheduled_of(change))
 
     def _stands_elsewhere(self, index: int) -> bool:
         """Whether a segment stands under the key of an older epoch."""
@@ -317,28 +306,6 @@ def _sort_out(
     return whole, rest
 
 
-def _packed(scheduled: Scheduled) -> bytes:
-    plain = _SCHEDULED.pack(*scheduled[:5])
-    retries = b"" if scheduled.retry_ms == UNSTATED else _DELAY.pack(scheduled.retry_ms)
-    if not scheduled.transfer and not scheduled.ready and not retries:
-        return plain
-    marks = (_HELD if scheduled.held else 0) | (_READY if scheduled.ready else 0) | (_RETRIES if retries else 0)
-    return plain + _TRANSFERRED.pack(scheduled.then_ms, marks) + retries + scheduled.transfer.encode()
-
-
-def _unpacked(value: bytes) -> Scheduled:
-    scheduled = Scheduled(*_SCHEDULED.unpack_from(value))
-    if len(value) == _SCHEDULED.size:
-        return scheduled
-    then_ms, marks = _TRANSFERRED.unpack_from(value, _SCHEDULED.size)
-    at, retry_ms = _SCHEDULED.size + _TRANSFERRED.size, UNSTATED
-    if marks & _RETRIES:
-        (retry_ms,) = _DELAY.unpack_from(value, at)
-        at += _DELAY.size
-    held, ready = bool(marks & _HELD), bool(marks & _READY)
-    return scheduled._replace(transfer=value[at:].decode(), then_ms=then_ms, held=held, ready=ready, retry_ms=retry_ms)
-
-
 def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
     return item[0][1:]
 
@@ -411,7 +378,7 @@ def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
             state.repeats.add(_KEY.unpack(key)[2], chunk_of(*json.loads(value)))
         case b"s":
             _, _, source, offset = _SCHEDULED_KEY.unpack(key)
-            state.scheduled.add(source, offset, _unpacked(value))
+            state.scheduled.add(source, offset, scheduled_record.unpack(value))
         case b"t":
             state.transfers.add(json.loads(value))
         case kind:
