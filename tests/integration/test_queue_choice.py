@@ -16,6 +16,7 @@ QUEUES = {
     "ranked": {"priority": "/price * /qty"},
     "days": {"ordering": "total", "barrier": "/type = 'EOD'"},
     "accounts": {"group_by": "/account"},
+    "tenants": {"group_by": "/tenant", "group_limit": 2},
     "shallow": {"target_queue_depth": 3},
     "brimful": {"target_queue_depth": 2},
     "swept": {},
@@ -153,6 +154,22 @@ def test_of_a_group_one_message_is_leased_at_a_time_in_order(served: Deployment)
         assert json.loads(second.value or b"")["n"] == 2
         for one in (second, got[3], got[4]):
             one.acknowledge()
+
+
+@pytest.mark.feature("Q25", "C70")
+def test_a_tenant_has_no_more_leased_than_its_limit_whatever_its_backlog(served: Deployment) -> None:
+    published(served, "tenants", *({"tenant": "great", "n": n} for n in range(50)), {"tenant": "small"}, {"n": 1})
+    with served.subscriber("tenants", 20) as subscriber:
+        first = [subscriber.receive(15) for _ in range(4)]
+        assert None not in first
+        assert [json.loads(one.value).get("tenant") for one in first] == ["great", "great", "small", None]
+        assert subscriber.receive(0.5) is None
+        first[0].cancel(delay_ms=60_000)  # delayed is not leased
+        following = subscriber.receive(15)
+        assert json.loads(following.value) == {"tenant": "great", "n": 2}
+        assert subscriber.receive(0.5) is None
+        subscriber.acknowledge([first[1], following])
+        assert [json.loads(subscriber.receive(15).value)["n"] for _ in range(2)] == [3, 4]
 
 
 @pytest.mark.feature("Q13", "C16")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.instants import Instants
-from lapse.core.queue.message_state import BINDS, THERE
-from lapse.core.queue.segment import Segment, Where, slots_of
+from lapse.core.queue.message_state import BINDS, FILLS, THERE
+from lapse.core.queue.segment import AVAILABLE, Segment, Where, slots_of
 from lapse.core.queue.segment_summary import Outline
 from lapse.core.queue.tops import Key, Tops
 from lapse.core.queue.trait import OWN_GROUP, Flag
@@ -43,13 +43,31 @@ class Index:
         self.tops = Tops(best)
         self.came_back: set[int] = set()
         self._bound_groups: Counter[int] = Counter()
+        self._waiting_groups: Counter[int] = Counter()
+        self._groups_in: dict[int, frozenset[int]] = {}
 
     def bound_groups(self) -> set[int]:
         """Groups of which a message is leased, sent, delayed or being transferred (Q20, C19)."""
         return set(self._bound_groups)
 
+    def held_by_group(self) -> Counter[int]:
+        """How many messages of each group somebody works on: leased or sent ones (Q25, C70)."""
+        return self._bound_groups - self._waiting_groups
+
+    def note_groups(self, segment: Segment) -> None:
+        """Learn which groups available messages of a segment are of, for as long as it does not change."""
+        if segment.groups is not None:
+            groups = segment.groups[: segment.used][segment.state[: segment.used] == AVAILABLE]
+            self._groups_in[segment.index] = frozenset(np.unique(groups).tolist())
+
+    def has_other_groups(self, index: int, groups: Set[int]) -> bool:
+        """Whether a segment may have something available that is of none of some groups."""
+        known = self._groups_in.get(index)
+        return known is None or not known <= groups
+
     def touch(self, segment: Segment) -> None:
         """Note that a segment changed."""
+        self._groups_in.pop(segment.index, None)
         if self.ranked:
             self.tops.touch(segment.index)
 
@@ -87,12 +105,12 @@ class Index:
         """Count messages of a group that are bound, one way or the other."""
         if segment.groups is None:
             return
-        bound = BINDS[segment.state[where]]
-        for group in segment.groups[where][bound].tolist():
-            if group != OWN_GROUP:
-                self._bound_groups[group] += by
-                if self._bound_groups[group] <= 0:
-                    del self._bound_groups[group]
+        states, groups = segment.state[where], segment.groups[where]
+        bound = BINDS[states]
+        _count(self._bound_groups, groups[bound], by)
+        waiting = bound & ~FILLS[states]
+        if waiting.any():
+            _count(self._waiting_groups, groups[waiting], by)
 
     def note_until(self, segment: Segment, until_ms: int) -> None:
         """Note the end of a lease or delay."""
@@ -106,3 +124,12 @@ class Index:
         if earliest_ms < segment.min_deadline_ms:
             segment.min_deadline_ms = earliest_ms
             self.deadlines.note(earliest_ms, segment.index)
+
+
+def _count(counts: Counter[int], groups: NDArray[np.int64], by: int) -> None:
+    """Count messages of groups, one way or the other; one without a group is its own, and is not counted."""
+    for group in groups.tolist():
+        if group != OWN_GROUP:
+            counts[group] += by
+            if counts[group] <= 0:
+                del counts[group]

@@ -62,6 +62,7 @@ class QueueSettings:
         idle_ms: a queue that nobody used for so long deletes itself, ms; 0 = never (Q18).
         configured: stands for the whole configuration; another one counts as use (Q18).
         shards: how many shards the queue has.
+        group_limit: most messages of a group that are leased at once; 1 also keeps the group in order (Q20, Q25).
         traits: reads priority, barrier and group of messages (Q11, Q12, Q20).
         parse: reads payloads, for expressions.
     """
@@ -87,6 +88,7 @@ class QueueSettings:
     idle_ms: int = 0
     configured: str = ""
     shards: int = 1
+    group_limit: int = 1
     traits: TraitReader = NO_TRAITS
     parse: Parse = json.loads
 

@@ -42,12 +42,13 @@ def warnings(topology: Topology) -> list[str]:
             told = prefetch.advice(name, queue.max_deliveries, queue.max_per_subscription_backlog)
             found += [told] if told else []
         if queue.group_by is not None and queue.ordering == "partition" and topology.partitions(name) > 1:
+            does = "keeps a group in order" if queue.group_limit == 1 else "and group_limit count"
             found.append(
-                f"queue {name}: group_by keeps a group in order within each of {topology.partitions(name)} partitions "
+                f"queue {name}: group_by {does} within each of {topology.partitions(name)} partitions "
                 'only. Publish with the group as the Kafka key, or take ordering = "total" (C32)'
             )
         filtered = _filtered(topology, name)
-        if queue.group_by is not None and filtered:
+        if queue.group_by is not None and queue.group_limit == 1 and filtered:
             found.append(
                 f"queue {name}: group_by, and {', '.join(filtered)} sees only what matches a filter: the first message "
                 "of a group holds the group back, even if no subscription that is there matches it. See to it that "

@@ -6,6 +6,7 @@ Slow and plain on purpose. Nothing of `lapse.core.queue` is used but its setting
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -414,16 +415,21 @@ class Oracle:
             places = {bookmark: place for place, bookmark in enumerate(self.order)}
             waiting.sort(key=lambda m: (m.rank is None, -(m.rank or 0), places[m.bookmark]))
         busy = {m.group for m in self.in_state("leased", "delayed", "sent", "transferring")}
+        held = Counter(m.group for m in self.in_state("leased", "sent"))
         for message in waiting:
             if message.state != "available" or self.late(message, now_ms):
                 continue
-            if settings.traits.group and message.group is not None:
+            if settings.traits.group and message.group is not None and settings.group_limit == 1:
                 if message.group in busy:
                     continue
                 busy.add(message.group)
+            grouped = settings.traits.group is not None and message.group is not None
+            if grouped and held[message.group] >= settings.group_limit > 1:
+                continue
             subscriber = self.choose(message)
             if subscriber is None:
                 continue
+            held[message.group] += 1
             message.state = "sent" if once else "leased"
             message.holder = subscriber.id
             message.deliveries += 1

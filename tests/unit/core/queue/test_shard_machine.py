@@ -85,10 +85,11 @@ def queues(draw) -> QueueSettings:
     once = semantics is Semantics.AT_MOST_ONCE
     traits = draw(TRAITS)
     limited = traits.priority is None and traits.barrier is None
+    depth = draw(st.sampled_from([None, None, 1, 4])) if limited else None
     return QueueSettings(
         name="orders",
         traits=traits,
-        target_depth=draw(st.sampled_from([None, None, 1, 4])) if limited else None,
+        target_depth=depth,
         semantics=semantics,
         fairness=Fairness.ROUND_ROBIN if once else draw(st.sampled_from(Fairness)),
         leasing=draw(st.sampled_from(Leasing)),
@@ -100,6 +101,7 @@ def queues(draw) -> QueueSettings:
         max_deliveries=draw(st.sampled_from([0, 0, 1, 2, 3])),
         max_cancels=draw(st.sampled_from([0, 0, 1, 2])),
         retry=draw(RETRIES),
+        group_limit=1 if depth else draw(st.sampled_from([1, 1, 2, 3])),
         dead_letter_topic=draw(st.sampled_from(["dlq.orders", ""])),
         dedup_window_ms=draw(st.sampled_from([0, 100, 100])),
     )

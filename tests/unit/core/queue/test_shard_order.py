@@ -1,5 +1,7 @@
 """Filters, priority, barriers, groups and target depth by name; each also runs beside the oracle (Q11 to Q14, Q20)."""
 
+from dataclasses import replace
+
 import pytest
 
 from lapse.core.expression import compile_filter, compile_value
@@ -720,6 +722,55 @@ def test_a_group_waits_for_its_first_message(how: str) -> None:
     # Now it is the other one's turn (C49).
     assert got(one.deliver(), "blinky") == [0]
     assert one.deliver() == {}
+
+
+@pytest.mark.feature("Q25")
+def test_of_a_group_as_many_as_its_limit_are_leased_at_once() -> None:
+    xs = [{"g": "x"}] * 4
+    one = world(*xs, {"g": "y"}, {}, {}, {"g": "x"}, {"g": "y"}, traits=GROUP, group_limit=2)
+    one.subscribe("inky", 3)
+    one.subscribe("blinky", 10)
+    dealt = one.deliver()
+    assert sorted(got(dealt, "inky") + got(dealt, "blinky")) == [0, 1, 4, 5, 6, 8]
+    assert one.deliver() == {}
+    one.commit()
+    one.crash(replace(one.settings, group_limit=3))  # a change counts from the next delivery on
+    assert [sent.bookmark[2] for share in one.deliver().values() for sent in share] == [2]
+    one.crash(replace(one.settings, group_limit=1))
+    one.settle("acknowledge", one.oracle.messages["orders", 0, 0].holder, at(0))
+    assert one.deliver() == {}
+
+
+@pytest.mark.feature("Q25", "C70", "C87")
+def test_beyond_a_limit_of_one_no_message_holds_its_group_back() -> None:
+    one = world({"g": "x", "f": 0}, {"g": "x", "f": 1}, {"g": "x", "f": 1}, traits=GROUP, group_limit=2)
+    one.subscribe("inky", 5, text="/f = 1")
+    assert got(one.deliver(), "inky") == [1, 2]  # what it does not match waits for others
+    assert one.shard.held_up() == {}
+    one.settle("cancel", "inky", at(1), delay_ms=50)
+    one.subscribe("blinky", 5)
+    assert got(one.deliver(), "blinky") == [0]  # delayed is not leased
+    one.advance(50)
+    assert one.deliver() == {}
+    one.settle("acknowledge", "blinky", at(0))
+    assert [len(sent) for sent in one.deliver().values()] == [1]
+
+
+@pytest.mark.feature("Q25")
+def test_what_a_full_group_has_waiting_is_not_looked_through_again() -> None:
+    with small(5):
+        one = world(*[{"g": "x"}] * 40, {"g": "y"}, traits=GROUP, group_limit=2)
+        one.subscribe("inky", 10)
+        assert got(one.deliver(), "inky") == [0, 1, 40]
+        one.deliver()
+        looked: list[int] = []
+        look = one.shard.state.segments.look
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(one.shard.state.segments, "look", lambda index: looked.append(index) or look(index))
+            one.shard.deliver(one.now_ms, one._open())
+        assert not looked
+        one.settle("acknowledge", "inky", at(1))
+        assert got(one.deliver(), "inky") == [2]
 
 
 @pytest.mark.feature("Q20", "Q16")
