@@ -14,6 +14,9 @@ STAMP := .venv/.installed
 ARGS ?=
 KAFKA ?=
 JOBS ?= 4
+# Unit tests only compute: more processes than cores would collect them for nothing.
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+test-fast: JOBS := $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS))
 # By files, in the order of tests/times.toml: the longest first, where xdist would begin with those of the most tests.
 PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 PYTHON ?=
@@ -59,7 +62,9 @@ chaos: setup ## Kill workers and the broker while messages flow, and count what 
 	  $(BIN)/python -m pytest -v --timeout 3600 \
 	  tests/unit/core/queue/test_shard_machine.py tests/unit/core/queue/test_shard_search.py \
 	  tests/unit/core/queue/test_interactions.py tests/unit/core/expression \
-	  tests/integration/test_runtime_recovery.py tests/acceptance/test_queue_crashes.py \
+	  tests/integration/test_runtime_recovery.py tests/integration/test_runtime_topology.py \
+	  tests/integration/test_sow_recovery.py tests/integration/test_unwritten_deliveries.py \
+	  tests/integration/test_wrong_clock.py tests/acceptance/test_queue_crashes.py \
 	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py $(ARGS)
 
 mutation: setup ## Break the queue's core on purpose, and see whether its tests notice

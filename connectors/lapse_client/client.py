@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import ClassVar, Final, Generic, Self, TypeVar
@@ -20,7 +21,7 @@ _LEFT_S: Final = 5.0
 T = TypeVar("T")
 
 
-class Client(Generic[T]):
+class Client(ABC, Generic[T]):
     """A client object and its session.
 
     Args:
@@ -76,9 +77,9 @@ class Client(Generic[T]):
         with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
             threading.Thread(target=lifecycle.close, args=(leave,), name="lapse close", daemon=True).start()
 
+    @abstractmethod
     def _open(self) -> None:
-        """Make the session, and open it."""
-        raise NotImplementedError  # each kind of client has a session of its own
+        """Make the session, and open it: each kind of client has one of its own."""
 
     def _undo(self) -> None:
         """Leave nothing of a start that failed."""

@@ -1,19 +1,16 @@
 """Everything breaks at once, and the account has to balance: workers, the broker, and a changelog being compacted."""
 
-import os
 import random
 from collections.abc import Iterator
 
 import pytest
 
 from lapse.embedded import EmbeddedKafka
+from support.at_length import cases
 from support.compaction import BROKER, compact_eagerly
 from support.deployment import Deploy
 from support.load import Load, account
 from support.log import header, until
-
-STORES = ["memory", "rocksdb"] if "LAPSE_SOAK" in os.environ else ["rocksdb"]
-"""The other tests here kill workers that keep their copy in memory."""
 
 FLOWING = {"expiration": "enabled", "lease_period": "2s", "partitions": 2}
 
@@ -52,7 +49,7 @@ def test_a_killed_broker_comes_back_and_nothing_was_lost(broker: EmbeddedKafka, 
 
 @pytest.mark.slow
 @pytest.mark.feature("Q16", "Q5", "D3", "L10", "C13")
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", cases(["rocksdb"], ["memory"]))  # in the other tests here it is memory
 def test_kills_at_random_while_the_changelog_is_compacted(deploy: Deploy, store: str) -> None:
     """Two supervised workers, one or the other killed four times, over a journal whose tail is compacted all along."""
     chance = random.Random(7)

@@ -56,8 +56,21 @@ class Case:
     users: Users = NOBODY
 
 
-def _as(user: str, key: str) -> dict[str, str]:
-    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{key}'.encode()).decode()}"}
+def _basic(user: str, key: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{key}'.encode()).decode()}"
+
+
+def _batch(body: bytes, shown: str = "", code: str = "malformed") -> Case:
+    """A batch of messages, shown as it is if nothing else is said."""
+    return Case(shown=shown or f"`{body.decode()}`", path=_BATCH, body=body, code=code)
+
+
+def _user(shown: str, authorization: str) -> Case:
+    """A request of somebody who does not prove who they are."""
+    headers = {"Authorization": authorization} if authorization else {}
+    return Case(
+        shown=shown, method="GET", path="/v1/queues", headers=headers, users=USERS, code="unauthenticated", status=401
+    )
 
 
 _RECEIVE: Final = "/v1/queues/orders/receive"
@@ -104,40 +117,15 @@ CASES: Final = (
         status=403,
     ),
     Case(shown="a batch without a body", path=_BATCH, code="malformed"),
-    Case(shown="`[1]` as a batch", path=_BATCH, body=b"[1]", code="malformed"),
-    Case(shown='`{"messages": [` as a batch', path=_BATCH, body=b'{"messages": [', code="malformed"),
-    Case(
-        shown="a batch in Latin-1",
-        path=_BATCH,
-        body='{"messages": [{"text": "ä"}]}'.encode("latin-1"),
-        code="malformed",
-    ),
-    Case(shown='`{"messages": []}`', path=_BATCH, body=b'{"messages": []}', code="malformed"),
-    Case(
-        shown='`{"messages": [{"value": 1, "txet": "a"}]}`',
-        path=_BATCH,
-        body=b'{"messages": [{"value": 1, "txet": "a"}]}',
-        code="malformed",
-    ),
-    Case(
-        shown='`{"messages": [{"value": 1, "text": "a"}]}`',
-        path=_BATCH,
-        body=b'{"messages": [{"value": 1, "text": "a"}]}',
-        code="malformed",
-    ),
-    Case(
-        shown='`{"messages": [{"value": 1, "ttl_ms": "60000"}]}`',
-        path=_BATCH,
-        body=b'{"messages": [{"value": 1, "ttl_ms": "60000"}]}',
-        code="malformed",
-    ),
-    Case(shown='`{"messages": [{"base64": "?"}]}`', path=_BATCH, body=b'{"messages": [{"base64": "?"}]}', code=_BAD),
-    Case(
-        shown="100,000 arrays inside each other",
-        path=_BATCH,
-        body=b'{"messages": [{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
-        code="malformed",
-    ),
+    _batch(b"[1]", "`[1]` as a batch"),
+    _batch(b'{"messages": [', '`{"messages": [` as a batch'),
+    _batch('{"messages": [{"text": "ä"}]}'.encode("latin-1"), "a batch in Latin-1"),
+    _batch(b'{"messages": []}'),
+    _batch(b'{"messages": [{"value": 1, "txet": "a"}]}'),
+    _batch(b'{"messages": [{"value": 1, "text": "a"}]}'),
+    _batch(b'{"messages": [{"value": 1, "ttl_ms": "60000"}]}'),
+    _batch(b'{"messages": [{"base64": "?"}]}', code=_BAD),
+    _batch(b'{"messages": [{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", "100,000 arrays inside each other"),
     Case(
         shown="a body of 2,000 bytes where the gateway takes 1,024",
         path="/v1/publish/orders",
@@ -220,46 +208,15 @@ CASES: Final = (
         code="read_only",
         status=403,
     ),
-    Case(
-        shown="no user where there are users",
-        method="GET",
-        path="/v1/queues",
-        users=USERS,
-        code="unauthenticated",
-        status=401,
-    ),
-    Case(
-        shown="a user with another one's key",
-        method="GET",
-        path="/v1/queues",
-        headers=_as("alice", "the key of somebody else"),
-        users=USERS,
-        code="unauthenticated",
-        status=401,
-    ),
-    Case(
-        shown="`Authorization: Bearer nonsense`",
-        method="GET",
-        path="/v1/queues",
-        headers={"Authorization": "Bearer nonsense"},
-        users=USERS,
-        code="unauthenticated",
-        status=401,
-    ),
-    Case(
-        shown="`Authorization: Basic ???`",
-        method="GET",
-        path="/v1/queues",
-        headers={"Authorization": "Basic ???"},
-        users=USERS,
-        code="unauthenticated",
-        status=401,
-    ),
+    _user("no user where there are users", ""),
+    _user("a user with another one's key", _basic("alice", "the key of somebody else")),
+    _user("`Authorization: Bearer nonsense`", "Bearer nonsense"),
+    _user("`Authorization: Basic ???`", "Basic ???"),
     Case(
         shown="a publish by a user who may read",
         path="/v1/publish/orders",
         body=b"x",
-        headers=_as("alice", KEY),
+        headers={"Authorization": _basic("alice", KEY)},
         users=USERS,
         code="forbidden",
         status=403,
@@ -268,7 +225,7 @@ CASES: Final = (
         shown="`GET /v1/explain?entity=orders…` by a user with a filter",
         method="GET",
         path="/v1/explain?bookmark=orders:0:1&entity=orders",
-        headers=_as("alice", KEY),
+        headers={"Authorization": _basic("alice", KEY)},
         users=USERS,
         code="forbidden",
         status=403,

@@ -39,6 +39,7 @@ ABOUT_OTHERS = {
     ChangeKind.USED,
     ChangeKind.TRANSFER,
 }
+"""Changes that move no message."""
 NOT_IN_THE_QUEUE = {ChangeKind.REMEMBERED, ChangeKind.HONOURED, ChangeKind.LETTER_PENDING, ChangeKind.LETTER_WRITTEN}
 AT_A_TAKE_OVER = {ChangeKind.UNDELIVERED}
 """What no command and no timer brings: see `test_handed_out`."""

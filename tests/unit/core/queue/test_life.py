@@ -29,6 +29,7 @@ from lapse.core.queue.transfer import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.retirement import Cause
 from support.life_table import page
+from unit.core.queue.test_diagram import ABOUT_OTHERS
 
 PAGE = Path(__file__).parents[4] / "docs" / "message-life.md"
 
@@ -88,19 +89,7 @@ def test_a_message_without_a_place_goes_by_the_rows_as_well() -> None:
 
 def test_every_change_about_messages_has_rows() -> None:
     carried = {change for row in ROWS for change in row.changes}
-    others = {
-        ChangeKind.SUBSCRIBED,
-        ChangeKind.UNSUBSCRIBED,
-        ChangeKind.PAUSED,
-        ChangeKind.RESUMED,
-        ChangeKind.IDENTIFIED,
-        ChangeKind.FORGOTTEN,
-        ChangeKind.REPLACED,
-        ChangeKind.RETIRING,
-        ChangeKind.USED,
-        ChangeKind.TRANSFER,
-    }
-    assert carried | {ChangeKind.EXPIRED} == set(ChangeKind) - others
+    assert carried | {ChangeKind.EXPIRED} == set(ChangeKind) - ABOUT_OTHERS
 
 
 def test_nothing_leaves_from_where_it_has_left() -> None:
