@@ -107,7 +107,11 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
             self._awakening.check_loop()
         await super().start()
         if self._awakening is None:
-            self._awakening = Awakening(f"the subscriber of {self._twin.queue}", self._twin.subscription.arrivals)
+            self._awakening = Awakening(
+                f"the subscriber of {self._twin.queue}",
+                self._twin.subscription.arrivals,
+                self._twin.subscription.patience if self._twin.transport.settles else None,
+            )
         return self
 
     async def close(self) -> None:
@@ -232,7 +236,9 @@ class SowSubscription(AsyncClient[SyncSowSubscription]):
             self._awakening.check_loop()
         await super().start()
         if self._awakening is None:
-            self._awakening = Awakening(self._what, self._twin.arrivals)
+            self._awakening = Awakening(
+                self._what, self._twin.arrivals, self._twin.transport.patience if self._twin.transport.settles else None
+            )
         return self
 
     def __aiter__(self) -> AsyncIterator[SowRecord]:

@@ -54,10 +54,12 @@ class Awakening:
     Args:
         what: the object whose arrivals they are, for the text of an error.
         arrivals: what is waited for.
+        patience: says how long to wait within a timeout, in seconds, and may wait itself; None = the whole timeout.
     """
 
-    def __init__(self, what: str, arrivals: Waiting[Any]) -> None:
+    def __init__(self, what: str, arrivals: Waiting[Any], patience: Callable[[float], float] | None = None) -> None:
         self._what = what
+        self._patience = patience
         self._event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._arrivals = arrivals
@@ -70,6 +72,11 @@ class Awakening:
             OtherEventLoop: another event loop started it.
         """
         self.check_loop()
+        if timeout_s and self._patience is not None:
+            found = get()
+            if found or self._arrivals.ended:
+                return found
+            timeout_s = await asyncio.to_thread(self._patience, timeout_s)
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
         while True:
             self._event.clear()

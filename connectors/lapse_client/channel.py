@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, Producer
 
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
@@ -27,7 +27,6 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
 from lapse_client.channel_thread import ChannelThread
-from lapse_client.clock import elapsed_ms
 from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_end
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.listener import Fields, Listener
@@ -85,6 +84,11 @@ class Channel(Generic[T]):
         self._consumer = connection.consumer()
 
     @property
+    def endpoints(self) -> tuple[Producer, Consumer]:
+        """What sends its commands, and what reads the way back."""
+        return self._producer, self._consumer
+
+    @property
     def is_started(self) -> bool:
         """Whether it has begun to read."""
         return self._thread is not None
@@ -114,6 +118,7 @@ class Channel(Generic[T]):
             self._closed = True
         healthy = not self._stopping.is_set()
         self._stopping.set()
+        self._connection.transport.wake()
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
         if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
@@ -143,7 +148,7 @@ class Channel(Generic[T]):
             if self._connection.user and not self.clock.is_measured:
                 self._signed_by_guess[token] = (shard, stamped)
             future.add_done_callback(lambda _: self._forget(token))
-        sent_ms = shard.sent_at_ms = elapsed_ms()
+        sent_ms = shard.sent_at_ms = self.clock.elapsed_ms()
 
         def reported(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.code() in _NOT_THERE:
@@ -170,8 +175,9 @@ class Channel(Generic[T]):
         asked = [(shard, replace(command, id=command.id or uuid4().hex)) for shard, command in asked]
         repeatable = {command.id: (shard, command) for shard, command in asked if _bears_repetition(command)}
         self._repeatable.update(repeatable)
+        self._connection.transport.settle()  # what was acknowledged goes before, where nothing has to wait
         futures = [self.send(shard, command) for shard, command in asked]
-        wait_for(futures, timeout_s)
+        self.await_all(futures, timeout_s)
         repeated = self._repeated.intersection(repeatable)
         for ident in repeatable:
             self._repeatable.pop(ident, None)
@@ -187,6 +193,14 @@ class Channel(Generic[T]):
             if answer.status != "ok":
                 raise CommandFailed(shard.entity, answer)
         return [asked_twice(answer) if answer.id in repeated else answer for answer in found]
+
+    def await_all(self, futures: Sequence[Future[Answer]], timeout_s: float) -> None:
+        """Wait until all have ended, or the timeout is over."""
+        wait_for(futures, self.patience(timeout_s))
+
+    def patience(self, timeout_s: float) -> float:
+        """How long to wait for an answer that should come within a timeout; see `Transport.patience`."""
+        return self._connection.transport.patience(timeout_s)
 
     def _stamped(self, command: Command) -> Command:
         return replace(command, id=command.id or uuid4().hex, client=command.client or self._connection.client)
@@ -211,7 +225,7 @@ class Channel(Generic[T]):
             return
         kind, stamp_ms = message.timestamp()
         if kind == TIMESTAMP_LOG_APPEND_TIME:
-            self.clock.observe(sent_ms, stamp_ms, elapsed_ms())
+            self.clock.observe(sent_ms, stamp_ms, self.clock.elapsed_ms())
         if command.answer != "all" and future.set_running_or_notify_cancel():
             future.set_result(Answer(id=command.id, command=command.command, status="ok"))
 
@@ -306,7 +320,7 @@ class Channel(Generic[T]):
         if guessed is None or not self.clock.is_measured:
             return False
         shard, command = guessed
-        reported = functools.partial(self._reported, elapsed_ms(), future, command)
+        reported = functools.partial(self._reported, self.clock.elapsed_ms(), future, command)
         self._produce(shard, commands.encode(command), reported)
         return True
 

@@ -14,6 +14,7 @@ from typing import ClassVar, Final, Generic, Self, TypeVar
 from lapse_client.connection import Connection
 from lapse_client.lifecycle import Lifecycle, Phase
 from lapse_client.session import Session
+from lapse_client.transport import Transport
 
 _LEFT_S: Final = 5.0
 """How long the answers to the end of a client that nobody closed are waited for, s."""
@@ -55,6 +56,21 @@ class Client(ABC, Generic[T]):
     def close(self) -> None:
         """Leave and disconnect; from any thread, twice if you like. A start that is under way ends with `Closed`."""
         self._lifecycle.close(lambda: self._leave(self._timeout_s))
+
+    @property
+    def session(self) -> Session[T]:
+        """The session.
+
+        Raises:
+            Closed: it is closed, or was never started.
+            LapseError: what ended it.
+        """
+        return self._live()
+
+    @property
+    def transport(self) -> Transport:
+        """How its cluster is reached."""
+        return self._connection.transport
 
     def __enter__(self) -> Self:
         return self.start()

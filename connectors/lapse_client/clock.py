@@ -28,6 +28,10 @@ class BrokerClock:
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._offset = BrokerOffset(wall() * 1000 - elapsed_ms())
 
+    def elapsed_ms(self) -> float:
+        """Milliseconds on the clock by which heartbeats are sent; see `elapsed_ms`."""
+        return elapsed_ms()
+
     @property
     def is_measured(self) -> bool:
         """Whether the broker's clock is known."""

@@ -20,6 +20,7 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 from lapse.protocol import signature, topic
 from lapse_client.clock import BrokerClock
 from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
+from lapse_client.transport import Transport, default
 
 DEFAULT_SERVERS: Final = "localhost:9092"
 METADATA_TIMEOUT_S: Final = 15.0
@@ -67,6 +68,7 @@ class Connection:
         client: a name for people, as peeks and refusals show it; host and process id by default.
         user: lapse's own user, where users are configured (X4).
         secret: the key that signs the user's commands; of several lines the first.
+        transport: how the cluster is reached; through librdkafka by default.
     """
 
     bootstrap_servers: str = field(default_factory=_servers)
@@ -74,6 +76,7 @@ class Connection:
     client: str = field(default_factory=_name)
     user: str = ""
     secret: str = field(default="", repr=False)
+    transport: Transport = field(default_factory=default, repr=False, hash=False, compare=False)
 
     @classmethod
     def from_environment(cls, bootstrap_servers: str | None = None) -> Connection:
@@ -125,11 +128,11 @@ class Connection:
     def producer(self, **options: Any) -> Producer:
         """Open an idempotent producer with `acks=all` that partitions as Kafka's Java clients do."""
         durable = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
-        return Producer(self._config(durable, options))
+        return self.transport.producer(self._config(durable, options))
 
     def consumer(self, **options: Any) -> Consumer:
         """Open a consumer that commits nothing; it is for `assign`, not for groups."""
-        return Consumer(
+        return self.transport.consumer(
             self._config(
                 {
                     "group.id": f"lapse-client-{uuid4().hex}",
@@ -146,7 +149,7 @@ class Connection:
 
     def admin(self) -> AdminClient:
         """Open an administrator's connection."""
-        return AdminClient(self._config({}, {}))
+        return self.transport.admin(self._config({}, {}))
 
     def partitions(self, *expected: str) -> dict[str, int]:
         """Return every topic of the cluster and its number of partitions.
@@ -161,7 +164,8 @@ class Connection:
         while True:
             metadata = self._metadata()
             topics = {name: len(found.partitions) for name, found in metadata.topics.items() if found.error is None}
-            if not expected or not topics.keys().isdisjoint(expected) or time.monotonic() >= give_up:
+            known = not expected or not topics.keys().isdisjoint(expected)
+            if known or self.transport.settles or time.monotonic() >= give_up:
                 return topics
             time.sleep(_RETRY_S)
 
@@ -233,14 +237,14 @@ class Connection:
     @functools.cached_property
     def clock(self) -> BrokerClock:
         """The broker's clock, as all sessions of this connection measure it."""
-        return BrokerClock()
+        return self.transport.clock()
 
     @functools.cached_property
     def _metadata_source(self) -> tuple[AdminClient, list[KafkaError]]:
         """What asks for metadata, and what it has noted of brokers that it cannot speak to."""
         noted: list[KafkaError] = []
         settings: dict[str, Any] = {**self._config({}, {}), "error_cb": noted.append}
-        return AdminClient(settings), noted
+        return self.transport.admin(settings), noted
 
     def _config(self, defaults: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         own = {"bootstrap.servers": self.bootstrap_servers, "client.id": self.client}

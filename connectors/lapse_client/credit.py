@@ -82,6 +82,11 @@ class Credits:
         """Whether there are fewer credits than shards, so that they travel."""
         return self._travelling
 
+    @property
+    def round_trip_ms(self) -> float:
+        """How long a credit that travels may take until it was at every shard."""
+        return 2 * self._shards * self._idle_ms * MAX_BACKOFF
+
     def credit(self, shard: int) -> int:
         """What a shard was told last, or is to be told."""
         return self._told[shard]

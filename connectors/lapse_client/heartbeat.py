@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from lapse.protocol.answer import Answer
-from lapse_client.clock import elapsed_ms
 from lapse_client.listener import TICK_S
 from lapse_client.session import Session
 from lapse_client.shard import Shard
@@ -35,7 +34,7 @@ class Heartbeat:
 
     def beat(self, shards: Iterable[Shard]) -> None:
         """Send one to each shard that has heard nothing for a third of the timeout."""
-        before_ms = elapsed_ms() - self._timeout_ms / 3
+        before_ms = self._session.clock.elapsed_ms() - self._timeout_ms / 3
         for shard in shards:
             if shard.sent_at_ms <= before_ms and not shard.gone:
                 self._session.send_if_open(shard, self._session.command("heartbeat", answer="errors"))

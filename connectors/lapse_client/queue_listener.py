@@ -34,6 +34,8 @@ log = logging.getLogger("lapse_client")
 _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 """Assumed until a shard has told the queue's own."""
 
+_READING_S: Final = 5.0
+
 RESEND_MS: Final = 15_000.0
 """A `subscribe` without an answer for so long is sent again."""
 
@@ -76,6 +78,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._generations = [0] * len(session.shards)  # one more each time that a shard has forgotten us
         self._first = len(session.shards)
         self._advised: set[str] = set()
+        self._lingers = connection.transport.lingers
         self._records: RecordReader | None = None
         if terms.payload == "reference":
             self._records = RecordReader(connection, settler, self._read_records, session.fail)
@@ -84,6 +87,11 @@ class QueueListener(Listener[Lot | Referenced | None]):
         """Read no more of what references name; by any thread."""
         if self._records is not None:
             self._records.close()
+
+    @property
+    def reading_s(self) -> float:
+        """How long the records of references that came may take to be read, in seconds; 0 = there are none."""
+        return _READING_S if self._records is not None and self._records.is_busy else 0.0
 
     def failed(self, error: BaseException) -> None:
         """Let takers know; by any thread."""
@@ -158,7 +166,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
 
     def on_tick(self, thread: ChannelThread) -> float:
         """Send what is due: acknowledgments, credits, heartbeats."""
-        self._settler.flush_older(self._terms.ack_interval_ms)
+        self._settler.flush_older(self._terms.ack_interval_ms if self._lingers else 0)
         while self._subscribed:
             self._take_answer(thread, *self._subscribed.popleft())
         if self._session.lifecycle.is_open:

@@ -72,6 +72,7 @@ class RecordReader:
         self._settler = settler
         self._arrived = arrived
         self._failed = failed
+        self._added = self._done = 0
         self._waiting: queue.SimpleQueue[Referenced | None] = queue.SimpleQueue()
         self._places: dict[tuple[str, int], LogPlace] = {}
         self._stopping = threading.Event()
@@ -80,7 +81,13 @@ class RecordReader:
 
     def add(self, referenced: Referenced) -> None:
         """Read these after those that were added before."""
+        self._added += 1
         self._waiting.put(referenced)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was added has not been read yet."""
+        return self._done < self._added
 
     def close(self) -> None:
         """Stop; what was not read is forgotten."""
@@ -92,6 +99,7 @@ class RecordReader:
         try:
             while (referenced := self._waiting.get()) is not None and not self._stopping.is_set():
                 self._arrived(referenced, list(self._lots(referenced)))
+                self._done += 1
         except (KafkaException, LapseError, ValueError) as error:
             self._failed(error)
         finally:

@@ -79,7 +79,7 @@ class Session(Generic[T]):
         self.lifecycle.check()
         self._listener = listener
         self.channel.start(listener, self.fail)
-        if not self.lifecycle.await_ready(lambda: not self._unconfirmed, timeout_s):
+        if not self.lifecycle.await_ready(lambda: not self._unconfirmed, self.channel.patience(timeout_s)):
             late = [self.shards[index] for index in sorted(self._unconfirmed)]
             raise AnswerTimeout(late[0].entity, how, [shard.partition for shard in late], timeout_s)
 

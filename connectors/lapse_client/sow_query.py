@@ -134,7 +134,7 @@ class SowQuery:
             self._pump()
 
     def _pump(self) -> None:
-        taken = self.arrivals.take(10_000, self._timeout_s)
+        taken = self.arrivals.take(10_000, self._channel.patience(self._timeout_s))
         if not taken:
             if self.arrivals.ended:
                 raise LapseError("the query was cut short: its client was closed")

@@ -84,7 +84,8 @@ class SowSubscription(Client[SowRecord]):
         Args:
             timeout: end after so many seconds without one; None = only `close` ends it.
         """
-        while taken := self.arrivals.take(1, timeout):
+        transport = self.transport
+        while taken := self.arrivals.take(1, transport.patience(timeout) if timeout else timeout):
             yield taken[0]
 
     def _open(self) -> None:

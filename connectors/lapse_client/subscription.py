@@ -48,6 +48,7 @@ class Subscription:
         on_refused: Callable[[SettlementResult], None] | None = None,
         by_pattern: bool = False,
     ) -> None:
+        self._transport = connection.transport
         self.queues = JoinedQueues(queue for queue, _ in queues)
         self.session: Session[Lot | Referenced | None] = Session(connection, queues, lifecycle, terms.name)
         self.arrivals = Prefetched(self.session.clock.past_ms, self._forget)
@@ -89,7 +90,16 @@ class Subscription:
 
     def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
         """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
-        return self.arrivals.take(most, timeout_s)
+        return self.arrivals.take(most, self.patience(timeout_s) if timeout_s else timeout_s)
+
+    def patience(self, timeout_s: float) -> float:
+        """How long to wait for a delivery that should come within a timeout; see `Transport.patience`."""
+        return self._transport.patience(timeout_s, self._lingering_s)
+
+    def _lingering_s(self) -> float:
+        """How long a credit may travel, or a record be read."""
+        travelling_s = self._credits.round_trip_ms / 1000 if self._credits.travelling else 0.0
+        return travelling_s + self._listener.reading_s
 
     def receive(self, timeout_s: float | None) -> Delivery | None:
         """Return one delivery whose lease still holds; None after the timeout, or at the end."""

@@ -133,7 +133,6 @@ OPERATIONS: Final = (
             depth=WHOLE,
             scheduled=WHOLE,
             dying=WHOLE,
-            paused=WHOLE,
             subscriptions=WHOLE,
             oldest_age_ms={"type": ["integer", "null"]},
         ),
@@ -159,7 +158,6 @@ OPERATIONS: Final = (
                     cancel_count=WHOLE,
                     subscription=TEXT,
                     until_ms=INSTANT,
-                    waits_for=TEXT,
                 )
             )
         ),

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.protocol.bookmark import Bookmark
-from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.log import Log
 from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 
 
-async def begin_offsets(queue: str, point: RecoveryPoint, new: Sequence[TP], log: LogReader) -> dict[TP, int]:
+async def begin_offsets(queue: str, point: RecoveryPoint, new: Sequence[TP], log: Log) -> dict[TP, int]:
     """Where new partitions are read from; what is not said is read from the beginning.
 
     A bookmark names a point of the log: its partition is read from that message on, and all others from the instant at
@@ -42,7 +42,7 @@ async def begin_offsets(queue: str, point: RecoveryPoint, new: Sequence[TP], log
     return offsets
 
 
-async def _offset(queue: str, bookmark: Bookmark, log: LogReader) -> int:
+async def _offset(queue: str, bookmark: Bookmark, log: Log) -> int:
     """A bookmark's offset, as far as the log has it."""
     tp = TP(bookmark.topic, bookmark.partition)
     begin, end = (await log.begins([tp]))[tp], (await log.ends([tp]))[tp]
@@ -58,7 +58,7 @@ async def _offset(queue: str, bookmark: Bookmark, log: LogReader) -> int:
     return max(begin, min(bookmark.offset, end))
 
 
-async def _arrival_ms(bookmark: Bookmark, log: LogReader) -> int | None:
+async def _arrival_ms(bookmark: Bookmark, log: Log) -> int | None:
     """When the message at a bookmark, or the next one that is there, arrived; None if none is there."""
     records = await log.read(bookmark.topic, bookmark.partition, bookmark.offset, bookmark.offset)
     return int(records[0].timestamp) if records else None

@@ -30,8 +30,8 @@ class Log(Protocol):
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Where partitions begin now: what stood before was removed."""
 
-    async def ends(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions end now."""
+    async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
+        """Where partitions end now; or where they stood at an instant, ms since the epoch."""
 
     async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Where partitions end now, those left out whose topics are missing."""
