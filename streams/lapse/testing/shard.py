@@ -1,0 +1,233 @@
+"""One shard of a test: the worker's own machine, driven step by step, and recovered from its journal after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+from lapse.core.lifetime import NEVER
+from lapse.protocol import header
+from lapse.protocol import topic as names
+from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header, progress_key
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.letters.refusal import Refusal
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.unwritten import noted_of, read_written
+from lapse.runtime.shard.effects import Effects
+from lapse.runtime.shard.inbox import Inbox
+from lapse.runtime.shard.sent_log import PROGRESS_KEY
+from lapse.runtime.tp import TP
+from lapse.testing.entity import Entity
+from lapse.testing.memory_log import at_once
+from lapse.testing.unpacking import outputs_of
+
+_STEP_RECORDS: Final = 20_000
+_MOST_STEPS: Final = 100_000
+"""A shard that has more to do without anything coming in goes round in circles."""
+
+
+class CrashPoint(StrEnum):
+    """What a worker that crashes has not written of a step; it has written what comes before (order of effects)."""
+
+    LETTERS = "letters"
+    EVENTS = "events"
+    JOURNAL = "journal"
+    DELIVERIES = "deliveries"
+
+
+class Crash(Exception):  # it is what happens, no error
+    """The worker crashes here."""
+
+
+class MemoryShard:
+    """One shard, from its take-over to the next crash.
+
+    Args:
+        entity: whose shard it is.
+        partition: which.
+
+    Attributes:
+        machine: the worker's own.
+    """
+
+    def __init__(self, entity: Entity, partition: int) -> None:
+        self.entity = entity
+        self.partition = partition
+        self.reached_ms = 0
+        self._cluster = entity.cluster
+        self._commands = TP(names.commands(entity.name), partition)
+        self._deliveries = names.deliveries(entity.name)
+        changelog = Changelog()
+        changelog.take_all(self._cluster.log(entity.changelog, partition))
+        self._epoch = changelog.epoch + 1
+        self._claim(changelog)
+        known: dict[str, Any] = orjson.loads(changelog.progress() or b"{}")
+        noted = noted_of(known.pop(PROGRESS_KEY, None))
+        sources = [*entity.sources(partition)]
+        places = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in [*sources, self._commands]}
+        begins = entity.begins([tp for tp in sources if places[tp] is None])
+        positions = {tp: begins.get(tp, 0) if offset is None else offset for tp, offset in places.items()}
+        of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
+        self.machine = entity.machine(partition, self._epoch, changelog, of_messages)
+        self._inbox = Inbox(_Reader(self), self.machine, self._commands, positions, None, lambda: None)
+        self._take_over(noted)
+        self._more = True
+        self._advanced_ms = -1
+
+    def _claim(self, changelog: Changelog) -> None:
+        """Begin an epoch, as a worker's store does: readers of deliveries first, then the journal."""
+        told = [(header.KIND, b"epoch"), (header.EPOCH, b"%d" % self._epoch)]
+        self._cluster.append(self._deliveries, self.partition, None, b"", told)
+        self._write_journal([(claim_key(self._epoch), b"lapse.testing")])
+        changelog.take(claim_key(self._epoch), b"lapse.testing", epoch_header(self._epoch))
+
+    def _take_over(self, noted: Any) -> None:
+        """Write what was journaled and not written (C55), and make the epoch's beginning durable."""
+        now_ms, log = self._cluster.now_ms, self.entity.log
+        self.machine.begin_topics([], {})
+        if noted is not None and isinstance(self.machine, QueueMachine):
+            read = lambda: read_written(log, noted, [self._deliveries], self.partition)  # noqa: E731
+            self._write(at_once(self.machine.unwritten(noted, read, now_ms)))
+        began = self.machine.take_over(now_ms)
+        self._inbox.open()
+        self.machine.arrivals_are_in(0)
+        self._write_journal([*began, self._progress(0)])
+
+    # Steps
+
+    def next_due_ms(self) -> int:
+        """When time has something to do next, ms since the epoch; `NEVER` = never."""
+        return int(self.machine.next_due_ms())
+
+    def silence_ms(self) -> int:
+        """For how long no subscription may be silent that is there now, ms."""
+        return min((_timeout_ms(one) for one in self.machine.shard.subscriptions()), default=NEVER)
+
+    def work(self, crash: CrashPoint | None) -> bool:
+        """Do all that there is to do now; returns whether there was anything.
+
+        Args:
+            crash: where the worker crashes, if it comes there.
+
+        Raises:
+            Crash: it did.
+        """
+        self._bring()
+        worked = False
+        for _ in range(_MOST_STEPS):
+            if self.machine.stopped or not (self._more or self._has_something()):
+                return worked
+            self._step(crash)
+            worked = True
+            self._bring()
+        raise RuntimeError(f"{self.entity.name}, partition {self.partition}: goes on and on at one instant")
+
+    def _has_something(self) -> bool:
+        waits = self._inbox.has_messages(0) or self._inbox.has_commands
+        return waits or self._advanced_ms < self._cluster.now_ms or self.machine.is_due(self._cluster.now_ms)
+
+    def _bring(self) -> None:
+        """Bring what its logs have."""
+        for tp in [*self.entity.sources(self.partition), self._commands]:
+            if tp not in self._inbox.received:
+                self._inbox.adopt(tp, 0)
+            first = self._inbox.received[tp]
+            records = self._cluster.log(*tp)[first:]
+            if records:
+                self._inbox.receive(tp, records)
+
+    def _step(self, crash: CrashPoint | None) -> None:
+        """One step, in the order of a worker's (`Runner._step`)."""
+        machine, inbox, now_ms = self.machine, self._inbox, self._cluster.now_ms
+        machine.begin_step()
+        taken = inbox.take_messages(machine.step_records)
+        if machine.unfinished is not None:
+            machine.go_on()
+        while machine.waits_for_arrivals(now_ms):
+            machine.arrivals_are_in(now_ms)  # what arrived before is in: nothing is on its way
+        if machine.unfinished is None:
+            taken += inbox.take_commands(_STEP_RECORDS, None, lambda _: None)
+        before_ms, self._advanced_ms = self._advanced_ms, now_ms
+        turns = 0
+        while machine.is_due(now_ms) and turns < machine.step_turns:
+            machine.advance(now_ms)
+            turns += 1
+        machine.took(0.0)
+        more = machine.deliver(now_ms)
+        moved = bool(taken or turns or before_ms < now_ms)
+
+        async def write(letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
+            self._write(letters, crash, CrashPoint.LETTERS)
+            return {}
+
+        effects = at_once(machine.finish(write))
+        wrote = self._effect(effects, crash, taken)
+        self._more = (more or machine.unfinished is not None) and (moved or wrote)
+
+    def _effect(self, effects: Effects, crash: CrashPoint | None, taken: int) -> bool:
+        """Write the effects in their order; returns whether there were any."""
+        self._write(effects.before, crash, CrashPoint.EVENTS)
+        items = [*effects.ahead, *effects.journal]
+        if items or taken:
+            if items and crash is CrashPoint.JOURNAL:
+                raise Crash
+            self._write_journal([*items, self._progress(effects.step)])
+        self._write(effects.after, crash, CrashPoint.DELIVERIES)
+        return bool(effects.before or items or effects.after)
+
+    def _write(
+        self, some: Sequence[Output | Packed], crash: CrashPoint | None = None, point: CrashPoint | None = None
+    ) -> None:
+        if some and crash is not None and crash is point:
+            raise Crash
+        for topic, partition, key, value, headers in outputs_of(some):
+            self._cluster.append(topic, partition, key, value, headers)
+
+    def _write_journal(self, items: Items) -> None:
+        for key, value in items:
+            self._cluster.append(self.entity.changelog, self.partition, key, value, epoch_header(self._epoch))
+
+    def _progress(self, step: int) -> tuple[bytes, bytes]:
+        """How far each source was taken in, and from where on deliveries are looked for (C55)."""
+        processed = self._inbox.processed.copy()
+        if self.machine.unfinished is not None:
+            processed[self._commands] = self.machine.unfinished
+        known: dict[str, Any] = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
+        if isinstance(self.machine, QueueMachine):
+            last = len(self._cluster.log(self._deliveries, self.partition)) - 1
+            known[PROGRESS_KEY] = {"step": step, "from": {self._deliveries: last}}
+        return progress_key(self._epoch), orjson.dumps(known)
+
+
+class _Reader:
+    """What an inbox asks of the consumer that fills it: in memory, nothing is ever too much."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self._shard = shard
+
+    def received(self, reader: object, tp: TP, offset: int) -> None:
+        """See `Reader`."""
+
+    def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
+        """See `Reader`."""
+
+    def saturate(self, reader: object, tp: TP) -> None:
+        """See `Reader`."""
+
+    def relieve(self, reader: object, tp: TP | None = None) -> None:
+        """See `Reader`."""
+
+    def forget(self, reader: object) -> None:
+        """See `Reader`."""
+
+    async def next_offset(self, tp: TP) -> int:
+        """See `Reader`."""
+        return len(self._shard.entity.cluster.log(*tp))
+
+
+def _timeout_ms(subscription: Any) -> int:
+    """The heartbeat timeout of a subscription of either kind of shard, ms."""
+    return int(getattr(subscription, "heartbeat_timeout_ms", 0)) or NEVER

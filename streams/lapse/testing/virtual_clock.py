@@ -1,0 +1,101 @@
+"""Time in a test: it stands still until the test moves it, and everything that is due happens in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lapse.core.lifetime import NEVER
+from lapse.testing.cluster import Cluster
+from lapse_client.clock import BrokerClock
+
+BEGIN_MS: Final = 1_767_225_600_000
+"""2026-01-01T00:00:00Z, ms since the epoch."""
+
+
+class VirtualClock:
+    """The broker's clock of a test.
+
+    Args:
+        cluster: whose clock it is.
+        next_due_ms: when something is due next that shards know of, ms since the epoch.
+        silence_ms: for how long no client may be silent, ms; heartbeats are sent as time moves.
+    """
+
+    def __init__(self, cluster: Cluster, next_due_ms: Callable[[], int], silence_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._next_due_ms = next_due_ms
+        self._silence_ms = silence_ms
+
+    @property
+    def now_ms(self) -> int:
+        """The instant, ms since the epoch."""
+        return self._cluster.now_ms
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; what is due meanwhile happens at its own instant, in order.
+
+        Everything that was published or settled before counts as of before. Clients send their heartbeats meanwhile.
+
+        Args:
+            seconds: how long, to the millisecond.
+
+        Raises:
+            ValueError: time does not go back.
+        """
+        self.advance_to(self.now_ms + round(seconds * 1000))
+
+    def advance_to(self, instant_ms: int) -> None:
+        """Let time pass until an instant, as `advance` does.
+
+        Args:
+            instant_ms: the instant, ms since the epoch.
+
+        Raises:
+            ValueError: it is past.
+        """
+        if instant_ms < self.now_ms:
+            raise ValueError(f"{instant_ms} is past: it is {self.now_ms}, and time does not go back")
+        self._cluster.settle()
+        while self.now_ms < instant_ms:
+            due_ms = max(min(self._next_due_ms(), NEVER), self.now_ms + 1)
+            with self._cluster.changed:
+                self._cluster.now_ms = min(instant_ms, due_ms, self.now_ms + self._silence_ms())
+            self._cluster.settle()
+
+
+class ClientClock(BrokerClock):
+    """The clock of a test as the client sees it: known, and exact.
+
+    Args:
+        cluster: whose clock it is.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    def elapsed_ms(self) -> float:
+        """See `BrokerClock`."""
+        return self._cluster.now_ms
+
+    @property
+    def is_measured(self) -> bool:
+        """See `BrokerClock`."""
+        return True
+
+    @property
+    def uncertainty_ms(self) -> float:
+        """See `BrokerClock`."""
+        return 0.0
+
+    def observe(self, sent_ms: float, stamp_ms: int, acknowledged_ms: float) -> None:
+        """Learn nothing: it is known."""
+
+    def now_ms(self) -> float:
+        """See `BrokerClock`."""
+        return self._cluster.now_ms
+
+    def past_ms(self) -> float:
+        """See `BrokerClock`."""
+        return self._cluster.now_ms

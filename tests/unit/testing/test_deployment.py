@@ -1,0 +1,281 @@
+"""`lapse.testing`: the same rules, in order and at their instants, over crashes at each point, without real time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.config import ConfigError
+from lapse.protocol import topic as names
+from lapse.testing import CrashPoint, Lapse
+from lapse_client import (
+    AnswerTimeout,
+    CommandFailed,
+    InvalidPublication,
+    Publisher,
+    Queue,
+    QueueSubscriber,
+    SettlementResult,
+    UnknownEntity,
+    aio,
+    replay,
+)
+
+pytestmark = pytest.mark.feature("X8")
+
+
+def publish(lapse: Lapse, to: str, count: int, **options: Any) -> None:
+    with lapse.publisher() as publisher:
+        for number in range(count):
+            publisher.publish(to, b"%d" % number, key=b"%d" % number, **options)
+
+
+def test_a_thousand_messages_take_few_commands(lapse: Lapse) -> None:
+    """What makes it quick: neither a command nor a step for each message."""
+    lapse.queue("orders")
+    publish(lapse, "orders", 1_000)
+    with lapse.subscriber("orders", 1_000) as subscriber:
+        for delivery in subscriber.messages(1):
+            with delivery:
+                assert delivery.delivery_count == 1
+    assert lapse.depth("orders") == 0
+    written = {topic: len(lapse.records(topic)) for topic in (names.commands("orders"), names.deliveries("orders"))}
+    assert max(written.values()) < 100, written
+
+
+@pytest.mark.feature("L2", "L10", "Q5")
+def test_everything_happens_at_its_own_instant_and_in_order(lapse: Lapse) -> None:
+    """One long advance, and many short ones, come to the same."""
+    told = []
+    for steps in (1, 60):
+        with Lapse() as lapse:
+            begin_ms = lapse.clock.now_ms
+            lapse.queue("orders", expiration="enabled", lease_period="10s", max_deliveries=2)
+            for ttl_s in (30, 5, 20):
+                publish(lapse, "orders", 1, ttl_ms=ttl_s * 1_000)
+            publish(lapse, "orders", 1, enqueue_at_ms=begin_ms + 7_000, ttl_ms=1_000)
+            for _ in range(steps):
+                lapse.clock.advance(60 / steps)
+            assert lapse.clock.now_ms == begin_ms + 60_000
+            letters = lapse.dead_letters("orders")
+            told.append([(letter.origin.offset, letter.expired_at_ms - begin_ms) for letter in letters])
+            assert [letter.timestamp_ms for letter in letters] == [letter.expired_at_ms for letter in letters]
+    assert told == [[(1, 5_000), (3, 8_000), (2, 20_000), (0, 30_000)]] * 2
+
+
+def test_time_does_not_go_back_and_waiting_does_not_move_it(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    begin_ms = lapse.clock.now_ms
+    with lapse.subscriber("orders") as subscriber:
+        assert subscriber.receive(3_600) is None
+    assert lapse.clock.now_ms == begin_ms
+    with pytest.raises(ValueError, match="time does not go back"):
+        lapse.clock.advance(-0.001)
+
+
+@pytest.mark.feature("D3", "Q9", "Q16", "C55")
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("point", [*CrashPoint, None])
+def test_nothing_is_lost_or_doubled_wherever_the_worker_crashes(
+    point: CrashPoint | None, partitions: int, lapse: Lapse
+) -> None:
+    """Each message is acknowledged, or gets a letter; deliveries that were journaled keep their counts."""
+    lapse.queue("orders", partitions=partitions, lease_period="10s", max_deliveries=3, expiration="enabled")
+    fates: Counter[bytes] = Counter()
+    with lapse.subscriber("orders", 4) as subscriber:
+        for turn in range(6):
+            lapse.crash(before=point)
+            publish(lapse, "orders", 5, ttl_ms=0 if turn % 2 else 15_000)
+            for delivery in subscriber.messages(1):
+                assert 1 <= delivery.delivery_count <= 3
+                if delivery.timestamp_ms % 2 == 0 and int(delivery.value or b"") % 3:
+                    delivery.acknowledge()
+                    fates[str(delivery.bookmark).encode()] += 1
+            lapse.clock.advance(10)
+        lapse.clock.advance(60)
+    for letter in lapse.dead_letters("orders"):
+        fates[str(letter.origin).encode()] += 1
+    assert lapse.depth("orders") == 0
+    assert fates.keys() == {
+        f"orders:{partition}:{offset}".encode()
+        for partition in range(partitions)
+        for offset in range(len(lapse.records("orders", partition)))
+    }
+    assert set(fates.values()) == {1}
+
+
+def test_a_crash_happens_where_it_is_asked_for(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    journal = names.changelog("lapse", "orders")
+    lapse.settle()
+    lapse.crash(before="journal")
+    publish(lapse, "orders", 1)
+    lapse.settle()
+    epochs = [record.headers[0][1] for record in lapse.records(journal)]
+    assert len(set(epochs)) == 2, "the shard was taken over once"
+    assert lapse.depth("orders") == 1
+    lapse.settle()
+    assert len({record.headers[0][1] for record in lapse.records(journal)}) == 2, "it crashes once"
+    with pytest.raises(ValueError, match="somewhere"):
+        lapse.crash(before="somewhere")
+
+
+@pytest.mark.feature("Q5", "C13")
+def test_who_was_lost_and_comes_back_settles_nothing_of_others(lapse: Lapse) -> None:
+    lapse.queue("orders", heartbeat_timeout="10s", leasing="strict")
+    refused: list[SettlementResult] = []
+    with lapse.subscriber("orders", on_refused=refused.append) as lost:
+        publish(lapse, "orders", 1)
+        held = lost.receive(1)
+        assert held is not None
+        with lapse.subscriber("orders") as other:
+            lapse.lose(lost)
+            lapse.clock.advance(9.999)
+            assert other.receive(1) is None
+            lapse.clock.advance(0.001)
+            again = other.receive(1)
+            assert again is not None
+            assert again.delivery_count == 2
+            held.acknowledge()
+            lapse.settle()
+            lapse.find(lost)
+            assert [told.result for told in refused] == ["not_holder"]
+            again.acknowledge()
+    assert lapse.depth("orders") == 0
+
+
+def test_who_is_idle_stays_subscribed(lapse: Lapse) -> None:
+    lapse.queue("orders", heartbeat_timeout="10s", lease_period="2h", max_lease_period="2h")
+    publish(lapse, "orders", 1)
+    with lapse.subscriber("orders") as subscriber:
+        held = subscriber.receive(1)
+        assert held is not None
+        lapse.clock.advance(3_600)
+        assert subscriber.receive(1) is None
+        held.acknowledge()
+    assert lapse.depth("orders") == 0
+
+
+def test_without_a_worker_nothing_answers_and_nobody_waits(lapse: Lapse) -> None:
+    lapse.queue("orders", expiration="1m")
+    publish(lapse, "orders", 1)
+    lapse.stop_worker()
+    with pytest.raises(AnswerTimeout), lapse.queue_client("orders") as queue:
+        queue.depth()
+    lapse.clock.advance(61)
+    lapse.start_worker()
+    assert lapse.depth("orders") == 0
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize("payload", ["inline", "packed", "reference"])
+def test_deliveries_come_in_each_form(payload: Any, lapse: Lapse) -> None:
+    lapse.queue("orders", partitions=2)
+    publish(lapse, "orders", 50, headers={"own": "yes"})
+    with lapse.subscriber("orders", 20, payload=payload) as subscriber:
+        seen = set()
+        for delivery in subscriber.messages(5):
+            with delivery:
+                assert delivery.headers == [("own", b"yes")]
+                seen.add(delivery.value)
+    assert seen == {b"%d" % number for number in range(50)}
+
+
+@pytest.mark.feature("Q2", "Q12", "Q17", "Q21")
+def test_queues_of_every_shape(lapse: Lapse) -> None:
+    """Several topics, a pattern with one that comes later, one order over partitions, barriers, forwarding."""
+    lapse.topic("eu.orders", 2)
+    lapse.queue("orders", topic_pattern=r"\w+\.orders", default_publish_target="eu.orders", ordering="total",
+                barrier="/end = 1")  # fmt: skip
+    lapse.queue("from", forward_to="orders")
+    with lapse.publisher() as publisher, lapse.subscriber("orders", 10) as subscriber:
+        publisher.publish("orders", b'{"n": 1}')
+        lapse.topic("us.orders", 3)
+        publisher.publish("us.orders", b'{"n": 2}', key="k")
+        publisher.publish("from", b'{"n": 3}')
+        lapse.clock.advance(1)
+        publisher.publish("eu.orders", b'{"end": 1}')
+        first = [subscriber.receive(1) for _ in range(3)]
+        assert {one.value for one in first if one} == {b'{"n": 1}', b'{"n": 2}', b'{"n": 3}'}
+        assert subscriber.receive(1) is None
+        subscriber.acknowledge([one for one in first if one])
+        barrier = subscriber.receive(1)
+        assert barrier is not None
+        assert barrier.is_barrier
+
+
+@pytest.mark.feature("S4", "S6", "C46")
+def test_sow_topics_survive_crashes(lapse: Lapse) -> None:
+    lapse.sow("prices", partitions=3, key="/symbol", expiration="10s")
+    with lapse.publisher() as publisher, lapse.sow_client("prices") as prices, prices.subscribe() as updates:
+        for number in range(20):
+            publisher.publish("prices", b'{"symbol": "%d", "price": 1}' % number, key=b"%d" % (number * 7))
+        assert len(list(prices.query())) == 20
+        lapse.crash()
+        assert len(list(prices.query())) == 20
+        told = Counter(update.kind for update in updates.updates(1))
+        assert told["publish"] == 20
+        lapse.clock.advance(10)
+        assert not list(prices.query())
+        assert Counter(update.operation for update in updates.updates(1) if update.kind == "oof") == {"expired": 20}
+
+
+def test_clients_without_a_connection_work_on_it_while_it_lives(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    with Publisher() as publisher:
+        bookmark = publisher.submit("orders", b"1").result(1)
+    with QueueSubscriber("orders") as subscriber, Queue("orders") as queue:
+        assert queue.peek()[0].state == "leased"
+        assert next(subscriber.messages(1)).bookmark == bookmark
+    assert [record.value for record in replay(bookmark)] == [b"1"]
+
+    async def main() -> list[bytes | None]:
+        async with aio.QueueSubscriber("orders") as one:
+            return [delivery.value async for delivery in one.messages(1)]
+
+    assert asyncio.run(main()) == [b"1"]
+
+
+def test_handlers_in_threads(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    seen: list[bytes | None] = []
+    with lapse.subscriber("orders", 8) as subscriber:
+        handlers = threading.Thread(target=subscriber.run, args=(lambda one: seen.append(one.value), 4))
+        handlers.start()
+        publish(lapse, "orders", 100)
+        lapse.until(lambda: len(seen) == 100)
+        assert lapse.depth("orders") == 0
+    handlers.join()
+    with pytest.raises(TimeoutError):
+        lapse.until(lambda: False, 0.01)
+
+
+@pytest.mark.feature("X7")
+def test_what_is_wrong_is_told_as_by_a_deployment(lapse: Lapse, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"queue\.orders\.leese_period"):
+        lapse.queue("orders", leese_period="30s")
+    lapse.queue("orders")
+    with pytest.raises(ConfigError, match="already"):
+        lapse.sow("orders")
+    with pytest.warns(UserWarning, match="on_expire"):
+        lapse.queue("told", on_expire="shutil:copy")
+    with lapse.publisher() as publisher:
+        with pytest.raises(UnknownEntity):
+            publisher.publish("nowhere", b"1")
+        with pytest.raises(InvalidPublication):
+            publisher.publish("orders", b"1", ttl_ms=-1)
+    with pytest.raises(CommandFailed), lapse.subscriber("orders", filter="bad"):
+        pass
+    path = tmp_path / "lapse.toml"
+    path.write_text('[queue.more]\nlease_period = "1s"\n[users.alice]\nkey = "env:KEY"\n', "utf-8")
+    with pytest.raises(ConfigError):
+        lapse.load(path)
+    path.write_text('[queue.more]\nlease_period = "1s"\n[sow.prices]\n', "utf-8")
+    lapse.load(path)
+    publish(lapse, "more", 1)
+    assert lapse.depth("more") == 1
