@@ -14,6 +14,7 @@ QUEUES = {
     "elsewhere": {},
     "old": {"expiration": "300ms"},
     "once": {"expiration": "300ms"},
+    "given_up": {"expiration": "30m"},
 }
 
 pytestmark = pytest.mark.feature("D5")
@@ -124,3 +125,36 @@ def test_old_letters_are_deleted_dry_first_and_nothing_but_letters(served: Deplo
     assert "no letters" in dlq(served, "purge", name, "--until", str(between_ms))
     other = f"lapse.events.{name}"
     assert "is no dead letter" in dlq(served, "purge", other, "--until", "0s", "--yes", code=1)
+
+
+@pytest.mark.feature("C3", "C30")
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+def test_how_long_ago_and_deadlines_go_by_the_brokers_clock(served: Deployment, ahead_s: int) -> None:
+    """The command runs on a machine whose clock is wrong by an hour."""
+    name = served.name("given_up")
+    before = len(rows(dlq(served, "show", name, "--json")))
+    served.write("given_up", "1")
+    with served.subscriber("given_up") as subscriber:
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        delivery.expire()
+    count = len(served.letters("given_up", before + 1))
+    clock = served.directory / "clock-of-the-command"
+    clock.write_text(str(ahead_s))
+
+    def wrong(*arguments: str) -> str:
+        command = [sys.executable, support.skewed_worker.__file__, str(clock), "dlq", *arguments]
+        environment = {**os.environ, **served.environment()}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Warning" not in done.stderr
+        return done.stdout
+
+    assert len(rows(wrong("show", name, "--since", "20m", "--json"))) == count
+    assert not rows(wrong("show", name, "--until", "20m", "--json"))
+    (planned,) = rows(wrong("redrive", name, "--json"))
+    assert (planned["letters"], planned["deadline_passed"]) == (count, 0)
+    (late,) = rows(wrong("redrive", name, "--json", "--since", "20m"))
+    assert late["letters"] == count
+    assert "no letters" in wrong("purge", name, "--until", "20m")
+    assert "With --yes" in wrong("purge", name, "--until", "0s")

@@ -16,6 +16,7 @@ from lapse.embedded import EmbeddedKafka
 from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow_record import SowRecord
 from support.compaction import compact_eagerly
+from support.deployment import broker_now_ms
 from support.log import Tail, until
 from support.sow_state import size
 from support.worker import Worker
@@ -154,16 +155,18 @@ def test_deadlines_are_kept_expiry_is_local_deletes_travel_and_a_separation_is_c
 
 @pytest.mark.feature("S10")
 @pytest.mark.slow
+@pytest.mark.parametrize("sides", ['expiration = "6s"\nexpiration_model = "ceiling"'], indirect=True)
 def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(sides: tuple[Side, Side]) -> None:
     one, two = sides
     one.out.start()
     two.out.start()
     one.publish("a", {"by": "one"}, ttl_ms=3_600_000)
-    two.publish("b", {"by": "two"}, ttl_ms=900)
-    two.publish("c", {"by": "two"}, expires_at_ms=int(time.time() * 1000) + 900)
+    two.publish("b", {"by": "two"}, ttl_ms=5_000)
+    two.publish("c", {"by": "two"}, expires_at_ms=broker_now_ms() + 5_000)
     until(lambda: one.shown().get("a") == two.shown().get("a") == {"by": "one"}, "a on both sides")
     until(lambda: one.shown() == two.shown() == {"a": {"by": "one"}}, "b and c expired on both sides")
     # Each was written once here and once there.
+    until(lambda: one.written() == two.written() == 3, "three records on both sides")
     time.sleep(1)
     assert one.written() == two.written() == 3
 
@@ -172,11 +175,12 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
     two.out.end()
     one.publish("a", {"by": "one", "n": 2}, ttl_ms=3_600_000)
     time.sleep(0.05)
-    two.publish("a", {"by": "two", "n": 3}, ttl_ms=900)  # a ceiling of a second holds there
+    two.publish("a", {"by": "two", "n": 3}, ttl_ms=900)  # below the ceiling that holds there
     one.publish("d", {"by": "one"}, ttl_ms=3_600_000)
     one.out.start()
     two.out.start()
     until(lambda: one.shown() == two.shown() == {"d": {"by": "one"}}, "the same end on both sides", 40)
+    until(lambda: one.written() == two.written(), "the same number of records on both sides")
     time.sleep(1)
     assert one.written() == two.written()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -17,13 +16,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import cluster
-from lapse.cli.instant import INSTANT, shown
+from lapse.cli.instant import INSTANT, When, at_ms, shown
 from lapse.cli.tables import print_table
 from lapse.config.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.redrive import MAX_REDRIVES
+from lapse_client import time_check
+from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.error import LapseError
 from lapse_client.letter_purge import LetterPurge
@@ -86,8 +87,9 @@ def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
 def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **chosen: Any) -> None:
     """Print letters: what they were, and why they died."""
     with _told():
-        reader = DeadLetterReader(name, connection=cluster.connection(bootstrap_servers))
-        letters = list(islice(_choice(**chosen).of(reader), count))
+        connection = cluster.connection(bootstrap_servers)
+        reader = DeadLetterReader(name, connection=connection)
+        letters = list(islice(_choice(_now(connection, name), **chosen).of(reader), count))
     if as_json:
         for letter in letters:
             click.echo(orjson.dumps(_as_dict(letter)))
@@ -147,10 +149,11 @@ def redrive(
     with _told():
         connection = cluster.connection(bootstrap_servers)
         target = _target(elsewhere, lifetime)
-        choice = replace(_choice(**chosen), max_redrives=max_redrives, again=again, overwrite=overwrite)
+        now = _now(connection, name)
+        choice = replace(_choice(now, **chosen), max_redrives=max_redrives, again=again, overwrite=overwrite)
         known = Known.of(connection)
         letters = DeadLetterReader(name, connection=connection)
-        lines = plan(letters, choice, target, time.time_ns() // 1_000_000, known)
+        lines = plan(letters, choice, target, now(), known)
         lines = lines if limit is None else _at_most(lines, limit)
         kept: list[Line] = []
 
@@ -164,7 +167,7 @@ def redrive(
                 pass
             count = 0
         else:
-            with _audited(audit) as record:
+            with _audited(audit, now) as record:
                 count = send(noted(), connection, redriven=known.redriven, rate=rate, sent=record)
     _print(_summary(kept, lifetime), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
     if not as_json:
@@ -178,11 +181,12 @@ def redrive(
 @click.option("--yes", is_flag=True, help="Delete. Without it nothing is deleted: what would be is shown.")
 @_SERVERS
 @_JSON
-def purge(name: str, until: int, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
+def purge(name: str, until: When, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
     """Delete letters that were written before an instant; a dry run unless --yes."""
     with _told():
-        letters = LetterPurge(name, cluster.connection(bootstrap_servers))
-        spans = letters.plan(until)
+        connection = cluster.connection(bootstrap_servers)
+        letters = LetterPurge(name, connection)
+        spans = letters.plan(at_ms(until, _now(connection, name)))
         if yes:
             letters.carry_out(spans)
     rows = [
@@ -212,18 +216,39 @@ def _target(elsewhere: str, lifetime: str) -> Target:
     return Target(topic=elsewhere, lifetime=kind, ttl_ms=ttl_ms)
 
 
+def _now(connection: Connection, name: str) -> Callable[[], int]:
+    """What tells the broker's time, ms since the epoch; measured when it is first asked.
+
+    Where the broker's time cannot be found, this machine's counts, and a warning says so.
+    """
+    asked = False
+
+    def now_ms() -> int:
+        nonlocal asked
+        if not asked:
+            asked = True
+            try:
+                time_check.measure(connection, name)
+            except LapseError as error:
+                click.echo(f"Warning: this machine's clock is used; the broker's time is unknown: {error}", err=True)
+        return int(connection.clock.now_ms())
+
+    return now_ms
+
+
 def _choice(
+    now: Callable[[], int],
     expression: str,
     entity: str,
     reason: tuple[str, ...],
-    since: int | None,
-    until: int | None,
+    since: When | None,
+    until: When | None,
 ) -> Choice:
     return Choice(
         entity=entity,
         reasons=frozenset(reason),
-        since_ms=since,
-        until_ms=until,
+        since_ms=None if since is None else at_ms(since, now),
+        until_ms=None if until is None else at_ms(until, now),
         filter=expression,
     )
 
@@ -238,7 +263,7 @@ def _at_most(lines: Iterable[Line], limit: int) -> Iterator[Line]:
 
 
 @contextlib.contextmanager
-def _audited(path: Path | None) -> Iterator[Callable[[Line, str], None]]:
+def _audited(path: Path | None, now: Callable[[], int]) -> Iterator[Callable[[Line, str], None]]:
     """Write what becomes of each letter, as it becomes known."""
     if path is None:
         yield lambda line, error: None
@@ -246,8 +271,7 @@ def _audited(path: Path | None) -> Iterator[Callable[[Line, str], None]]:
     with path.open("ab") as out:
 
         def record(line: Line, error: str) -> None:
-            at_ms = time.time_ns() // 1_000_000
-            out.write(orjson.dumps({"at_ms": at_ms, **line.as_dict(), "error": error}) + b"\n")
+            out.write(orjson.dumps({"at_ms": now(), **line.as_dict(), "error": error}) + b"\n")
 
         yield record
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,20 +27,45 @@ def shown(at_ms: int | None) -> str:
     return found.isoformat(" ", timespec="milliseconds").removesuffix(".000")
 
 
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """So long before now; which instant that is, the broker's clock says.
+
+    Attributes:
+        ms: how long, ms.
+    """
+
+    ms: int
+
+
+When = int | Ago
+"""What an option says: an instant, ms since the epoch, or how long ago."""
+
+
+def at_ms(when: When, now_ms: Callable[[], int]) -> int:
+    """Return the instant that an option means, ms since the epoch.
+
+    Args:
+        when: what it says.
+        now_ms: tells the broker's time, ms since the epoch; it is asked only where it counts.
+    """
+    return now_ms() - when.ms if isinstance(when, Ago) else when
+
+
 class Instant(click.ParamType):
     """An option's instant: ISO 8601 (UTC unless it says otherwise), ms since the epoch, or `2h`: so long ago."""
 
     name = "instant"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it; the result is in ms since the epoch."""
-        if isinstance(value, int):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
+        """Read it; the result is in ms since the epoch, or says how long ago."""
+        if isinstance(value, int | Ago):
             return value
         text = str(value).strip()
         if text.isascii() and text.isdigit():
             return int(text)
         try:
-            return time.time_ns() // 1_000_000 - duration_ms(text)
+            return Ago(duration_ms(text))
         except ValueError:
             pass
         try:

@@ -8,12 +8,12 @@ from typing import Any, Final, Protocol
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
+from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import OneOrder
 from lapse.runtime.tp import TP
 
-TICK_KEY: Final = b"\x00tick"
 _STEP_BYTES: Final = 1 << 18
 """A step that is so large takes no further commands: all its changes have to fit into one RecordBatch."""
 

@@ -7,8 +7,8 @@ import time
 from typing import Any, Final
 
 from lapse.core.lifetime import NEVER
+from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.kafka.producer import BatchProducer
-from lapse.runtime.shard.inbox import TICK_KEY
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.tp import TP
