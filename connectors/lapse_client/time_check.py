@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
@@ -16,6 +17,21 @@ from lapse_client.error import ConnectionFailed, LapseError
 _ANSWER_S: Final = 5.0
 _TICKS: Final = 2
 """The first one opens the connection, and says little; the second one is quick."""
+
+
+def now_ms(connection: Connection, name: str, warn: Callable[[str], None]) -> int:
+    """The broker's time, ms since the epoch; this machine's where it cannot be found, and a warning says so.
+
+    Args:
+        connection: the cluster.
+        name: an entity, or its dead-letter topic.
+        warn: told what is wrong, a sentence.
+    """
+    try:
+        measure(connection, name)
+    except LapseError as error:
+        warn(f"this machine's clock is used; the broker's time is unknown: {error}")
+    return int(connection.clock.now_ms())
 
 
 def measure(connection: Connection, name: str = "") -> None:

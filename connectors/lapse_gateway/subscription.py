@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -46,13 +45,17 @@ class Subscription:
         name: as the program calls it.
         terms: what it asks for.
         subscriber: what receives.
+        now_ms: tells the broker's time, by which leases end, ms since the epoch.
     """
 
-    def __init__(self, queue: str, name: str, terms: Terms, subscriber: QueueSubscriber) -> None:
+    def __init__(
+        self, queue: str, name: str, terms: Terms, subscriber: QueueSubscriber, now_ms: Callable[[], float]
+    ) -> None:
         self.queue = queue
         self.name = name
         self.terms = terms
         self.subscriber = subscriber
+        self._now_ms = now_ms
         self.held: dict[str, Delivery] = {}
         self.requests = 0
         self.used_at_s = 0.0
@@ -80,13 +83,13 @@ class Subscription:
 
     def forget_late(self) -> None:
         """Forget deliveries whose leases are over."""
-        now_ms = time.time() * 1000 - _LATE_MS
+        now_ms = self._now_ms() - _LATE_MS
         for name in [name for name, one in self.held.items() if one.lease_ends_ms < now_ms]:
             del self.held[name]
 
     def _again(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []
-        now_ms = time.time() * 1000
+        now_ms = self._now_ms()
         while self._unsent and len(found) < most:
             delivery = self._unsent.popleft()
             if delivery.lease_ends_ms > now_ms:
@@ -189,7 +192,7 @@ class Subscriptions:
             filter=terms.filter,
             timeout_s=self._timeout_s,
         )
-        return Subscription(queue, name, terms, await subscriber.start())
+        return Subscription(queue, name, terms, await subscriber.start(), caller.connection.clock.now_ms)
 
 
 def receipt(delivery: Delivery) -> str:

@@ -157,4 +157,4 @@ def test_how_long_ago_and_deadlines_go_by_the_brokers_clock(served: Deployment, 
     (late,) = rows(wrong("redrive", name, "--json", "--since", "20m"))
     assert late["letters"] == count
     assert "no letters" in wrong("purge", name, "--until", "20m")
-    assert "With --yes" in wrong("purge", name, "--until", "0s")
+    assert f"With --yes, {count:,} letters" in wrong("purge", name, "--until", "0s")

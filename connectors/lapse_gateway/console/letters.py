@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,13 +15,15 @@ from starlette.responses import Response
 from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
-from lapse_client import Connection, DeadLetter, DeadLetterReader
+from lapse_client import Connection, DeadLetter, DeadLetterReader, time_check
 from lapse_client.redrive import Choice, Known, Line, Target, plan, send
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import PAGE, page
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import Call, Operation
 from lapse_gateway.parameter import Parameter, read_all
+
+logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 50
 _SINCE_MS: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000, "all": None}
@@ -83,7 +85,7 @@ def _redriven(name: str, connection: Connection, choice: Choice, *, really: bool
     known = Known.of(connection)
     letters = DeadLetterReader(name, connection=connection, since_ms=choice.since_ms)
     found = Redrive()
-    lines = found.noted(plan(letters, choice, Target(), time.time_ns() // 1_000_000, known))
+    lines = found.noted(plan(letters, choice, Target(), _now_ms(name, connection), known))
     if really:
         send(lines, connection, redriven=known.redriven)
     else:
@@ -91,12 +93,18 @@ def _redriven(name: str, connection: Connection, choice: Choice, *, really: bool
     return found
 
 
-def _choice(name: str, given: Any) -> Choice:
+def _now_ms(name: str, connection: Connection) -> int:
+    """The broker's time, ms since the epoch (C3); by a thread, for it may have to be measured."""
+    return time_check.now_ms(connection, name, logger.warning)
+
+
+async def _choice(call: Call, name: str, given: Any) -> Choice:
     span_ms = _SINCE_MS[given["since"]]
+    since_ms = None if span_ms is None else await _in_thread(_now_ms, name, call.gateway.connection) - span_ms
     return Choice(
         entity=name,
         reasons=frozenset({given["reason"]} if given["reason"] else ()),
-        since_ms=None if span_ms is None else time.time_ns() // 1_000_000 - span_ms,
+        since_ms=since_ms,
         filter=given["filter"] or "",
         again=given["again"],
     )
@@ -112,7 +120,8 @@ def _allowed(call: Call, *, sends: bool) -> str:
 
 async def _letters(call: Call) -> Response:
     name, given = _allowed(call, sends=False), call.parameters
-    found = await _in_thread(_read, name, call.gateway.connection, _choice(name, given))
+    choice = await _choice(call, name, given)
+    found = await _in_thread(_read, name, call.gateway.connection, choice)
     return rendered(
         call,
         "letters.html",
@@ -126,7 +135,8 @@ async def _letters(call: Call) -> Response:
 
 async def _confirm(call: Call) -> Response:
     name, given = _allowed(call, sends=True), call.parameters
-    found = await _in_thread(_redriven, name, call.gateway.connection, _choice(name, given), really=False)
+    choice = await _choice(call, name, given)
+    found = await _in_thread(_redriven, name, call.gateway.connection, choice, really=False)
     return rendered(call, "confirm_redrive.html", entity=name, given=given, redrive=found)
 
 
@@ -137,7 +147,8 @@ async def _redrive(call: Call) -> Response:
     except ValueError as error:
         raise Fault(ErrorCode.MALFORMED, "the form is no percent-encoded UTF-8") from error
     given = read_all(_CHOICE, fields)
-    found = await _in_thread(_redriven, name, call.gateway.connection, _choice(name, given), really=True)
+    choice = await _choice(call, name, given)
+    found = await _in_thread(_redriven, name, call.gateway.connection, choice, really=True)
     chosen = {field: given[field] for field in ("since", "reason", "filter", "again") if given[field]}
     call.record("redrive", name, **chosen, sent=found.ready, refused=dict(found.refused))
     return rendered(call, "done.html", done=f"{found.ready:,} letters are sent back.")

@@ -91,7 +91,7 @@ def rendered(call: Call, template: str, status: int = 200, /, **shown: Any) -> H
         user=call.caller.name,
         version=__version__,
         cluster=call.gateway.connection.bootstrap_servers,
-        now_ms=time.time_ns() // 1_000_000,
+        now_ms=int(call.gateway.connection.clock.now_ms()),
         **shown,
     )
     return HTMLResponse(text, status, headers=_HEADERS)

@@ -217,21 +217,15 @@ def _target(elsewhere: str, lifetime: str) -> Target:
 
 
 def _now(connection: Connection, name: str) -> Callable[[], int]:
-    """What tells the broker's time, ms since the epoch; measured when it is first asked.
-
-    Where the broker's time cannot be found, this machine's counts, and a warning says so.
-    """
+    """What tells the broker's time, ms since the epoch; measured when it is first asked."""
     asked = False
 
     def now_ms() -> int:
         nonlocal asked
-        if not asked:
-            asked = True
-            try:
-                time_check.measure(connection, name)
-            except LapseError as error:
-                click.echo(f"Warning: this machine's clock is used; the broker's time is unknown: {error}", err=True)
-        return int(connection.clock.now_ms())
+        if asked:
+            return int(connection.clock.now_ms())
+        asked = True
+        return time_check.now_ms(connection, name, lambda why: click.echo(f"Warning: {why}", err=True))
 
     return now_ms
 
