@@ -33,6 +33,9 @@ class Lazy:
 COMMANDS: Mapping[str, Lazy] = {
     "apply": Lazy("lapse.cli.topology:apply", "Create the topics that lapse.toml needs.", extra="worker"),
     "check": Lazy("lapse.cli.topology:check", "Say whether the cluster fits lapse.toml.", extra="worker"),
+    "definitions": Lazy(
+        "lapse.cli.definition:definitions", "Show what the entities of a deployment are, by version.", extra="worker"
+    ),
     "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
     "dev": Lazy(
         "lapse.cli.dev:dev",

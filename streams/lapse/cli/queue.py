@@ -20,7 +20,7 @@ from lapse_client.queue import Queue
 from lapse_client.settlement import SettlementResult
 from lapse_client.subscriber import QueueSubscriber
 
-_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
+STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
 
 _DEPTH_S: Final = 4.0
 """How long `depth` waits for the shards, s: without a worker nobody answers."""
@@ -205,7 +205,7 @@ def purge(
     if as_json:
         click.echo(orjson.dumps(counts))
         return
-    states = ", ".join(f"{counts[state]:,} {state}" for state in _STATES if counts.get(state))
+    states = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts.get(state))
     click.echo(f"{counts.get('removed', 0):,} messages removed{f' ({states})' if states else ''}.")
 
 

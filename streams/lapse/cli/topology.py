@@ -10,6 +10,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
+from lapse.cli.definition import Plan, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
 from lapse.runtime.topics.advice import warnings
@@ -48,8 +49,11 @@ def _as_dict(one: Difference) -> dict[str, object]:
     }
 
 
-def _told(created: list[str], changed: list[str], granted: list[str], differences: list[Difference]) -> bytes:
-    facts = {"created": created, "changed": changed, "granted": granted}
+def _told(
+    created: list[str], changed: list[str], granted: list[str], differences: list[Difference], planned: Plan | None
+) -> bytes:
+    facts: dict[str, object] = {"created": created, "changed": changed, "granted": granted}
+    facts |= {} if planned is None else planned.facts()
     return orjson.dumps({**facts, "differences": [_as_dict(one) for one in differences]})
 
 
@@ -62,9 +66,14 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
 
     Raises max.message.bytes of those that are too low for what is written to them, and gives users the rights on topics
     that they need. Shows the difference first, and asks. Doing it again changes nothing.
+
+    With definitions = "topic" it writes what the entities are to the definitions topic, which all workers follow.
     """
-    _, cluster, topology = _look(config)
+    settings, cluster, topology = _look(config)
     differences = topology.differences()
+    planned = _planned(config, settings)
+    defined = [] if planned is None else planned.changes
+    refused = [] if planned is None else planned.refused
     # An entity that cannot be served whatever is created is left alone; the others are not kept waiting for it (C81).
     stuck = [one for one in differences if not one.mended]
     alone = {name for one in stuck for name in one.bars}
@@ -72,30 +81,43 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     low = [one for one in differences if one.alter]
     shut = [one for one in differences if one.grants]
     if not as_json:
-        if not differences:
+        if not differences and not defined and not refused:
             click.echo("Nothing to do: the cluster fits.")
-        else:
+        elif differences:
             _show(differences)
+        if planned is not None:
+            planned.show()
     what = f"{len(missing)} topics, change {len(low)}{f', give rights to {len(shut)}' if shut else ''}"
-    if (missing or low or shut) and not yes and not as_json:
+    what += f", define {len(defined)} entities" if defined else ""
+    if (missing or low or shut or defined) and not yes and not as_json:
         click.confirm(f"Create {what}?", abort=True)
     try:
         cluster.create(missing)
         cluster.alter(low)
         cluster.grant(shut)
+        if planned is not None:
+            planned.publish()
     except TopologyError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         created = [topic.name for topic in missing]
         changed = [one.topic for one in low]
-        click.echo(_told(created, changed, [one.topic for one in shut], differences))
-    elif missing or low or shut:
-        click.echo(
-            f"Created {len(missing)} topics, changed {len(low)}{f', gave rights to {len(shut)}' if shut else ''}."
-        )
+        click.echo(_told(created, changed, [one.topic for one in shut], differences, planned))
+    elif missing or low or shut or defined:
+        done = f"Created {len(missing)} topics, changed {len(low)}{f', gave rights to {len(shut)}' if shut else ''}"
+        click.echo(f"{done}{f', defined {len(defined)} entities' if defined else ''}.")
+    if refused:
+        raise click.ClickException("not defined: " + "\n".join(refused))
     if stuck:
         done = "the others are done" if missing or low or shut else "nothing was changed"
         raise click.ClickException(f"{len(stuck)} of these cannot be mended by lapse; {done}")
+
+
+def _planned(path: Path, config: Config) -> Plan | None:
+    try:
+        return plan(path, config)
+    except TopologyError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @click.command()

@@ -20,6 +20,7 @@ from lapse.cli.child import die_with_parent
 
 if TYPE_CHECKING:
     from lapse.config import Config
+    from lapse.config.definition import Decided
     from lapse.runtime.worker_log import Format
 
 CRASHED: Final = 70
@@ -102,24 +103,51 @@ def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) 
 
     try:
         config = load(path)
-        if not config.queue and not config.sow:
+        by_topic = config.lapse.definitions == "topic"
+        if not config.queue and not config.sow and not by_topic:
             raise ConfigError(f"{path}: neither [queue.<name>] nor [sow.<name>]; there is nothing to run")
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     if data_dir is not None:
         config = config.model_copy(update={"lapse": config.lapse.model_copy(update={"data_dir": str(data_dir)})})
-    serve(config, log_level, log_format)
+    decided = _decided(path, config) if by_topic else None
+    serve(config if decided is None else decided.config, log_level, log_format, decided)
 
 
-def serve(config: Config, log_level: str, log_format: Format = "text") -> None:
-    """Run a worker in this process, until it is stopped."""
+def _decided(path: Path, config: Config) -> Decided:
+    """What the definitions topic says that this worker serves (Q23)."""
+    from lapse.config.definition import decide
+    from lapse.runtime.topics.definitions import DefinitionsTopic
+    from lapse.runtime.topics.topology import TopologyError
+
+    try:
+        topic = DefinitionsTopic(config)
+        found = topic.read()
+        decided = decide(path, config, found)
+    except (TopologyError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if not decided.definitions:
+        why = "\n".join(decided.told) or "it is empty"
+        raise click.ClickException(f"{topic.name} defines nothing that can be served; run `lapse apply`: {why}")
+    return decided
+
+
+def serve(config: Config, log_level: str, log_format: Format = "text", decided: Decided | None = None) -> None:
+    """Run a worker in this process, until it is stopped.
+
+    Args:
+        config: what it serves.
+        log_level: the least that it logs.
+        log_format: how it logs.
+        decided: the definitions that the configuration was made from, which are followed; None = from a file alone.
+    """
     from lapse.config import ConfigError
     from lapse.runtime import worker_log
     from lapse.runtime.application import make_app
     from lapse.runtime.topics.topology import TopologyError
 
     try:
-        app = make_app(config)
+        app = make_app(config, decided=decided)
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
     import uvloop

@@ -51,6 +51,11 @@ def table(entity: str) -> str:
     return entity
 
 
+def definitions(app_id: str) -> str:
+    """Compacted topic that says what the entities of a deployment are (Q23)."""
+    return f"{PREFIX}definitions.{app_id}"
+
+
 def own(app_id: str, entity: str) -> tuple[str, ...]:
     """What goes with an entity when it is deleted, in this order; a queue has no SOW state. The events stay."""
     return commands(entity), deliveries(entity), sow(entity), changelog(app_id, entity)

@@ -12,7 +12,8 @@ import faust
 from faust.transport.utils import DefaultSchedulingStrategy
 from faust.types import TP
 
-from lapse.config import Config, key
+from lapse.config import Config, QueueConfig, SowConfig, key
+from lapse.config.definition import Decided
 from lapse.protocol import confluent
 from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security
@@ -28,6 +29,7 @@ from lapse.runtime.shard.services import Services
 from lapse.runtime.sow.entity import SowEntity
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.definition_follower import DefinitionFollower
 from lapse.runtime.topics.entity_cleanup import EntityCleanup
 from lapse.runtime.topics.log_watch import LogWatch
 from lapse.runtime.topics.topology import Topology, TopologyError
@@ -56,6 +58,7 @@ class LapseApp(faust.App):
         users: what the log says of users at start (X4).
         barred: entities that cannot be served as the cluster is, and why (C52).
         membership: takes its own dead predecessor out of the group.
+        definitions: follows the definitions topic; None = the file decides what the entities are.
     """
 
     entities: dict[str, Entity]
@@ -70,6 +73,7 @@ class LapseApp(faust.App):
     barred: dict[str, list[str]]
     _renewing: asyncio.Lock
     membership: Membership
+    definitions: DefinitionFollower | None
     _beside: set[asyncio.Task[None]]
 
     async def on_start(self) -> None:
@@ -90,6 +94,8 @@ class LapseApp(faust.App):
             self.metrics.start(host, port)
         self.services.watch.start()
         self.log_watch.start()
+        if self.definitions is not None:
+            self.definitions.start()
         await super().on_start()
 
     async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
@@ -124,20 +130,32 @@ class LapseApp(faust.App):
         await tables.restored()
         await self.services.changelog_reader.rest()
 
-    async def renew(self, entity: Entity) -> None:
+    async def renew(self, entity: Entity, config: QueueConfig | SowConfig | None = None) -> bool:
         """Take the shards of an entity over anew: a topic that it reads, or writes to, is another one now.
 
         Not while the group rebalances: the shards may be another worker's then. A rebalance waits for the end of this.
+
+        Args:
+            entity: whose shards.
+            config: its settings from now on; None = those that it has, and its topics have changed.
+
+        Returns:
+            whether it was done.
         """
         tables = self.tables
         assert isinstance(tables, SelfRestoredTables)
         async with self._renewing, tables.still() as open_:
             if open_ and not self.rebalancing and self.entities.get(entity.name) is entity:
-                logger.warning("%s: its topics have changed; its shards are taken over anew", entity.name)
+                if config is None:
+                    logger.warning("%s: its topics have changed; its shards are taken over anew", entity.name)
+                else:
+                    entity.config = config
                 try:
                     await entity.renew()
                 except Exception as error:  # noqa: BLE001  # crash-only
                     end_process(f"{entity.name}: its shards could not be taken over anew: {error}", error)
+                return True
+        return False
 
     def beside(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside the shards."""
@@ -158,6 +176,8 @@ class LapseApp(faust.App):
         consumer.flows.set()  # who is being taken over does not wait for it any more
         await tables.close()
         self.log_watch.stop()
+        if self.definitions is not None:
+            await self.definitions.stop()
         for task in self._beside:
             task.cancel()
         for entity in self.entities.values():
@@ -173,12 +193,13 @@ class LapseApp(faust.App):
         return [runner for entity in self.entities.values() for runner in list(entity.runners.values())]
 
 
-def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
+def make_app(config: Config, topology: Topology | None = None, decided: Decided | None = None) -> LapseApp:
     """Build the application.
 
     Args:
         config: the configuration.
         topology: what is on the cluster; looked up when left out.
+        decided: the definitions that the configuration was made from; None = it was read from a file alone.
 
     Raises:
         TopologyError: the cluster does not answer, or does not fit.
@@ -235,7 +256,12 @@ def make_app(config: Config, topology: Topology | None = None) -> LapseApp:
     app._beside = set()
     app.membership = Membership(Path(str(app.conf.datadir)), worker.app_id, app.services.connection)
     app.not_served = deleted
-    app.entity_cleanup = EntityCleanup(app, app.services.connection)
+    app.definitions = None
+    if decided is not None:
+        app.warnings += decided.told
+        app.definitions = DefinitionFollower(app, config, decided, app.services.connection)
+    removed = None if app.definitions is None else app.definitions.withdraw
+    app.entity_cleanup = EntityCleanup(app, app.services.connection, removed)
     for name in deleted:
         remove_copies(Path(str(app.conf.tabledir)), name)
     for name, queue in topology.config.queue.items():

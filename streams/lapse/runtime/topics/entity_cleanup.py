@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -70,9 +70,13 @@ class EntityCleanup:
     Args:
         app: the worker's.
         connection: aiokafka's settings: brokers and security.
+        removed: told of an entity whose topics were removed here; None = nobody is.
     """
 
-    def __init__(self, app: ServingWorker, connection: Mapping[str, Any]) -> None:
+    def __init__(
+        self, app: ServingWorker, connection: Mapping[str, Any], removed: Callable[[str], Awaitable[None]] | None = None
+    ) -> None:
+        self._removed = removed
         self._app = app
         self._connection = connection
         self._busy = asyncio.Lock()
@@ -180,6 +184,8 @@ class EntityCleanup:
                 logger.error("%s is deleted, but its topics could not be removed: %s. %s", entity.name, refused, _AGAIN)
                 return
         logger.info("%s is deleted; removed %s", entity.name, ", ".join(one for one in own if one in there))
+        if self._removed is not None:
+            await self._removed(entity.name)
 
 
 def _topics(metadata: bytes) -> Iterable[str]:

@@ -46,7 +46,7 @@ class LogWatch:
     def __init__(
         self,
         entities: Callable[[], Iterable[Entity]],
-        renew: Callable[[Entity], Awaitable[None]],
+        renew: Callable[[Entity], Awaitable[object]],
         topic_ids: TopicIds,
         log: LogReader,
     ) -> None:

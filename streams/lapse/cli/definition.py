@@ -1,0 +1,151 @@
+"""`lapse definitions`, and what `lapse apply` writes to the definitions topic (Q23, C64, C65)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+from rich.table import Table
+
+from lapse.cli import cluster
+from lapse.cli.queue import STATES
+from lapse.cli.tables import print_table
+from lapse.config import Config, ConfigError, load
+from lapse.config.definition import Definition, DefinitionChange, change, in_file
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
+from lapse.runtime.topics.topology import TopologyError
+from lapse_client.error import LapseError
+from lapse_client.queue import Queue
+from lapse_client.sow import SowClient
+
+_LIVE_S: Final = 4.0
+"""How long the shards may take to say what is live, s: without a worker nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `lapse apply` makes of the definitions.
+
+    Attributes:
+        topic: where they are.
+        changes: those that are allowed.
+        refused: why the others are not.
+        kept: entities that are defined, and not in the file; they stay.
+    """
+
+    topic: DefinitionsTopic
+    changes: list[DefinitionChange] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+    def show(self) -> None:
+        """Print it, for people."""
+        if self.changes:
+            table = Table("entity", "version", "what changes")
+            for one in self.changes:
+                table.add_row(one.after.name, str(one.after.version), ", ".join(one.keys) or "new")
+            print_table(table)
+        for name in self.kept:
+            click.echo(
+                f"{name} is defined, and not in the file: it stays. `lapse queue delete`, or `sow delete-topic`."
+            )
+
+    def facts(self) -> dict[str, object]:
+        """The same for `--json`."""
+        defined = [{"entity": one.after.name, "version": one.after.version, "keys": one.keys} for one in self.changes]
+        return {"defined": defined, "refused": self.refused, "kept": self.kept}
+
+    def publish(self) -> None:
+        """Write it.
+
+        Raises:
+            TopologyError: the cluster refuses, or somebody changed a definition meanwhile.
+        """
+        try:
+            self.topic.publish([one.after for one in self.changes])
+        except OutdatedChange as error:
+            raise TopologyError(f"nothing was defined: {error}") from error
+
+
+def plan(path: Path, config: Config) -> Plan | None:
+    """What `lapse apply` is to do about definitions; None where the file alone decides.
+
+    Raises:
+        TopologyError: what is defined cannot be read.
+    """
+    if config.lapse.definitions == "file":
+        return None
+    topic = DefinitionsTopic(config)
+    there = understood(topic.read())
+    own = in_file(path)
+    made = Plan(topic, kept=[name for name in there if name not in own])
+    for name, one in own.items():
+        before = there.get(name)
+        after = one if before is None else replace(one, version=before.version + 1)
+        try:
+            differs = change(before, after, path.absolute().parent)
+        except ValueError:  # what is there cannot be understood, and what was checked takes its place
+            differs = DefinitionChange(None, after)
+        if differs is None:
+            continue
+        live = _live(differs.after, config) if differs.asks_for_emptiness else 0
+        why = differs.refusal(live)
+        made.refused.append(why) if why else made.changes.append(differs)
+    return made
+
+
+def _live(definition: Definition, config: Config) -> int | None:
+    """How many messages or records an entity has, SOW records up to one; None = nobody says."""
+    try:
+        connection = cluster.connection(config.lapse.brokers)
+        if definition.kind == "sow":
+            with SowClient(definition.name, connection=connection, timeout_s=_LIVE_S) as client:
+                return sum(1 for _ in client.query(top_n=1))
+        with Queue(definition.name, connection=connection, timeout_s=_LIVE_S) as queue:
+            counts = queue.depth()
+        return sum(counts.get(state) or 0 for state in STATES)
+    except LapseError:
+        return None
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
+    """Show what the entities of a deployment are, by version.
+
+    Reads the topic that `lapse apply` writes to with `definitions = "topic"`. NAMES limits it to some entities.
+    """
+    try:
+        topic = DefinitionsTopic(load(config))
+        found = topic.read()
+    except (ConfigError, TopologyError) as error:
+        raise click.ClickException(str(error)) from error
+    wanted = names or tuple(sorted(found))
+    if missing := [name for name in wanted if name not in found]:
+        raise click.ClickException(f"{', '.join(missing)}: not defined on {topic.name}; `lapse apply` defines entities")
+    _print([_read(name, found[name]) for name in wanted], as_json)
+
+
+def _read(name: str, value: bytes) -> Definition:
+    try:
+        return Definition.decode(name, value)
+    except ValueError as error:
+        raise click.ClickException(f"{error}. `lapse apply` replaces it") from error
+
+
+def _print(found: Iterable[Definition], as_json: bool) -> None:
+    if as_json:
+        for one in found:
+            click.echo(orjson.dumps({"entity": one.name, **orjson.loads(one.encode())}))
+        return
+    table = Table("entity", "kind", "version", "origin", "settings")
+    for one in found:
+        settings = ", ".join(f"{key} = {orjson.dumps(value).decode()}" for key, value in sorted(one.settings.items()))
+        table.add_row(one.name, one.kind, str(one.version), one.origin, settings)
+    print_table(table)

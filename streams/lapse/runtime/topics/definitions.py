@@ -1,0 +1,168 @@
+"""The definitions topic: what the entities of a deployment are, the same for all of its workers (Q23, C64).
+
+A change is one Kafka transaction. Whoever begins one ends those that others have open, so a definition that was read
+before somebody else's change cannot be written after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
+
+from lapse.config import Config
+from lapse.config.definition import Definition
+from lapse.protocol import topic as names
+from lapse.runtime.kafka import security
+from lapse.runtime.topics.topology import TopologyError
+
+_PATIENCE_S: Final = 15.0
+_SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+
+
+class OutdatedChange(Exception):
+    """A change is based on an older version of a definition (C64)."""
+
+
+class DefinitionsTopic:
+    """The definitions topic of a deployment.
+
+    Args:
+        config: where the cluster is, and whose deployment it is.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.name = names.definitions(config.lapse.app_id)
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": config.lapse.brokers,
+            "log_level": 0,  # the errors below say it once
+            **security.for_librdkafka(config.security),
+        }
+
+    def read(self) -> dict[str, bytes]:
+        """The definitions, encoded, by entity; empty where there is no topic yet.
+
+        Raises:
+            TopologyError: it cannot be read.
+        """
+        consumer = Consumer(
+            {
+                **self._settings,
+                "group.id": self.name,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+        found: dict[str, bytes] = {}
+        try:
+            place = TopicPartition(self.name, 0, OFFSET_BEGINNING)
+            if self.name not in consumer.list_topics(timeout=_PATIENCE_S).topics:
+                return {}
+            consumer.assign([place])
+            give_up = time.monotonic() + _PATIENCE_S
+            while time.monotonic() < give_up:
+                message = consumer.poll(0.2)
+                if message is None:
+                    continue
+                if (failure := message.error()) is None:
+                    note(found, message.key(), message.value())
+                elif failure.code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise KafkaException(failure)
+            raise TopologyError(f"{self.name}: could not be read to its end within {_PATIENCE_S:g} s")
+        except KafkaException as error:
+            raise TopologyError(f"{self.name}: cannot be read: {error.args[0].str()}") from error
+        finally:
+            consumer.close()
+
+    def publish(self, definitions: Iterable[Definition]) -> None:
+        """Write definitions, each the next version of what is there; all of them or none.
+
+        Raises:
+            OutdatedChange: of one of them another version is there than it is based on.
+            TopologyError: the cluster refuses.
+        """
+        changed = list(definitions)
+        if not changed:
+            return
+        self._change(changed)
+
+    def withdraw(self, name: str) -> None:
+        """Take out the definition of an entity that is deleted.
+
+        Raises:
+            OutdatedChange: somebody changes definitions at this moment.
+            TopologyError: the cluster refuses.
+        """
+        self._change([name])
+
+    def _change(self, changed: Iterable[Definition | str]) -> None:
+        """Write definitions, and take out those that are only named."""
+        try:
+            self._create()
+            producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
+            producer.init_transactions(_PATIENCE_S)
+            versions = {name: decoded.version for name, decoded in understood(self.read()).items()}
+            for one in changed:
+                if isinstance(one, str):
+                    continue
+                there = versions.get(one.name, 0)
+                if one.version != there + 1:
+                    raise OutdatedChange(
+                        f"{one.name}: the change is based on version {one.version - 1}, and version {there} is there: "
+                        "somebody changed it meanwhile. Look at the difference again"
+                    )
+            producer.begin_transaction()
+            for one in changed:
+                if isinstance(one, str):
+                    producer.produce(self.name, None, one.encode(), partition=0)
+                else:
+                    producer.produce(self.name, one.encode(), one.name.encode(), partition=0)
+            producer.commit_transaction(_PATIENCE_S)
+        except KafkaException as error:
+            failure = error.args[0]
+            if failure.fatal() or failure.code() == KafkaError._FENCED:
+                raise OutdatedChange("somebody changes definitions at this moment; look again") from error
+            raise TopologyError(f"{self.name}: could not be written: {failure.str()}") from error
+
+    def _create(self) -> None:
+        admin = AdminClient(self._settings)
+        new = NewTopic(self.name, 1, self._config.lapse.replication_factor, config=_SETTINGS)
+        try:
+            admin.create_topics([new], operation_timeout=_PATIENCE_S)[self.name].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def note(found: dict[str, bytes], key: object, value: object) -> str | None:
+    """Take a record in: it replaces what was there of its entity.
+
+    Returns:
+        the entity; None = the record names none.
+    """
+    if not isinstance(key, bytes):
+        return None
+    name = key.decode("utf-8", "replace")
+    if isinstance(value, bytes):
+        found[name] = value
+    else:
+        found.pop(name, None)
+    return name
+
+
+def understood(found: Mapping[str, bytes]) -> dict[str, Definition]:
+    """Those that can be read; a worker says of the others what is wrong."""
+    decoded: dict[str, Definition] = {}
+    for name, value in found.items():
+        try:
+            decoded[name] = Definition.decode(name, value)
+        except ValueError:
+            continue
+    return decoded

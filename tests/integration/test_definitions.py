@@ -1,0 +1,75 @@
+"""Definitions on a topic: all workers serve what `lapse apply` wrote there, and follow its changes (Q23, C64, C65)."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from lapse.config import load
+from lapse.config.definition import Definition, in_file
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
+from support.deployment import Deploy, Deployment
+from support.log import until
+
+
+def defined(here: Deployment) -> dict[str, Definition]:
+    found = DefinitionsTopic(load(here.config)).read()
+    return {name: Definition.decode(name, value) for name, value in found.items()}
+
+
+@pytest.mark.feature("Q23", "C64", "C65", "C23")
+def test_workers_serve_what_the_topic_says_and_follow_it_without_a_restart(deploy: Deploy) -> None:
+    here = deploy({"orders": {"max_deliveries": 3}, "other": {}}, definitions="topic").apply()
+    worker = here.worker().wait_for_shards(2)
+    here.write("orders", "a", "b")
+    with here.subscriber("orders", 2) as subscriber:
+        deliveries = [subscriber.receive(20), subscriber.receive(20)]
+        for delivery in deliveries:
+            assert delivery is not None
+            delivery.cancel()
+    here.configure({"orders": {"max_deliveries": 1}, "other": {}}, definitions="topic")
+    begun = time.monotonic()
+    applied = json.loads(here.lapse("apply", "--json").stdout)
+    assert [(one["version"], one["keys"]) for one in applied["defined"]] == [(2, ["max_deliveries"])]
+    until(lambda: "version 2 is served" in worker.text, "the running worker has taken it up")
+    letters = here.letters("orders", 2)
+    assert {letter.value() for letter in letters} == {b"a", b"b"}, "a limit that is lowered takes messages out (C23)"
+    assert time.monotonic() - begun < 30
+    assert worker.shards == 3, "the shard of the other queue was not taken over anew"
+
+    here.configure({"orders": {"max_deliveries": 7}, "other": {}}, definitions="topic")
+    second = here.worker()
+    until(lambda: "lapse.toml says otherwise" in second.text, "a worker with another file says so")
+    assert "version 2 of its definition counts" in second.text
+    assert defined(here)[here.name("orders")].settings == {"max_deliveries": 1}
+
+    here.write("orders", "live")
+    until(lambda: here.depth("orders")["depth"] == 1, "a live message")
+    here.configure({"orders": {"max_deliveries": 1, "priority": "/p"}, "other": {}}, definitions="topic")
+    refused = here.lapse("apply", "--yes")
+    assert refused.returncode == 1
+    assert "priority cannot change while anything is live: 1 are. Let them be settled" in refused.stderr
+    with here.queue("orders") as queue:
+        queue.purge()
+    assert here.lapse("apply", "--yes").returncode == 0
+    assert defined(here)[here.name("orders")].version == 3
+    until(lambda: "version 3 is served" in worker.text + second.text, "an empty queue may change its priority")
+
+
+@pytest.mark.feature("C64")
+def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    name = here.name("orders")
+    topic = DefinitionsTopic(load(here.config))
+    first = defined(here)[name]
+    assert first == in_file(here.config)[name]
+    topic.publish([replace(first, version=2, settings={"lease_period": "9s"})])
+    with pytest.raises(OutdatedChange, match="based on version 1, and version 2 is there"):
+        topic.publish([replace(first, version=2, settings={"lease_period": "8s"})])
+    assert defined(here)[name].settings == {"lease_period": "9s"}
+    topic.withdraw(name)
+    assert defined(here) == {}
+    refused = here.worker()
+    assert refused.wait(40) == 1
+    assert f"lapse.definitions.{here.app_id} defines nothing that can be served; run `lapse apply`" in refused.text

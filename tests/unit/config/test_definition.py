@@ -1,0 +1,136 @@
+"""Definitions of entities: how they are written, what differs between two, and what state forbids (Q23, C64, C65)."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.config import load
+from lapse.config.definition import AT_RUN_TIME, Definition, DefinitionChange, change, decide, in_file
+from lapse.config.entity import QueueConfig, SowConfig
+
+HERE = Path()
+
+
+def queue(version: int = 1, **settings: Any) -> Definition:
+    return Definition("orders", "queue", version, "lapse.toml", settings)
+
+
+def between(before: dict[str, Any], after: dict[str, Any]) -> DefinitionChange | None:
+    return change(queue(**before), queue(2, **after), HERE)
+
+
+@pytest.mark.feature("C64")
+def test_a_definition_is_read_as_it_was_written() -> None:
+    one = queue(3, lease_period="30s", topic_expirations={"a": "1m"}, topics=["a"])
+    assert Definition.decode("orders", one.encode()) == one
+    assert one.encode() == replace(one, settings=dict(reversed(one.settings.items()))).encode()
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"{", "no JSON"),
+        (b"[]", "kind is missing"),
+        (b'{"kind": "queue", "version": "1", "origin": "", "settings": {}}', "version is missing, or is no int"),
+        (b'{"kind": "topic", "version": 1, "origin": "", "settings": {}}', 'kind has to be "queue" or "sow"'),
+        (b'{"kind": "sow", "version": 0, "origin": "", "settings": {}}', "version 1 or more"),
+    ],
+)
+def test_what_is_no_definition_is_named(value: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=f"definition of orders: .*{why}"):
+        Definition.decode("orders", value)
+
+
+@pytest.mark.feature("C64")
+def test_spelling_is_no_difference() -> None:
+    assert between({"lease_period": "60s"}, {"lease_period": "1m"}) is None
+    assert between({}, {"semantics": "at-least-once", "max_deliveries": 0}) is None
+    found = between({"max_cancels": 1}, {"lease_period": "1m"})
+    assert found is not None
+    assert set(found.keys) == {"lease_period", "max_cancels"}
+    assert found.refusal(1_000) == ""
+    assert found.at_run_time
+
+
+@pytest.mark.feature("C65")
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"semantics": "at-most-once"},
+        {"ordering": "total"},
+        {"priority": "/p"},
+        {"group_by": "/g"},
+        {"ordering": "total", "barrier": "/b"},
+        {"topics": ["b"]},
+        {"topics": ["b", "c"]},
+        {"topic_pattern": "x.*", "default_publish_target": "x"},
+    ],
+)
+def test_what_live_messages_forbid(after: dict[str, Any]) -> None:
+    found = between({"topics": ["a", "b"]}, {"topics": ["a", "b"], **after})
+    assert found is not None
+    assert "cannot change while anything is live: 2 are. Let them be settled" in found.refusal(2)
+    assert "no worker says whether something is. Start the workers" in found.refusal(None)
+    assert found.refusal(0) == ""
+
+
+@pytest.mark.feature("C65")
+def test_a_topic_more_takes_none_away() -> None:
+    found = between({"topics": ["a"]}, {"topics": ["a", "b"]})
+    assert found is not None
+    assert found.refusal(5) == ""
+    assert not found.at_run_time
+
+
+@pytest.mark.feature("C65")
+def test_what_never_changes() -> None:
+    found = between({}, {"partitions": 2})
+    assert found is not None
+    assert "partitions cannot change" in found.refusal(0)
+    other = change(queue(), Definition("orders", "sow", 2, "", {}), HERE)
+    assert other is not None
+    assert "orders is a queue; delete it first" in other.refusal(0)
+
+
+@pytest.mark.feature("Q23")
+def test_every_setting_is_taken_up_at_run_time_or_at_the_start() -> None:
+    rules = {"on_expire", "on_expire_timeout", "forward_to", "recovery_point", "state", "state_memory", "retention"}
+    read = {"topics", "topic", "topic_pattern", "partitions", "ordering", "key"}
+    written = {"value_format", "value_schema", "value_writer_schemas"}
+    assert {*QueueConfig.model_fields, *SowConfig.model_fields} - AT_RUN_TIME == rules | read | written
+
+
+@pytest.mark.feature("Q23", "X7")
+def test_the_topic_decides_and_what_cannot_be_understood_concerns_its_own_entity(tmp_path: Path) -> None:
+    file = tmp_path / "lapse.toml"
+    file.write_text('[queue.orders]\nlease_period = "1m"\n[queue.new]\n[sow.same]\n')
+    found = {
+        "orders": queue(4, lease_period="2m").encode(),
+        "same": in_file(file)["same"].encode(),
+        "elsewhere": queue().encode(),
+        "later": queue(shiny=1).encode(),
+        "rule": queue(on_expire="nowhere_to_be_found:rule").encode(),
+        "broken": b"{",
+    }
+    decided = decide(file, load(file), found)
+    assert decided.config.queue["orders"].lease_period == 120_000
+    assert {*decided.config.queue, *decided.config.sow} == {"orders", "elsewhere", "same"}
+    told = "\n".join(decided.told)
+    assert len(decided.told) == 5
+    assert "says otherwise of orders (lease_period): version 4 of its definition counts" in told
+    assert "definition of later: shiny: Extra inputs are not permitted; later is not served here" in told
+    assert "broken is not served here" in told
+    assert "rule is not served here" in told
+    assert "new is in lapse.toml, and not defined" in told
+
+
+@pytest.mark.feature("Q23", "X7")
+def test_definitions_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "lapse.toml"
+    file.write_text("[queue.a]\n")
+    found = {"a": queue(forward_to="b").encode(), "b": queue(forward_to="a").encode()}
+    with pytest.raises(ValueError, match="do not fit together: a circle: a → b → a"):
+        decide(file, load(file), found)
