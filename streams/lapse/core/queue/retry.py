@@ -75,9 +75,9 @@ class RetryRule:
         base_ms = np.full(len(offsets), self.delay_ms, np.int64)
         if stated_ms is not None:
             base_ms = np.where(stated_ms < 0, base_ms, stated_ms)
-        waits_ms = np.zeros(len(offsets), np.int64)
-        for one_ms, count in set(zip(base_ms.tolist(), deliveries.tolist(), strict=True)):
-            waits_ms[(base_ms == one_ms) & (deliveries == count)] = _grown_ms(self, one_ms, count)
+        alike = list(zip(base_ms.tolist(), deliveries.tolist(), strict=True))
+        grown_ms = {one: _grown_ms(self, *one) for one in set(alike)}
+        waits_ms = np.array([grown_ms[one] for one in alike], np.int64)
         if not self.jitter:
             return waits_ms
         spread = 1.0 + self.jitter * (2.0 * _spread(topic, partition, offsets, deliveries) - 1.0)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from lapse.core.lifetime import NEVER, Expiration
+from lapse.core.queue.change import ChangeKind
 from lapse.core.queue.retry import Cause, RetryRule, delayed_until, ends_ms
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim
+from lapse.core.queue.step import Step
 from lapse.core.retry_delay import UNREADABLE, UNSTATED, stated_ms
 from unit.core.queue.world import World
 
@@ -117,6 +119,23 @@ def test_lost_and_lapsed_messages_wait_over_a_crash_and_leave_at_their_limit() -
     world.settle("cancel", "blinky", Claim("orders", 0, 0, 0))  # not one of the causes
     assert [sent.deliveries for sent in world.deliver()["blinky"]] == [3]
     assert [gone.reasons for gone in world.advance(100)] == [("max_deliveries",)]  # and does not wait first
+
+
+@pytest.mark.feature("Q24", "C60")
+def test_a_crowd_that_comes_back_together_is_one_change_however_its_waits_are_spread() -> None:
+    one = World(QueueSettings(name="orders", lease_ms=100, retry=RetryRule(10_000, jitter=0.2)))
+    for number in range(3_000):
+        one.publish("orders", retry=b"%d" % (5_000 + number) if number % 2 else None)
+    step = Step()
+    one.shard.arrive("orders", 0, one.topics["orders", 0], step, one.now_ms)
+    one.shard.subscribe("inky", "", 3_000, 1_000_000, "", one.now_ms, step)
+    one.shard.deliver(one.now_ms, step)
+    step = Step()
+    one.shard.advance(one.now_ms + 100, step)
+    assert [change.kind for change in step.changes] == [ChangeKind.RETURNED]
+    assert len(set(step.changes[0].untils_ms.tolist())) > 1_000
+    assert one.shard.depth()["delayed"] == 3_000
+    assert one.shard.next_due_ms() == step.changes[0].untils_ms.min()
 
 
 @pytest.mark.feature("C69")
