@@ -50,7 +50,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
         filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,
     ) -> list[SettlementResult]:
-        """Return leased messages to the queue, or withdraw scheduled ones; undeliverable for `delay_ms`."""
+        """Return leased messages, or withdraw scheduled ones; undeliverable for `delay_ms`, or as the queue says."""
         return await self.settle("cancel", bookmarks, filter=filter, delay_ms=delay_ms)
 
     async def expire(

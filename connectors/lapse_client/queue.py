@@ -90,7 +90,7 @@ class Queue(Client[None]):
         filter: str | None = None,  # noqa: A002  # the command\'s word
         delay_ms: int | None = None,
     ) -> list[SettlementResult]:
-        """Return leased messages to the queue, or withdraw scheduled ones; undeliverable for `delay_ms`."""
+        """Return leased messages, or withdraw scheduled ones; undeliverable for `delay_ms`, or as the queue says."""
         return self.settle("cancel", bookmarks, filter=filter, delay_ms=delay_ms)
 
     def expire(self, bookmarks: Iterable[str] = (), *, filter: str | None = None) -> list[SettlementResult]:  # noqa: A002

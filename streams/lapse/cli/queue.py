@@ -157,7 +157,11 @@ def _settling(how: str, name: str, text: str) -> None:
     settle.__doc__ = text
     command: Command = _FILTER(_SERVERS(_JSON(settle)))
     if how == "cancel":
-        command = click.option("--delay-ms", type=click.IntRange(0), help="Undeliverable for so long, in ms.")(command)
+        command = click.option(
+            "--delay-ms",
+            type=click.IntRange(0),
+            help="Undeliverable for so long, in ms; as the queue's retry says by default.",
+        )(command)
     command = click.argument("bookmarks", nargs=-1, metavar="[TOPIC:PARTITION:FIRST[-LAST]]...")(command)
     queue.command(name)(click.argument("name")(command))
 
