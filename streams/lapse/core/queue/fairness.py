@@ -16,6 +16,13 @@ Shares = list[tuple[Subscription, list[int]]]
 _FORGOTTEN: Final = 64
 """So many subscriptions that are gone are remembered at most."""
 
+_MANY: Final = 64
+"""From so many messages on, they are dealt out in blocks; fewer are spread, so that nobody waits behind the others."""
+
+_BLOCK: Final = 256
+_LEAST_ROUNDS: Final = 4
+"""A block has `_BLOCK` messages at most, and is a quarter of a subscription's share at most."""
+
 
 class Turns:
     """Deals messages out, and knows who was served when.
@@ -148,7 +155,28 @@ class Turns:
         served = [(one, share) for one, share in zip(subscriptions, shares, strict=True) if share]
         for subscription, share in served:
             self._served[subscription.number] = dealt + share[-1]
-        return served
+        return in_blocks(served)
+
+
+def in_blocks(shares: Shares) -> Shares:
+    """Give each subscription as many messages, but in blocks where there are many: runs of messages stay runs.
+
+    Dealt out in turn, each message would be a run of its own in the journal, in deliveries and in settlements.
+    """
+    if len(shares) < 2 or sum(len(share) for _, share in shares) < _MANY:
+        return shares
+    most = max(len(share) for _, share in shares)
+    rounds = max(_LEAST_ROUNDS, -(-most // _BLOCK))
+    blocks: list[list[int]] = [[] for _ in shares]
+    in_turn = sorted(range(len(shares)), key=lambda one: shares[one][1][0])
+    dealt = 0
+    for number in range(rounds):
+        for one in in_turn:
+            count = len(shares[one][1])
+            size = count * (number + 1) // rounds - count * number // rounds
+            blocks[one].extend(range(dealt, dealt + size))
+            dealt += size
+    return [(subscription, block) for (subscription, _), block in zip(shares, blocks, strict=True)]
 
 
 def _fast(count: int, subscriptions: Sequence[Subscription]) -> Shares:

@@ -1,6 +1,8 @@
 """Dealing out: every message goes to somebody as long as there is space, in the order that the rule says (Q7)."""
 
+from collections import Counter
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -73,3 +75,30 @@ def test_what_came_back_goes_to_another_one_unless_there_is_none_with_room(fairn
     some = [Subscription(f"s{n}", n, "", 1, 1, 1_000) for n in range(2)]
     shares = Turns(fairness).allot(2, some, [0, 0])
     assert {one.number: share for one, share in shares} == {1: [0], 0: [1]}
+
+
+@pytest.mark.feature("Q7", "C49")
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=3), SUBSCRIBED)
+def test_many_are_dealt_out_in_blocks_and_everyone_gets_as_many_as_one_by_one(counts: list[int], told: list) -> None:
+    some = [
+        Subscription(f"s{n}", n, "", 200 * most, 200 * most, 1_000, outstanding=150 * held) for n, most, held in told
+    ]
+    turns, singly = Turns(Fairness.PROPORTIONAL), OneByOne(Fairness.PROPORTIONAL)
+    for count in counts:
+        shares = turns.allot(count, some)
+        expected = Counter(singly.deal([-1] * count, some))
+        assert {one.number: len(share) for one, share in shares} == expected
+        assert sorted(at for _, share in shares for at in share) == list(range(expected.total()))
+        assert all(share == sorted(share) for _, share in shares)
+        if expected.total() >= 64:
+            blocks = max(4, -(-max(expected.values()) // 256))
+            assert all(sum(after - at > 1 for at, after in pairwise(share)) < blocks for _, share in shares)
+
+
+@pytest.mark.feature("Q7")
+def test_no_block_holds_more_than_a_quarter_of_what_a_subscription_gets() -> None:
+    some = [Subscription(f"s{n}", n, "", 2_000, 2_000, 1_000) for n in range(2)]
+    for count, block in ((64, 8), (2_000, 250), (4_000, 250)):
+        for _, share in Turns(Fairness.PROPORTIONAL).allot(count, some):
+            runs = "".join("." if after - at == 1 else " " for at, after in pairwise(share)).split(" ")
+            assert [len(run) + 1 for run in runs] == [block] * (count // 2 // block)
