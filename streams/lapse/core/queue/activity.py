@@ -15,6 +15,7 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.segment import State
 from lapse.core.queue.step import Step
+from lapse.core.shard.agreement import Agreement
 
 _PARTS: Final = 60
 """The journal is told of use once in so many parts of the idle time."""
@@ -50,6 +51,12 @@ class Activity:
         if known is None or known.configured != self._decisions.settings.configured:
             self._last_ms = max(self._last_ms, now_ms)
             self._journal(step)
+
+    def use(self, now_ms: int, step: Step, agreement: Agreement[Step]) -> None:
+        """The shard is used, which puts off the end of a temporary queue."""
+        if self.watched:
+            self.note(now_ms, step)
+            agreement.used(now_ms, step)
 
     def note(self, now_ms: int, step: Step) -> None:
         """The shard is used."""

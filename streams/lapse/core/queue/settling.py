@@ -101,7 +101,22 @@ class Settling:
         delay_ms: int | None = None,
         row_filter: str = "",
     ) -> list[Outcome]:
-        """See `QueueShard.settle`."""
+        """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
+
+        Args:
+            action: what is asked for; not RENEW.
+            subscription: who asks; need not be known under sublet leasing.
+            claims: which messages; of one named twice the first counts (C16).
+            now_ms: the command's instant.
+            step: filled with what it causes.
+            delay_ms: CANCEL: so long the messages stay undeliverable (C19); None = as the message or the queue says
+                (Q24).
+            row_filter: what does not match it is unknown to who asks, unless they hold it; judged on `unheld` and
+                `unplaced` (X4).
+
+        Returns:
+            What happened to each message, in the order of the claims.
+        """
         until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
         retries = action is SettleAction.CANCEL and delay_ms is None
         asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries)
@@ -130,7 +145,11 @@ class Settling:
         lease_ms: int | None = None,
         row_filter: str = "",
     ) -> tuple[list[Outcome], int]:
-        """See `QueueShard.renew`."""
+        """Extend leases from now; by their holder only, any number of times (C17); `row_filter` as of `settle`.
+
+        Returns:
+            What happened to each message, and when the renewed leases end, ms since the epoch.
+        """
         asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
         asked = Settlement(SettleAction.RENEW, subscription, now_ms, step, now_ms + asked_ms, row_filter)
         for claim in settlement.each_once(claims, asked.outcomes):

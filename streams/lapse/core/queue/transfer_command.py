@@ -91,9 +91,9 @@ class TransferCommands:
             claims = self._claims(command)
             if not command.filter:
                 shard.advance_to(claims, most)
-            outcomes, more = shard.hold(name, command.to, claims, most, at_ms, step)
+            outcomes, more = shard.transfer_source.hold(name, command.to, claims, most, at_ms, step)
             outcomes = shard.told(outcomes)
-        messages = tuple(shown(one) for one in shard.held(name))
+        messages = tuple(shown(one) for one in shard.transfer_source.held(name))
         counts = {"held": len(messages), "more": int(more)}
         if advancing := _advancing(outcomes):
             counts["advancing"] = advancing
@@ -108,11 +108,11 @@ class TransferCommands:
         except ValueError as error:
             raise CommandRefused(f"{command.command}: {error}") from error
         given = [_given(one) for one in parsed]
-        outcomes = self._shard.confirm(name, given, at_ms, step)
+        outcomes = self._shard.transfer_source.confirm(name, given, at_ms, step)
         return {"settlements": settlements(outcomes, command)} | self._handed_over(name)
 
     def _finish(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        self._shard.finish_transfer(self._named(command), step)
+        self._shard.transfer_source.finish(self._named(command), step)
         return {}
 
     def _cancel(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
@@ -123,19 +123,19 @@ class TransferCommands:
                 f"transfer {name}: {left[0]} has left already, so it cannot be cancelled; resume it instead",
                 ErrorCode.TRANSFER_CONFLICT,
             )
-        return {"counts": {"returned": self._shard.give_back(name, at_ms, step)}}
+        return {"counts": {"returned": self._shard.transfer_source.give_back(name, at_ms, step)}}
 
     def _accept(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         name, claims = self._named(command), self._claims(command)
         self._shard.advance_to(claims, MOST_HELD)
-        outcomes = self._shard.told(self._shard.accept(name, claims, at_ms, step))
+        outcomes = self._shard.told(self._shard.transfer_target.accept(name, claims, at_ms, step))
         told: dict[str, Any] = {"settlements": settlements(outcomes, command)}
         if advancing := _advancing(outcomes):
             told["counts"] = {"advancing": advancing}
         return told
 
     def _discard(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        return {"counts": {"removed": self._shard.discard(self._named(command), at_ms, step)}}
+        return {"counts": {"removed": self._shard.transfer_target.discard(self._named(command), at_ms, step)}}
 
     def _handed_over(self, name: str) -> dict[str, tuple[str, ...]]:
         transfer = self._shard.state.transfers.get(name)

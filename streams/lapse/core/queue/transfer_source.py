@@ -47,7 +47,19 @@ class TransferSource:
     def hold(
         self, name: str, target: str, claims: Iterable[Claim], most: int, now_ms: int, step: Step
     ) -> tuple[list[Outcome], bool]:
-        """See `QueueShard.hold`."""
+        """Keep messages back for a transfer: nobody gets them, and their lifetime goes on.
+
+        Args:
+            name: the transfer's id.
+            target: where the messages go, for people.
+            claims: which messages; what the transfer holds already is settled again.
+            most: so many messages at most are held for it at a time.
+            now_ms: the command's instant.
+            step: filled with what it causes.
+
+        Returns:
+            What happened to each message, as far as was looked, and whether there are more.
+        """
         outcomes: list[Outcome] = []
         room = most - sum(len(slots) for _, slots in self._held(name)) - len(self._held_scheduled(name))
         more = False
@@ -86,7 +98,7 @@ class TransferSource:
         return outcomes, more
 
     def confirm(self, name: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
-        """See `QueueShard.confirm`."""
+        """Let messages go that a transfer holds and has put at its destination; what has expired has not left."""
         outcomes: list[Outcome] = []
         for one in given:
             self._state.segments.make_room()
@@ -114,7 +126,7 @@ class TransferSource:
         return outcomes
 
     def finish(self, name: str, step: Step) -> None:
-        """See `QueueShard.finish_transfer`."""
+        """Forget what a transfer has confirmed: its destination knows."""
         transfer = self._state.transfers.get(name)
         if transfer is None:
             return
@@ -124,7 +136,7 @@ class TransferSource:
             self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
 
     def give_back(self, name: str, now_ms: int, step: Step) -> int:
-        """See `QueueShard.give_back`."""
+        """Return the messages that a transfer holds, to where they were; how many. What it confirmed is forgotten."""
         transfer = self._state.transfers.get(name)
         if transfer is None:
             return 0
@@ -149,7 +161,7 @@ class TransferSource:
         return returned
 
     def held(self, name: str) -> Iterable[Queued]:
-        """See `QueueShard.held`."""
+        """Messages that a transfer holds."""
         for segment, slots in self._held(name):
             for slot in slots.tolist():
                 yield self._inquiry.queued(segment, slot)

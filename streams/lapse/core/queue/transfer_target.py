@@ -24,7 +24,7 @@ class TransferTarget:
         self._state = decisions.state
 
     def accept(self, name: str, claims: Iterable[Claim], now_ms: int, step: Step) -> list[Outcome]:
-        """See `QueueShard.accept`."""
+        """Make messages visible that a transfer has put here, now that they have left where they came from."""
         outcomes: list[Outcome] = []
         for claim in claims:
             number = self._state.sources.find(claim.topic, claim.partition)
@@ -45,7 +45,7 @@ class TransferTarget:
         return outcomes
 
     def discard(self, name: str, now_ms: int, step: Step) -> int:
-        """See `QueueShard.discard`."""
+        """Throw away what a transfer has put here and never confirmed; how many messages (`withdrawn`)."""
         scheduled = self._state.scheduled
         if not scheduled.unconfirmed:
             return 0

@@ -51,7 +51,17 @@ class Truncation:
         return [*ranges, (first, last)] if first <= last else ranges
 
     def replace(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
-        """See `QueueShard.replace_topic`."""
+        """Close what is known of a topic that was deleted and created again; it is read from its beginning (C42).
+
+        Args:
+            topic: which one.
+            epoch: this epoch; a settlement of what an earlier one delivered is stale from now on.
+            now_ms: the instant, ms since the epoch.
+            step: gets the removals.
+
+        Returns:
+            False if messages are left; come again with the next step, and with nothing else in between.
+        """
         state = self._state
         numbers = state.sources.of_topic(topic)
         if not all(self._take_out(number, 1 << 62, Trigger.REPLACE_TOPIC, now_ms, step) for number in numbers):

@@ -33,7 +33,12 @@ class Visibility:
                     yield places.tolist()
 
     def unplaced(self, claims: Iterable[Claim], limit: int) -> Iterator[tuple[str, int, list[int]]]:
-        """See `QueueShard.unplaced`."""
+        """What is named and not there: settled, expired, scheduled, or never a message (X4).
+
+        Yields:
+            Topic, partition and ascending offsets for `judge_bookmarks`; so many in all at most. What is left out
+            counts as not to be seen.
+        """
         for claim in claims:
             offsets: list[int] = []
             missing: list[Outcome] = []

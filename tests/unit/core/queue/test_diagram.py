@@ -118,11 +118,13 @@ ACTIONS: dict[str, Action] = {
     "arrive by a transfer, scheduled": lambda life: life.arrive(
         ("lapse-transfer", b"q/t"), ("lapse-enqueue-at-ms", b"5000")
     ),
-    "hold": lambda life: life.shard.hold("t", "", [CLAIM], 1, life.now_ms, Step()) and None,
-    "confirm": lambda life: life.shard.confirm("t", [HandOver("t", 0, 0, 1, "u", 0, 0)], life.now_ms, Step()) and None,
-    "give back": lambda life: life.shard.give_back("t", life.now_ms, Step()) and None,
-    "accept": lambda life: life.shard.accept("t", [CLAIM], life.now_ms, Step()) and None,
-    "discard": lambda life: life.shard.discard("t", life.now_ms, Step()) and None,
+    "hold": lambda life: life.shard.transfer_source.hold("t", "", [CLAIM], 1, life.now_ms, Step()) and None,
+    "confirm": lambda life: (
+        life.shard.transfer_source.confirm("t", [HandOver("t", 0, 0, 1, "u", 0, 0)], life.now_ms, Step()) and None
+    ),
+    "give back": lambda life: life.shard.transfer_source.give_back("t", life.now_ms, Step()) and None,
+    "accept": lambda life: life.shard.transfer_target.accept("t", [CLAIM], life.now_ms, Step()) and None,
+    "discard": lambda life: life.shard.transfer_target.discard("t", life.now_ms, Step()) and None,
     "subscribe": lambda life: life.shard.subscribe("s", "", 1, 60_000, "", life.now_ms, Step()) and None,
     "deliver": lambda life: life.shard.deliver(life.now_ms, Step()) and None,
     "acknowledge": lambda life: life.settle(Asked.ACKNOWLEDGE),

@@ -263,11 +263,11 @@ class Life:
 
     def reach_transferring(self) -> None:
         self.reach_delayed() if self.row.when is Guard.DELAY else self.reach_available()
-        self.shard.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
+        self.shard.transfer_source.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
 
     def reach_transferring_early(self) -> None:
         self.reach_scheduled()
-        self.shard.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
+        self.shard.transfer_source.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
         if self.row.when is Guard.NO_ROOM:
             self.crowd()
         if self.row.when in (Guard.ROOM, Guard.NO_ROOM):
@@ -373,19 +373,19 @@ class Life:
         self.shard.agreement._retirable.clear(SimpleNamespace(cause=cause), self.now_ms, self.step)
 
     def begin_transfer(self) -> None:
-        self.shard.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
+        self.shard.transfer_source.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
 
     def confirm_transfer(self) -> None:
-        self.shard.confirm("x", [HandOver("t", 0, 1, 1, "u", 0, 0)], self.now_ms, self.step)
+        self.shard.transfer_source.confirm("x", [HandOver("t", 0, 1, 1, "u", 0, 0)], self.now_ms, self.step)
 
     def abandon_transfer(self) -> None:
-        self.shard.give_back("x", self.now_ms, self.step)
+        self.shard.transfer_source.give_back("x", self.now_ms, self.step)
 
     def accept(self) -> None:
-        self.shard.accept("x", [CLAIM], self.now_ms, self.step)
+        self.shard.transfer_target.accept("x", [CLAIM], self.now_ms, self.step)
 
     def discard(self) -> None:
-        self.shard.discard("x", self.now_ms, self.step)
+        self.shard.transfer_target.discard("x", self.now_ms, self.step)
 
     def refuse_letter(self) -> None:
         self.shard.keep_pending(self.step.removals[-1], {0: "too large"}, self.step)
@@ -431,7 +431,7 @@ def test_whom_a_trigger_has_no_row_for_it_spares() -> None:
                 continue
             life = Life(Row(trigger, state, None, (), state))
             if trigger is Trigger.DEADLINE:
-                life.shard._timers.expire(DEADLINE_MS, life.step)
+                life.shard._advance._timers.expire(DEADLINE_MS, life.step)
             elif trigger is Trigger.END:
                 life.shard._timers.end_leases(DEADLINE_MS, life.step)
             else:

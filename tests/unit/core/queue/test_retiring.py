@@ -229,10 +229,10 @@ def test_a_removal_begins_the_idle_time_anew() -> None:
 def transferred(queue: Temporary, confirmed: bool) -> None:
     """Hand the first message over: held, or confirmed as well."""
     claims = [Claim("temp", 0, 0, 0)]
-    queue.use(lambda step: queue.shard.hold("t-1", "there", claims, 9, queue.now_ms, step))
+    queue.use(lambda step: queue.shard.transfer_source.hold("t-1", "there", claims, 9, queue.now_ms, step))
     if confirmed:
         over = [HandOver("temp", 0, 0, 1, "there", 0, 5)]
-        queue.use(lambda step: queue.shard.confirm("t-1", over, queue.now_ms, step))
+        queue.use(lambda step: queue.shard.transfer_source.confirm("t-1", over, queue.now_ms, step))
 
 
 @pytest.mark.feature("C77", "Q17")
@@ -244,9 +244,9 @@ def test_what_was_handed_over_and_is_unfinished_keeps_the_queue(confirmed: bool)
     queue.begin()
     queue.at(T0 + 9 * IDLE_MS)
     assert not queue.ended
-    queue.use(lambda step: queue.shard.finish_transfer("t-1", step))
+    queue.use(lambda step: queue.shard.transfer_source.finish("t-1", step))
     if not confirmed:
-        queue.use(lambda step: queue.shard.give_back("t-1", queue.now_ms, step))
+        queue.use(lambda step: queue.shard.transfer_source.give_back("t-1", queue.now_ms, step))
     queue.at(T0 + 10 * IDLE_MS)
     assert queue.ended
 
@@ -257,7 +257,7 @@ def test_what_was_put_here_and_is_not_confirmed_keeps_the_queue() -> None:
     queue.publish(0, transferred=("temp", "t-1"))
     queue.at(T0 + 9 * IDLE_MS)
     assert not queue.ended
-    queue.use(lambda step: queue.shard.accept("t-1", [Claim("temp", 0, 0, 0)], queue.now_ms, step))
+    queue.use(lambda step: queue.shard.transfer_target.accept("t-1", [Claim("temp", 0, 0, 0)], queue.now_ms, step))
     queue.at(T0 + 10 * IDLE_MS - 1)
     assert not queue.ended
     queue.at(T0 + 10 * IDLE_MS)
@@ -277,9 +277,9 @@ def test_no_deletion_takes_along_what_was_handed_over(state: str, force: bool) -
     named = "1 unconfirmed" if state == "unconfirmed" else "1 transferring"
     assert refused.error.startswith(f"temp is not empty: {named}. Unfinished is transfer t-1: ")
     assert not queue.ended
-    queue.use(lambda step: queue.shard.discard("t-1", T0, step))
-    queue.use(lambda step: queue.shard.finish_transfer("t-1", step))
-    queue.use(lambda step: queue.shard.give_back("t-1", T0, step))
+    queue.use(lambda step: queue.shard.transfer_target.discard("t-1", T0, step))
+    queue.use(lambda step: queue.shard.transfer_source.finish("t-1", step))
+    queue.use(lambda step: queue.shard.transfer_source.give_back("t-1", T0, step))
     done = converse(queue.shard, T0, lambda step: queue.shard.agreement.delete(Asker("c"), True, T0, step))
     assert done.verdicts[0].error == ""
 

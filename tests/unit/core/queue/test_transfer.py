@@ -60,7 +60,7 @@ def test_what_somebody_has_is_not_handed_over() -> None:
     fill(world, 3)
     world.subscribe("inky", 1)
     world.deliver()
-    outcomes, _ = world.shard.hold("t", "", [Claim("orders", 0, 0, 3)], 10, world.now_ms, Step())
+    outcomes, _ = world.shard.transfer_source.hold("t", "", [Claim("orders", 0, 0, 3)], 10, world.now_ms, Step())
     assert [(one.first, one.last, str(one.result)) for one in outcomes] == [
         (0, 0, "leased"),
         (1, 2, "settled"),
@@ -114,7 +114,7 @@ def test_a_transfer_that_is_begun_again_after_any_step_delivers_once(crash_at: i
         source.hold("t", Claim("orders", 0, 0, 1))
         if passed():
             return False
-        held = [one.offset for one in source.shard.held("t")]
+        held = [one.offset for one in source.shard.transfer_source.held("t")]
         puts = [(offset, target.publish("orders", transferred=("there", "t"))[2]) for offset in held]
         target.read("orders")
         if passed():
@@ -161,7 +161,7 @@ def test_a_transfer_is_known_as_long_as_it_holds_anything(said: dict[str, int]) 
     world.hold("t", ALL)
     world.confirm("t", HandOver("orders", 0, 0, 1, "orders", 0, 0))
     world.finish_transfer("t")
-    assert [one.offset for one in world.shard.held("t")] == [1]
+    assert [one.offset for one in world.shard.transfer_source.held("t")] == [1]
     assert world.hand_back("t") == 1
     assert not list(world.shard.state.transfers)
 
@@ -171,7 +171,7 @@ def test_what_is_not_held_is_not_said_to_be_though_more_is_held_than_is_asked_fo
     world = here()
     fill(world, 6)
     assert not world.hold("t", Claim("orders", 0, 0, 2))
-    outcomes, more = world.shard.hold("t", "", [ALL], 1, world.now_ms, Step())
+    outcomes, more = world.shard.transfer_source.hold("t", "", [ALL], 1, world.now_ms, Step())
     assert [(one.first, one.last, str(one.result)) for one in outcomes] == [(0, 2, "settled")]
     assert more
 
@@ -181,7 +181,7 @@ def test_a_schedule_goes_along() -> None:
     source, target = here(), there()
     fill(source, 1, enqueue_at_ms=1_500)
     source.hold("t", ALL)
-    (held,) = source.shard.held("t")
+    (held,) = source.shard.transfer_source.held("t")
     assert held.until_ms == 1_500
     source.advance(1_000)
     assert states(source) == ["transferring"]
@@ -225,7 +225,7 @@ def test_beyond_the_target_depth_it_is_advanced_to_and_nothing_follows_until_the
         world.publish("orders")
     world.read("orders")
     wanted = Claim("orders", 0, 5, 5)
-    outcomes, _ = world.shard.hold("t", "", [wanted], 10, world.now_ms, Step())
+    outcomes, _ = world.shard.transfer_source.hold("t", "", [wanted], 10, world.now_ms, Step())
     assert [str(one.result) for one in outcomes] == ["unknown"]
     world.shard.note_end("orders", 0, 10)
     assert world.shard.room_for("orders", 0) == 0
@@ -235,10 +235,10 @@ def test_beyond_the_target_depth_it_is_advanced_to_and_nothing_follows_until_the
     assert world.shard.room_for("orders", 0) == 4
     world.shard.arrive("orders", 0, world.topics["orders", 0][2:6], Step())
     assert not world.shard.advancing
-    outcomes, _ = world.shard.hold("t", "", [wanted], 10, world.now_ms, Step())
+    outcomes, _ = world.shard.transfer_source.hold("t", "", [wanted], 10, world.now_ms, Step())
     assert [str(one.result) for one in outcomes] == ["settled"]
     assert world.shard.room_for("orders", 0) == 0
-    world.shard.confirm("t", [HandOver("orders", 0, 5, 1, "orders", 0, 0)], world.now_ms, Step())
+    world.shard.transfer_source.confirm("t", [HandOver("orders", 0, 5, 1, "orders", 0, 0)], world.now_ms, Step())
     assert world.shard.depth()["depth"] == 5
     world.shard.purge(world.now_ms, Step())
     assert world.shard.room_for("orders", 0) == 2
@@ -354,12 +354,12 @@ def test_no_more_is_held_than_is_asked_for_whatever_it_is_and_all_of_it_survives
     for name in ("t", "u", "t"):
         for first, more in ranges:
             world.hold(name, Claim("orders", 0, first, first + more), most=most)
-            assert len(list(world.shard.held(name))) <= most
-    held = {name: [one.offset for one in world.shard.held(name)] for name in ("t", "u")}
+            assert len(list(world.shard.transfer_source.held(name))) <= most
+    held = {name: [one.offset for one in world.shard.transfer_source.held(name)] for name in ("t", "u")}
     for _ in range(3):  # what the first epoch journals is written anew by the second
         world.commit()
         world.crash()
-        assert {name: [one.offset for one in world.shard.held(name)] for name in ("t", "u")} == held
+        assert {name: [one.offset for one in world.shard.transfer_source.held(name)] for name in ("t", "u")} == held
     for name, offsets in held.items():
         assert world.hand_back(name) == len(offsets)
     assert not list(world.shard.state.transfers)

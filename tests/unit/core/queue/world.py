@@ -447,7 +447,7 @@ class World:
     def hold(self, transfer: str, *claims: Claim, most: int = 100) -> bool:
         """Hold messages for a transfer on both; whether there are more."""
         step, now_ms = self._open(), self.now_ms
-        outcomes, more = self.shard.hold(transfer, "there", claims, most, now_ms, step)
+        outcomes, more = self.shard.transfer_source.hold(transfer, "there", claims, most, now_ms, step)
         expected, more_expected = self.oracle.hold(transfer, [_bookmarks(claim) for claim in claims], most, now_ms)
         actual = dict(_singly(outcomes))
         assert more == more_expected
@@ -460,7 +460,7 @@ class World:
 
     def confirm(self, transfer: str, *given: HandOver) -> list[str]:
         step, now_ms = self._open(), self.now_ms
-        outcomes = self.shard.confirm(transfer, given, now_ms, step)
+        outcomes = self.shard.transfer_source.confirm(transfer, given, now_ms, step)
         pairs = [pair for one in given for pair in _pairs(one)]
         expected = self.oracle.confirm(transfer, pairs, now_ms)
         actual = dict(_singly(outcomes))
@@ -471,17 +471,17 @@ class World:
         return [result for _, result in expected]
 
     def finish_transfer(self, transfer: str) -> None:
-        self._both(lambda step: self.shard.finish_transfer(transfer, step), lambda: self.oracle.finish(transfer))
+        self._both(lambda step: self.shard.transfer_source.finish(transfer, step), lambda: self.oracle.finish(transfer))
 
     def hand_back(self, transfer: str) -> int:
         return self._both(
-            lambda step: self.shard.give_back(transfer, self.now_ms, step),
+            lambda step: self.shard.transfer_source.give_back(transfer, self.now_ms, step),
             lambda: self.oracle.hand_back(transfer, self.now_ms),
         )
 
     def accept(self, transfer: str, *claims: Claim) -> list[str]:
         step, now_ms = self._open(), self.now_ms
-        outcomes = _singly(self.shard.accept(transfer, claims, now_ms, step))
+        outcomes = _singly(self.shard.transfer_target.accept(transfer, claims, now_ms, step))
         expected = self.oracle.accept(transfer, [b for claim in claims for b in _bookmarks(claim)], now_ms)
         assert outcomes == expected
         self._compare_outputs()
@@ -490,7 +490,7 @@ class World:
 
     def discard(self, transfer: str) -> int:
         return self._both(
-            lambda step: self.shard.discard(transfer, self.now_ms, step),
+            lambda step: self.shard.transfer_target.discard(transfer, self.now_ms, step),
             lambda: self.oracle.discard(transfer, self.now_ms),
         )
 
