@@ -20,6 +20,8 @@ def wait_until_gone(connection: Connection, entity: str, timeout_s: float) -> No
         ConnectionFailed: no broker answered.
     """
     own = {topic.commands(entity), topic.deliveries(entity), connection.deliveries(entity), topic.sow(entity)}
+    if connection.transport.settles:
+        return  # the topics go as time moves, and it does not move by waiting
     give_up = time.monotonic() + timeout_s
     while left := own & connection.partitions().keys():
         if time.monotonic() >= give_up:

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
 from lapse.core.lifetime import NEVER
+from lapse.protocol import topic as names
 from lapse.testing.cluster import Cluster
-from lapse.testing.entity import Entity, QueueEntity, SowEntity
+from lapse.testing.entity import APP_ID, Entity, QueueEntity, SowEntity
 from lapse.testing.memory_transport import MemoryTransport
 from lapse.testing.record import MemoryRecord
 from lapse.testing.shard import Crash, CrashPoint, MemoryShard
@@ -268,11 +269,25 @@ class Lapse:
         try:
             for shard in list(self._shards.values()):
                 shard.work(self._crash)
+            self._clean_up()
         except Crash:
             # A crash is the worker's: all of its shards are lost at once.
             self._crash = None
             self._shards.clear()
             self._cluster.touch()
+
+    def _clean_up(self) -> None:
+        """Delete the topics of entities whose shards have all stopped (C4)."""
+        for name, entity in list(self._entities.items()):
+            shards = [self._shards.get((name, partition)) for partition in range(entity.shards)]
+            if all(shard is not None and shard.machine.stopped for shard in shards):
+                for topic in names.own(APP_ID, name):
+                    self._cluster.delete(topic)
+                for partition in range(entity.shards):
+                    del self._shards[name, partition]
+                del self._entities[name]
+                for kind in self._tree.values():
+                    kind.pop(name, None)
 
     def _next_due_ms(self) -> int:
         with self._cluster.changed:

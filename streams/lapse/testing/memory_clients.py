@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
 
@@ -20,7 +20,14 @@ Place = tuple[str, int]
 Report = Callable[[KafkaError | None, Any], None]
 
 
-class MemoryProducer:
+class _InMemory:
+    """What has no part of librdkafka's beyond what is written here."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{name}: not in lapse.testing; test what needs it with a broker (`lapse kafka start`)")
+
+
+class MemoryProducer(_InMemory):
     """Writes to a cluster in memory, at once.
 
     Args:
@@ -127,7 +134,7 @@ class MemoryProducer:
         return len(self._reports) + len(self._held)
 
 
-class MemoryConsumer:
+class MemoryConsumer(_InMemory):
     """Reads from a cluster in memory.
 
     One that reads deliveries belongs to a channel of the client: the cluster is at rest when its thread has looked
@@ -247,7 +254,9 @@ class MemoryConsumer:
 
     def _has_more(self) -> bool:
         return not self._cut_off and any(
-            at < len(self._cluster.log(*name)) for name, at in self._next.items() if name not in self._paused
+            at < len(self._cluster.log(*name)) or (not self._cluster.has(*name) and self._ends_told.get(name) != -1)
+            for name, at in self._next.items()
+            if name not in self._paused
         )
 
     def _take(self, most: int) -> list[MemoryMessage]:
@@ -256,6 +265,9 @@ class MemoryConsumer:
             return got
         for name, at in self._next.items():
             if name in self._paused:
+                continue
+            if not self._cluster.has(*name):
+                got += self._gone(name)
                 continue
             log = self._cluster.log(*name)
             some = log[at : at + most - len(got)] if at < len(log) else ()
@@ -267,6 +279,14 @@ class MemoryConsumer:
                 end = MemoryRecord(*name, at, self._cluster.now_ms, None, None, [])
                 got.append(MemoryMessage(end, KafkaError(KafkaError._PARTITION_EOF)))
         return got
+
+    def _gone(self, name: Place) -> list[MemoryMessage]:
+        """What is told, once, of a partition whose topic was deleted."""
+        if self._ends_told.get(name) == -1:
+            return []
+        self._ends_told[name] = -1
+        there_was = MemoryRecord(*name, -1, self._cluster.now_ms, None, None, [])
+        return [MemoryMessage(there_was, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))]
 
     def close(self) -> None:
         """Read no more."""
@@ -296,7 +316,7 @@ class MemoryConsumer:
         return found
 
 
-class MemoryAdmin:
+class MemoryAdmin(_InMemory):
     """Says which topics a cluster in memory has.
 
     Args:
@@ -312,7 +332,7 @@ class MemoryAdmin:
             name: SimpleNamespace(topic=name, partitions=dict.fromkeys(range(partitions)), error=None)
             for name, partitions in self._cluster.partitions().items()
         }
-        return SimpleNamespace(topics=topics)
+        return SimpleNamespace(topics=topics, cluster_id="memory")
 
     def poll(self, timeout: float = 0.0) -> int:
         """Nothing is ever reported."""

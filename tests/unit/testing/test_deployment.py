@@ -23,6 +23,7 @@ from lapse_client import (
     SettlementResult,
     UnknownEntity,
     aio,
+    history,
     replay,
 )
 
@@ -239,6 +240,54 @@ def test_clients_without_a_connection_work_on_it_while_it_lives(lapse: Lapse) ->
             return [delivery.value async for delivery in one.messages(1)]
 
     assert asyncio.run(main()) == [b"1"]
+
+
+def test_time_moves_within_coroutines(lapse: Lapse) -> None:
+    lapse.queue("orders", lease_period="30s")
+
+    async def main() -> list[int]:
+        counts: list[int] = []
+        async with aio.Publisher() as publisher, aio.QueueSubscriber("orders") as subscriber:
+            await publisher.publish("orders", b"1")
+            for _ in range(3):
+                delivery = await subscriber.receive(5)
+                assert delivery is not None
+                counts.append(delivery.delivery_count)
+                assert await subscriber.receive(5) is None
+                lapse.clock.advance(30)
+            lapse.lose(subscriber)
+            lapse.find(subscriber)
+        return counts
+
+    assert asyncio.run(main()) == [1, 2, 3]
+
+
+@pytest.mark.feature("C4", "Q18")
+def test_a_deleted_queue_is_gone_when_time_moves_and_may_be_made_again(lapse: Lapse) -> None:
+    lapse.queue("orders", partitions=2)
+    publish(lapse, "orders", 3)
+    with lapse.queue_client("orders") as queue, pytest.raises(CommandFailed):
+        queue.delete()
+    with lapse.queue_client("orders") as queue:
+        queue.delete(force=True)
+    assert [letter.reasons for letter in lapse.dead_letters("orders")] == []
+    lapse.clock.advance(60)
+    with pytest.raises(UnknownEntity):
+        lapse.depth("orders")
+    lapse.queue("orders", partitions=2)
+    assert lapse.depth("orders") == 3, "it reads its topic from the beginning"
+
+
+@pytest.mark.feature("D6")
+def test_what_happened_to_a_message_is_told(lapse: Lapse) -> None:
+    lapse.queue("orders", max_deliveries=1, lease_period="5s")
+    with lapse.publisher() as publisher, lapse.subscriber("orders") as subscriber:
+        bookmark = publisher.submit("orders", b"1").result(1)
+        assert subscriber.receive(1)
+        lapse.clock.advance(5)
+        lapse.settle()
+    told = [moment.what for moment in history(bookmark).moments]
+    assert "dead_lettered" in told
 
 
 def test_handlers_in_threads(lapse: Lapse) -> None:

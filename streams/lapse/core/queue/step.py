@@ -198,6 +198,10 @@ class Removal:
 class ShardEvent:
     """Something to be told on the event topic.
 
+    It is about any number of messages, as columns, for a queue's steps are large and its messages have no keys. A SOW
+    topic's is about one record, with its key (`lapse.core.sow.step.ShardEvent`): one shape for both would make columns
+    of single records, or single events of columns. Written, both are one `lapse.protocol.event.Event`.
+
     Attributes:
         kind: what happened, an `EventKind`.
         at_ms: its instant, ms since the epoch.

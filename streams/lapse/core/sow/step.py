@@ -27,6 +27,8 @@ class Place(NamedTuple):
 class ShardEvent(NamedTuple):
     """One event (S4, D4): what happened to one record, or to a subscription.
 
+    A queue's is about many messages at once, as columns: see `lapse.core.queue.step.ShardEvent` for why there are two.
+
     Attributes:
         kind: what happened.
         at_ms: the instant at which it counts, ms since the epoch.
