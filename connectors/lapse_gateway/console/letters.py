@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 from starlette.responses import Response
 
@@ -18,10 +17,10 @@ from lapse.core.reason import Reason
 from lapse_client import Connection, DeadLetter, DeadLetterReader, time_check
 from lapse_client.redrive import Choice, Known, Line, Target, plan, send
 from lapse_gateway.console.page import rendered
-from lapse_gateway.console.queues import PAGE, page
+from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.fault import Fault
-from lapse_gateway.operation import Call, Operation
-from lapse_gateway.parameter import Parameter, read_all
+from lapse_gateway.operation import Call
+from lapse_gateway.parameter import Parameter
 
 logger = logging.getLogger(__name__)
 
@@ -142,11 +141,7 @@ async def _confirm(call: Call) -> Response:
 
 async def _redrive(call: Call) -> Response:
     name = _allowed(call, sends=True)
-    try:
-        fields = parse_qsl(call.body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20)
-    except ValueError as error:
-        raise Fault(ErrorCode.MALFORMED, "the form is no percent-encoded UTF-8") from error
-    given = read_all(_CHOICE, fields)
+    given = sent(call, _CHOICE)
     choice = await _choice(call, name, given)
     found = await _in_thread(_redriven, name, call.gateway.connection, choice, really=True)
     chosen = {field: given[field] for field in ("since", "reason", "filter", "again") if given[field]}
@@ -171,14 +166,5 @@ _CHOICE: Final = (
 OPERATIONS: Final = (
     page("/console/letters/{entity}", "Dead letters", _letters, *_CHOICE),
     page("/console/letters/{entity}/confirm", "What a redrive would do", _confirm, *_CHOICE, part=True),
-    Operation(
-        method="POST",
-        path="/console/letters/{entity}/redrive",
-        summary="Send letters back",
-        handler=_redrive,
-        raw_body=True,
-        content=PAGE,
-        part=True,
-        changes=True,
-    ),
+    action("/console/letters/{entity}/redrive", "Send letters back", _redrive),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 from starlette.responses import Response
 
@@ -17,12 +16,11 @@ from lapse_client.aio import Queue, Replayed, history, replay
 from lapse_client.error import LapseError
 from lapse_gateway import looking
 from lapse_gateway.console.page import file, rendered
+from lapse_gateway.console.route import PAGE, action, page, sent
 from lapse_gateway.console.watch import STATES
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import Call, Operation
-from lapse_gateway.parameter import Parameter, read_all
-
-PAGE: Final = "text/html"
+from lapse_gateway.parameter import Parameter
 
 _SHOWN: Final = 50
 """Messages on a page."""
@@ -177,11 +175,7 @@ async def _preview(queue: Queue, given: dict[str, Any] | Any) -> dict[str, Any]:
 
 
 async def _act(call: Call) -> Response:
-    try:
-        fields = parse_qsl(call.body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20)
-    except ValueError as error:
-        raise Fault(ErrorCode.MALFORMED, "the form is no percent-encoded UTF-8") from error
-    given, name = read_all(_FORM, fields), call.path["queue"]
+    given, name = sent(call, _FORM), call.path["queue"]
     action = given["action"]
     counts: dict[str, Any] = {}
     async with call.gateway.clients.queue(call.caller, name) as queue:
@@ -221,13 +215,6 @@ _FIND: Final = (
 )
 
 
-def page(path: str, summary: str, handler: Any, *parameters: Parameter, part: bool = False) -> Operation:
-    """An operation that shows something to people."""
-    return Operation(
-        method="GET", path=path, summary=summary, handler=handler, parameters=parameters, content=PAGE, part=part
-    )
-
-
 OPERATIONS: Final = (
     page("/", "All queues and SOW topics at a glance", _overview),
     page("/console/live", "The same, to refresh it", _live, part=True),
@@ -241,15 +228,6 @@ OPERATIONS: Final = (
         Parameter(name="bookmark", says="Which message.", required=True),
     ),
     page("/console/queues/{queue}/confirm", "What an action would do", _confirm, *_FORM, part=True),
-    Operation(
-        method="POST",
-        path="/console/queues/{queue}/act",
-        summary="Do it",
-        handler=_act,
-        raw_body=True,
-        content=PAGE,
-        part=True,
-        changes=True,
-    ),
+    action("/console/queues/{queue}/act", "Do it", _act),
     Operation(method="GET", path="/console/static/{name}", summary="A file", handler=file, content=PAGE, open=True),
 )

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lapse_gateway.console.page import rendered
-from lapse_gateway.console.queues import page
+from lapse_gateway.console.route import page
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 

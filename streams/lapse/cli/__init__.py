@@ -39,12 +39,12 @@ COMMANDS: Mapping[str, Lazy] = {
     "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
     "dev": Lazy(
         "lapse.cli.dev:dev",
-        "Run a broker, the topics of lapse.toml, a worker and the console, until Ctrl-C.",
+        "Run a broker, the topics of lapse.toml, a worker and the console.",
         extra="worker,gateway,java",
     ),
     "doctor": Lazy(
         "lapse.cli.doctor:doctor",
-        "Look for the usual faults: Java, versions, topics, settings, rights, clocks, workers.",
+        "Look for the usual faults: Java, versions, topics, rights, clocks, workers.",
         extra="worker",
     ),
     "publish": Lazy("lapse.cli.publish:publish", "Publish to a topic, or to a queue's default target."),

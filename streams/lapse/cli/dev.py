@@ -89,10 +89,11 @@ class Stand:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when everything runs; logs go to stderr.")
 def dev(config: Path, port: int, console_port: int, data: Path | None, log_level: str, as_json: bool) -> None:
-    """Run a broker, the topics of lapse.toml, a worker and the console, until Ctrl-C.
+    """Run a broker, the topics of lapse.toml, a worker and the console.
 
-    Writes a lapse.toml where there is none, and applies it again when it changes. The broker keeps its data for the
-    next time. Where KAFKA_BOOTSTRAP_SERVERS names a broker, that one is used; topics are created without asking.
+    Runs until Ctrl-C. Writes a lapse.toml where there is none, and applies it again when it changes. The broker keeps
+    its data for the next time. Where KAFKA_BOOTSTRAP_SERVERS names a broker, that one is used; topics are created
+    without asking.
     """
     treat_sigterm_as_ctrl_c()
     progress = Console(stderr=True)

@@ -1,0 +1,50 @@
+"""What the console answers: pages that are shown, and forms that are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from lapse.core.error_code import ErrorCode
+from lapse_gateway.fault import Fault
+from lapse_gateway.operation import Call, Operation
+from lapse_gateway.parameter import Parameter, read_all
+
+PAGE: Final = "text/html"
+_MOST_FIELDS: Final = 20
+
+
+def page(path: str, summary: str, handler: Any, *parameters: Parameter, part: bool = False) -> Operation:
+    """An operation that shows something to people."""
+    return Operation(
+        method="GET", path=path, summary=summary, handler=handler, parameters=parameters, content=PAGE, part=part
+    )
+
+
+def action(path: str, summary: str, handler: Any) -> Operation:
+    """An operation that does what a form asks for; its handler reads the form with `sent`."""
+    return Operation(
+        method="POST",
+        path=path,
+        summary=summary,
+        handler=handler,
+        raw_body=True,
+        content=PAGE,
+        part=True,
+        changes=True,
+    )
+
+
+def sent(call: Call, fields: tuple[Parameter, ...]) -> Mapping[str, Any]:
+    """The fields of a form that was sent.
+
+    Raises:
+        Fault: the body is no form, or a field is not what it has to be.
+    """
+    try:
+        text = call.body.decode("ascii")
+        given = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError as error:
+        raise Fault(ErrorCode.MALFORMED, "the form is no percent-encoded UTF-8") from error
+    return read_all(fields, given)
