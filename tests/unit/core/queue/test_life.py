@@ -433,7 +433,7 @@ def test_whom_a_trigger_has_no_row_for_it_spares() -> None:
             if trigger is Trigger.DEADLINE:
                 life.shard._advance._timers.expire(DEADLINE_MS, life.step)
             elif trigger is Trigger.END:
-                life.shard._timers.end_leases(DEADLINE_MS, life.step)
+                life.shard._advance._timers.end_leases(DEADLINE_MS, life.step)
             else:
                 life.happen()
             assert life.state is state, (trigger, state)
