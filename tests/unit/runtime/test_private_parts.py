@@ -25,8 +25,13 @@ PARTS = {
     # part: (fingerprint, where it is used)
     "aiokafka.consumer.fetcher:PartitionRecords": ("44398686f013", "kafka/fetched.py, FetchedRecords"),
     "aiokafka.consumer.fetcher:FetchResult": ("63573b686fb4", "kafka/fetched.py, FetchedPartition"),
-    "aiokafka.consumer.fetcher:Fetcher.fetched_records": ("c9d369de9e88", "kafka/transport.py, SwiftFetcher"),
-    "aiokafka.consumer.fetcher:Fetcher._get_actions_per_node": ("d1ddaa3c0e03", "kafka/transport.py, SwiftFetcher"),
+    "aiokafka.consumer.fetcher:Fetcher.fetched_records": ("c9d369de9e88", "kafka/fetcher.py, SwiftFetcher"),
+    "aiokafka.consumer.fetcher:Fetcher._get_actions_per_node": ("d1ddaa3c0e03", "kafka/fetcher.py, SwiftFetcher"),
+    "aiokafka.consumer.fetcher:Fetcher._proc_fetch_request": ("074d9f91c524", "kafka/fetcher.py, SwiftFetcher"),
+    "aiokafka.consumer.fetcher:Fetcher._fetch_requests_routine": ("6c610471e286", "kafka/fetcher.py, SwiftFetcher"),
+    "aiokafka.protocol.fetch:FetchRequest": ("162ea893b5e5", "kafka/fetch_session.py"),
+    "aiokafka.conn:AIOKafkaConnection._handle_frame": ("2403469bc806", "kafka/fetch_session.py"),
+    "aiokafka.cluster:ClusterMetadata.update_metadata": ("c41379321f01", "kafka/fetcher.py, SwiftFetcher"),
     "aiokafka.producer.sender:Sender._send_produce_req": ("f565254ecb38", "kafka/producer.py, _Sender"),
     "aiokafka.producer.message_accumulator:MessageAccumulator": (
         "705a6cdd6d08",
@@ -46,6 +51,12 @@ PARTS = {
     "faust.transport.consumer:Consumer._get_active_partitions": ("dd5477b15d7d", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._new_offset": ("041e8dc30f2e", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer.perform_seek": ("8c88bc25f247", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.consumer:Consumer._commit_offsets": ("8cfc0efcc68d", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.consumer:Consumer.force_commit": ("c78fef197a17", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.consumer:Consumer.verify_all_partitions_active": (
+        "ca7f0a5275a8",
+        "kafka/transport.py, BatchConsumer",
+    ),
     "faust.transport.conductor:Conductor._update_indices": ("9704afff9cfc", "kafka/subscription.py"),
     "faust.tables.manager:TableManager.on_start": ("00230eed64fa", "kafka/table.py, SelfRestoredTables"),
     "faust.tables.manager:TableManager.on_rebalance": ("ca7681cc4ddc", "kafka/table.py, SelfRestoredTables"),

@@ -11,7 +11,8 @@ pytest.importorskip("faust")
 from aiokafka.consumer import consumer as aiokafka_consumer
 from faust.types import TP
 
-from lapse.runtime.kafka.transport import FETCH_MAX_WAIT_MS, BatchConsumer, SwiftFetcher
+from lapse.runtime.kafka.fetcher import SwiftFetcher
+from lapse.runtime.kafka.transport import FETCH_MAX_WAIT_MS, BatchConsumer
 
 TPS = [TP("orders", 0), TP("orders", 1)]
 

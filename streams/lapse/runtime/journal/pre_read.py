@@ -29,10 +29,11 @@ class HeadStart:
     def shards(self, partitions: int) -> set[int]:
         """The shards that were noted, of so many that there are; none if that cannot be read."""
         try:
-            noted = json.loads(self._path.read_text())
-            return {int(number) for number in noted} & set(range(partitions))
+            noted = sorted({int(number) for number in json.loads(self._path.read_text())})
         except (OSError, ValueError, TypeError):
             return set()
+        self._noted = noted
+        return set(noted) & set(range(partitions))
 
     def note(self, shards: Iterable[int]) -> None:
         """Note which shards the worker has."""

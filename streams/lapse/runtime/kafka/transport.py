@@ -21,62 +21,17 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import aiokafka
-from aiokafka.consumer import consumer, fetcher
 from aiokafka.errors import CommitFailedError, IllegalStateError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
-from lapse.runtime.kafka.checksum import CheckedRecords
-from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords
+from lapse.runtime.kafka import fetcher  # noqa: F401  # every consumer of the process fetches as it says
 
 FETCH_MAX_WAIT_MS: Final = 500
-_CROWDED_WAIT_MS: Final = 20
 
 _COMMIT_S: Final = 2.0
 """After so long without success it is looked which topics there are; the next commit comes within a second."""
-
-
-class SwiftFetcher(fetcher.Fetcher):
-    """Fetches that leave a partition out, because what it has brought is not taken yet, do not wait for long.
-
-    There is one fetch at a time to a broker: one that waits half a second for a command would hold up the next records
-    of a busy topic for as long.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.taken = 0
-        """How often records were taken; the consumer's position stands behind all of them."""
-        self._asked_for: set[Any] = set()
-        super().__init__(*args, **kwargs)
-
-    async def fetched_records(
-        self,
-        partitions: Iterable[Any],
-        timeout: float = 0,  # noqa: ASYNC109  # aiokafka's signature
-        max_records: int | None = None,
-    ) -> Any:
-        """As aiokafka's; notes which partitions are read at all: Faust has changelogs fetched, and never takes them."""
-        self._asked_for.update(partitions)
-        records = await super().fetched_records(partitions, timeout, max_records)
-        self.taken += 1
-        return records
-
-    @property
-    def _fetch_max_wait_ms(self) -> int:
-        crowded = not self._asked_for.isdisjoint(self._records)
-        return min(_CROWDED_WAIT_MS, self._longest_wait_ms) if crowded else self._longest_wait_ms
-
-    @_fetch_max_wait_ms.setter
-    def _fetch_max_wait_ms(self, longest_ms: int) -> None:
-        self._longest_wait_ms = longest_ms
-
-
-# For all consumers of the process: shards, changelogs, payloads that are read back. None of the classes is injectable.
-fetcher.PartitionRecords = FetchedRecords
-fetcher.FetchResult = FetchedPartition
-fetcher.MemoryRecords = CheckedRecords
-consumer.Fetcher = SwiftFetcher
 
 
 class Readers:
@@ -192,6 +147,8 @@ class BatchConsumer(driver.Consumer):
         """As `taken` of the consumer thread: what was taken by then is with the shards, or was sought again."""
         self._held: dict[TP, set[object]] = {}
         """Partitions and the shards that will read them once they are restored."""
+        self._to_commit: set[TP] = set()
+        """Partitions in which more was made durable since the last commit."""
         self._to_seek: set[TP] = set()
         """Partitions that a shard reads which was restored after the flow began."""
         self.flows = asyncio.Event()
@@ -316,6 +273,7 @@ class BatchConsumer(driver.Consumer):
         """What a shard has made durable: everything before these offsets."""
         for tp, offset in offsets.items():
             self._readers.setdefault(tp, Readers()).finished[reader] = offset
+        self._to_commit.update(offsets)
 
     def saturate(self, reader: object, tp: TP) -> None:
         """A shard cannot keep up: leave the partition out of the fetch."""
@@ -363,7 +321,8 @@ class BatchConsumer(driver.Consumer):
         self.relieve(reader)
         for tp, readers in list(self._readers.items()):
             readers.received.pop(reader, None)
-            readers.finished.pop(reader, None)
+            if readers.finished.pop(reader, None) is not None:
+                self._to_commit.add(tp)
             if not readers.received:
                 del self._readers[tp]
 
@@ -386,6 +345,21 @@ class BatchConsumer(driver.Consumer):
             return  # aiokafka has this assigned no more: the group rebalances once more, and seeks at the end of that
         self._read_offset.update(dict.fromkeys(sought))
 
+    def _is_changelog_tp(self, tp: TP) -> bool:
+        """As Faust's, which makes a set of all changelogs each time."""
+        tables: Any = self.app.tables
+        return tp.topic in tables._changelogs
+
+    async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
+        """As Faust's, which draws a table of all partitions for its log. `_commit` leaves out what is not assigned."""
+        done: bool = await self._commit(offsets)
+        self._committed_offset.update(offsets)
+        self.app.monitor.on_tp_commit(dict(offsets))
+        return done
+
+    async def verify_all_partitions_active(self) -> None:
+        """Nothing: Faust would look at partition after partition, every few seconds, to log which had no news."""
+
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
         """Nothing: gaps are counted by the shards."""
 
@@ -396,7 +370,10 @@ class BatchConsumer(driver.Consumer):
         return True
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
-        return iter([tp for tp in self._readers if topics is None or tp in topics or tp.topic in topics])
+        if topics is not None:
+            return iter([tp for tp in self._readers if tp in topics or tp.topic in topics])
+        changed, self._to_commit = self._to_commit, set()
+        return iter([tp for tp in changed if tp in self._readers])
 
     def _new_offset(self, tp: TP) -> int | None:
         readers = self._readers.get(tp)

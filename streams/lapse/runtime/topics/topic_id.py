@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -62,16 +63,21 @@ class TopicIds:
         if self._admin is None:
             self._admin = AdminClient(self._settings)
         asked = self._admin.describe_topics(TopicCollection(names), request_timeout=_PATIENCE_S)
-        found: dict[str, Shape] = {}
-        for name, answer in asked.items():
-            try:
-                described = await asyncio.wrap_future(answer)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise
-            else:
-                found[name] = Shape(str(described.topic_id), len(described.partitions))
-        return found
+        return await asyncio.to_thread(_shapes, asked)  # each that this loop waited for would cost it a turn
+
+
+def _shapes(asked: Mapping[str, Future[Any]]) -> dict[str, Shape]:
+    """Wait for the answers, which come together."""
+    found: dict[str, Shape] = {}
+    for name, answer in asked.items():
+        try:
+            described = answer.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+        else:
+            found[name] = Shape(str(described.topic_id), len(described.partitions))
+    return found
 
 
 class KnownTopics:
