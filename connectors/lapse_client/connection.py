@@ -34,6 +34,9 @@ _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaE
 """Causes that stay as they are: a wrong password or user, a certificate that is not trusted."""
 
 _PROPAGATION_S: Final = 2.0
+_ALONE_S: Final = 0.3
+"""The same where there is one broker: it has nobody to learn from but itself."""
+
 _ELECTING: Final = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -160,12 +163,13 @@ class Connection:
         Raises:
             ConnectionFailed: no broker answered.
         """
-        give_up = time.monotonic() + _PROPAGATION_S
+        began = time.monotonic()
         while True:
             metadata = self._metadata()
             topics = {name: len(found.partitions) for name, found in metadata.topics.items() if found.error is None}
             known = not expected or not topics.keys().isdisjoint(expected)
-            if known or self.transport.settles or time.monotonic() >= give_up:
+            patience_s = _PROPAGATION_S if len(metadata.brokers) > 1 else _ALONE_S
+            if known or self.transport.settles or time.monotonic() - began >= patience_s:
                 return topics
             time.sleep(_RETRY_S)
 
@@ -222,7 +226,7 @@ class Connection:
         """
         commands, deliveries = topic.commands(name), self.deliveries(name)
         topics = self.partitions(commands)
-        if deliveries not in topics:
+        if deliveries not in topics and commands in topics:
             topics = self.partitions(deliveries)
         found = topics.get(deliveries)
         if found is None or commands not in topics:
