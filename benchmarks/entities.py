@@ -1,10 +1,12 @@
 """Many empty queues at one worker: `lapse apply`, the start, and the way back after kill -9.
 
-Each queue is asked for its depth before the worker runs, so its first answer tells when it serves.
+Each queue is asked for its depth before the worker runs, so its first answer tells when it serves. On a machine that
+does other things, the CPU that the worker took until then says more; `load` is that of the minute before.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from datetime import UTC, datetime
@@ -54,6 +56,10 @@ def run(bootstrap_servers: str, entities: int = 1_000, session_timeout: str = "3
                     f"{phase}_last_s": answered[-1] - began_s,
                     f"{phase}_first_after_s": answered[0] - restored_s,
                     f"{phase}_last_after_s": answered[-1] - restored_s,
+                    f"{phase}_first_cpu_s": asker.first_cpu_s,
+                    f"{phase}_last_cpu_s": cpu_s(worker.process),
+                    f"{phase}_log_lines": text.count("\n"),
+                    f"{phase}_load": os.getloadavg()[0],
                 }
                 if phase == "start":
                     figures |= _idle(worker)
@@ -75,9 +81,14 @@ def _idle(worker: Worker) -> Figures:
 
 
 class _Asker:
-    """Asks every queue for its depth, and notes when each answers."""
+    """Asks every queue for its depth, and notes when each answers.
+
+    Attributes:
+        first_cpu_s: what CPU the worker had taken when the first answer of the last phase was read, s.
+    """
 
     def __init__(self, bootstrap_servers: str, queues: list[str]) -> None:
+        self.first_cpu_s = 0.0
         self._queues = queues
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self._consumer = Consumer(
@@ -99,6 +110,7 @@ class _Asker:
     def answers(self, phase: str, worker: Worker) -> list[float]:
         """The instants at which the queues answered, in order, by the brokers' clock, s since the epoch."""
         found: dict[str, float] = {}
+        self.first_cpu_s = 0.0
 
         def all_of_them() -> bool:
             for record in self._consumer.consume(1_000, 0.1):
@@ -107,6 +119,7 @@ class _Asker:
                 headers = dict(record.headers() or [])
                 if headers.get(header.KIND) == b"answer" and orjson.loads(record.value())["id"] == phase:
                     found.setdefault(str(record.topic()), record.timestamp()[1] / 1000)
+                    self.first_cpu_s = self.first_cpu_s or cpu_s(worker.process)
             return len(found) == len(self._queues)
 
         worker.until(all_of_them, timeout_s=600, every_s=0)

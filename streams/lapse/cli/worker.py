@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -142,12 +143,15 @@ def serve(config: Config, log_level: str, log_format: Format = "text", decided: 
         decided: the definitions that the configuration was made from, which are followed; None = from a file alone.
     """
     from lapse.config import ConfigError
-    from lapse.runtime import worker_log
-    from lapse.runtime.application import make_app
+    from lapse.runtime.topics.cluster import Cluster
     from lapse.runtime.topics.topology import TopologyError
 
+    with ThreadPoolExecutor(1) as beside:  # the brokers answer while the rest is imported
+        looked = beside.submit(lambda: Cluster(config).topology(served=True))
+        from lapse.runtime import worker_log
+        from lapse.runtime.application import make_app
     try:
-        app = make_app(config, decided=decided)
+        app = make_app(config, looked.result(), decided)
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
     import uvloop

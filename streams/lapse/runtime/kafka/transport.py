@@ -240,17 +240,22 @@ class BatchConsumer(driver.Consumer):
         )
 
     def _get_active_partitions(self) -> set[TP]:
-        active: set[TP] = super()._get_active_partitions()
+        active = self._partitions_in_use()
         return active - self.saturated - self._held.keys() if self.saturated or self._held else active
+
+    def _partitions_in_use(self) -> set[TP]:
+        """What Faust calls active; without its look at the type of each."""
+        known: set[TP] | None = self._active_partitions
+        return super()._get_active_partitions() if known is None else known
 
     def pause_partitions(self, tps: Iterable[TP]) -> None:
         """As Faust's; spelled out because `_get_active_partitions` hands out a copy here."""
-        super()._get_active_partitions().difference_update(tps)
+        self._partitions_in_use().difference_update(tps)
         self._paused_partitions.update(tps)
 
     def resume_partitions(self, tps: Iterable[TP]) -> None:
         """As Faust's; see `pause_partitions`."""
-        super()._get_active_partitions().update(tps)
+        self._partitions_in_use().update(tps)
         self._paused_partitions.difference_update(tps)
         self.relieved.set()
 

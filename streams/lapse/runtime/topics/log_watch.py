@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 5.0
+_TOPICS_A_SECOND: Final = 200
+"""Where there are more topics than are looked at in five seconds at this rate, it is looked less often."""
+
 _DELETED_AFTER: Final = 3
 """A topic that is missing so many times in a row was deleted; a broker that has just started may not know all."""
 
@@ -55,6 +58,7 @@ class LogWatch:
         self._topic_ids = topic_ids
         self._log = log
         self._missing: Counter[str] = Counter()
+        self._topics = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -68,11 +72,11 @@ class LogWatch:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(max(_EVERY_S, self._topics / _TOPICS_A_SECOND))
             try:
                 await self.look()
             except (KafkaError, KafkaException, TimeoutError) as error:
-                logger.warning("could not look at the underlying topics, and will again in %g s: %s", _EVERY_S, error)
+                logger.warning("could not look at the underlying topics, and will again soon: %s", error)
 
     async def look(self) -> None:
         """Look once.
@@ -84,7 +88,9 @@ class LogWatch:
         runners = [runner for entity in entities for runner in list(entity.runners.values())]
         names = {runner: {*runner.topics.facts, *(tp.topic for tp in runner.sources)} for runner in runners}
         targets = {topic for entity in entities for topic in entity.targets}
-        shapes = await self._topic_ids.shapes(targets.union(*names.values()))
+        topics = targets.union(*names.values())
+        self._topics = len(topics)
+        shapes = await self._topic_ids.shapes(topics)
         replaced: set[str] = set()
         for runner, some in names.items():
             for name in some & shapes.keys():
