@@ -26,6 +26,9 @@ _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18
 """A number of so many digits is within 64 bits."""
 
+_MANY: Final = 16
+"""From so many records on it pays to see first whether they are alike."""
+
 
 class Later(NamedTuple):
     """A message that is not visible yet.
@@ -93,20 +96,19 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
         queue: this queue; a record that was redriven for another one is skipped (C29).
         expiration: what holds for the records' topic.
     """
-    arrivals = Arrivals()
-    add_offset, add_deadline = arrivals.offsets.append, arrivals.deadlines_ms.append
     default_ms = NEVER if expiration.default_ms is None else expiration.default_ms
     ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
+    alike = _sort_out_alike(records, default_ms, ceiling_ms) if len(records) >= _MANY else None
+    if alike is not None:
+        return alike
+    arrivals = Arrivals()
+    add_offset, add_deadline = arrivals.offsets.append, arrivals.deadlines_ms.append
     stamp_ms, headers, deadline_ms = NO_TIMESTAMP - 1, None, _INVOLVED
     for record in records:
         if record.timestamp != stamp_ms or record.headers != headers:
             # What follows from these two alone: many records that stand together have the same.
             stamp_ms, headers = record.timestamp, record.headers
-            relative_ms = _plainly_stated_ms(headers) if headers else _SILENT
-            if relative_ms == _SILENT:
-                relative_ms = default_ms
-            elif relative_ms == 0 or relative_ms > ceiling_ms:
-                relative_ms = ceiling_ms
+            relative_ms = _relative_ms(headers, default_ms, ceiling_ms)
             deadline_ms = NEVER if relative_ms == NEVER else stamp_ms + relative_ms
             if relative_ms != NEVER and (relative_ms <= 0 or stamp_ms == NO_TIMESTAMP or deadline_ms >= NEVER):
                 deadline_ms = _INVOLVED
@@ -116,6 +118,31 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
         add_deadline(deadline_ms)
         add_offset(record.offset)
     return arrivals
+
+
+def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int) -> Arrivals | None:
+    """The same for records that all have the same headers, of which at most a plain lifetime is ours; None for others.
+
+    Most of those that stand together are such; what is asked of each is asked of all at once.
+    """
+    headers = records[0].headers
+    if records[-1].headers != headers or [record.headers for record in records].count(headers) < len(records):
+        return None
+    relative_ms = _relative_ms(headers, default_ms, ceiling_ms)
+    if relative_ms == NEVER:
+        return Arrivals([record.offset for record in records], [NEVER] * len(records))
+    stamps = [record.timestamp for record in records]
+    if relative_ms <= 0 or min(stamps) <= NO_TIMESTAMP or max(stamps) + relative_ms >= NEVER:
+        return None
+    return Arrivals([record.offset for record in records], [stamp_ms + relative_ms for stamp_ms in stamps])
+
+
+def _relative_ms(headers: lifetime.Headers, default_ms: int, ceiling_ms: int) -> int:
+    """What a record lives for if that follows from its headers alone; 0 or less: the record is to be looked at."""
+    relative_ms = _plainly_stated_ms(headers) if headers else _SILENT
+    if relative_ms == _SILENT:
+        return default_ms
+    return ceiling_ms if relative_ms == 0 or relative_ms > ceiling_ms else relative_ms
 
 
 def _plainly_stated_ms(headers: lifetime.Headers) -> int:

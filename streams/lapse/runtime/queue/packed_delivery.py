@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,9 @@ from lapse.runtime.kafka.packed_record import packed
 
 MOST_BYTES: Final = 800_000
 """A record takes no further message beyond so many bytes of keys and values; a single message may have any size."""
+
+_FEW: Final = 16
+"""For fewer messages columns cost more than they save."""
 
 _MOST_NAMES: Final = 1_000
 """So many names of headers are known at most, for a producer may use any, and lengths of values below that."""
@@ -47,10 +50,14 @@ def packed_records(
     if deadlines_ms is not None and bool((deadlines_ms == NEVER).all()):
         deadlines_ms = None
     has_keys = any(keys) or any(key is not None for key in keys)
-    sizes = [_lengths(some) for some in (values, keys if has_keys else (), own)]
+    parts: Iterable[tuple[int, int]] = ((0, len(values)),)
+    sizes: list[NDArray[np.int32]] = []
+    if len(values) >= _FEW or _bytes_of(keys) + _bytes_of(values) + _bytes_of(own) > most_bytes:
+        sizes = [_lengths(some) for some in (values, keys if has_keys else (), own)]
+        parts = _parts(sizes, len(values), most_bytes)
     topic, partition = messages.topic, messages.partition
     bodies: list[bytes] = []
-    for first, stop in _parts(sizes, len(values), most_bytes):
+    for first, stop in parts:
         body = packed_delivery.encode(
             topic,
             partition,
@@ -65,6 +72,10 @@ def packed_records(
         )
         bodies.append(packed(None, body, header_count, headers))
     return bodies
+
+
+def _bytes_of(some: Sequence[bytes | None]) -> int:
+    return sum(map(len, filter(None, some)))
 
 
 def _lengths(some: Sequence[bytes | None]) -> NDArray[np.int32]:

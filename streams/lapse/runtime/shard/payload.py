@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 from typing import Final
+
+import numpy as np
 
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
 from lapse.runtime.tp import TP
 
 _RECORD_OVERHEAD_BYTES: Final = 300
+_LONG_RUN: Final = 8
+"""Runs of so many consecutive offsets are looked up as such; of shorter ones each offset by itself."""
 
 
 class Chunk:
@@ -142,6 +147,18 @@ class SourceWindow:
         found += [None] * (stop - first)
         return found
 
+    def runs(self, offsets: Sequence[int]) -> list[Record | None]:
+        """The records of ascending offsets, as `run` gives those of consecutive ones."""
+        if _are_consecutive(offsets):
+            return self.run(offsets[0], len(offsets))
+        begins = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+        if len(begins) * _LONG_RUN > len(offsets):
+            return [self.get(offset) for offset in offsets]
+        found: list[Record | None] = []
+        for first, stop in pairwise(begins):
+            found += self.run(offsets[first], stop - first)
+        return found
+
 
 class PayloadWindow:
     """The payloads of one shard: a window in memory, and the log behind it.
@@ -176,11 +193,7 @@ class PayloadWindow:
         window = self._windows.get((topic, partition))
         if window is None:
             return
-        if _are_consecutive(offsets):
-            window.run(offsets[0], len(offsets))
-        else:
-            for offset in offsets:
-                window.get(offset)
+        window.runs(offsets)
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
         """One record; None where Kafka no longer has it. Moves nothing else."""
@@ -208,11 +221,7 @@ class PayloadWindow:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
         window.handed += len(offsets) if used else 0
         consecutive = _are_consecutive(offsets)
-        found: list[Record | None]
-        if used and consecutive:
-            found = window.run(offsets[0], len(offsets))
-        else:
-            found = [window.get(offset, used) for offset in offsets]
+        found = window.runs(offsets) if used else [window.get(offset, used=False) for offset in offsets]
         at = 0
         while not all(found[at:]):
             at = next(place for place in range(at, len(found)) if found[place] is None)
