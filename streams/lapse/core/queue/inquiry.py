@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life import Trigger, route
 from lapse.core.queue.matching import UNKNOWN
 from lapse.core.queue.message_state import LIVE, State
 from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.segment import SIZE, Segment
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Queued
+
+_EXPIRING: Final = route(Trigger.DEADLINE).takes
+"""By state: whether a message leaves when its deadline passes."""
 
 JUDGED_AT_ONCE: Final = 1_000
 """So many messages are read back and judged under the filters at a time."""
@@ -75,8 +79,8 @@ class Inquiry:
         due_ms = self._decisions.deadlines_count_ms(now_ms)
         if segment.min_deadline_ms > due_ms or segment.deadline_ms is None:
             return slots
-        protected = np.isin(segment.state[slots], (State.LEASED, State.TRANSFERRING, State.SENT))
-        return slots[protected | (segment.deadline_ms[slots] > due_ms)]
+        expires = _EXPIRING[segment.state[slots]]
+        return slots[~expires | (segment.deadline_ms[slots] > due_ms)]
 
     def oldest(self, now_ms: int) -> int | None:
         """The place of the first message that is told of; None if there is none."""

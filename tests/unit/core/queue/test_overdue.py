@@ -6,6 +6,7 @@ import pytest
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from unit.core.queue.world import published
@@ -40,6 +41,20 @@ def test_an_expired_crowd_is_not_told_of_however_little_of_it_has_left(left: int
     assert [one.offset for one in shard.peek(0, 10, now_ms=DUE)] == [0, CROWD, CROWD + 1]
     assert [one.offset for one in shard.peek(1, 1, now_ms=DUE)] == [CROWD]
     shard.unsubscribe("s", DUE, Step())
+    place = shard.oldest(DUE)
+    assert place is not None
+    assert shard.bookmark_of(place) == ("orders", 0, CROWD)
+
+
+@pytest.mark.feature("L11", "Q17", "Q15")
+def test_what_is_handed_over_expires_as_what_waits_does() -> None:
+    shard = crowded()
+    shard.unsubscribe("s", T0, Step())
+    shard.transfer_source.hold("t-1", "there", [Claim("orders", 0, 0, 0)], 1, T0, Step())
+    assert shard.depth(now_ms=DUE - 1)["transferring"] == 1
+    told = shard.depth(now_ms=DUE)
+    assert (told["transferring"], told["available"], told["depth"]) == (0, 2, 2)
+    assert [one.offset for one in shard.peek(0, 10, now_ms=DUE)] == [CROWD, CROWD + 1]
     place = shard.oldest(DUE)
     assert place is not None
     assert shard.bookmark_of(place) == ("orders", 0, CROWD)
