@@ -189,37 +189,36 @@ def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: De
     assert worker.running
 
 
-@pytest.mark.feature("C52")
-def test_an_entity_whose_own_topics_are_missing_leaves_the_others_alone(deploy: Deploy) -> None:
+@pytest.mark.feature("C52", "C90")
+def test_an_entity_whose_own_topics_are_missing_is_served_once_they_are_there(deploy: Deploy) -> None:
+    """Without a restart, by both workers, and the other queue goes on meanwhile."""
     here = deploy({"well": {}}).apply()
-    here.configure({"sick": {}, "well": {}})
-    worker = here.worker().wait_for_shards(1)
-    assert len(told(worker, here.name("sick"), "cannot be served", "lapse apply")) == 1
+    here.configure({"sick": {}, "well": {}}, {"state": {}})
+    workers = [here.worker().wait_for_shards(1), here.worker()]
+    for worker in workers:
+        until(lambda worker=worker: told(worker, here.name("sick"), "cannot be served", "lapse apply"), "it is told")
     here.write("well", "a")
     receives(here, "well", b"a")
-
-
-@pytest.mark.feature("C52", "S5")
-def test_sow_topics_answer_while_the_underlying_topic_of_one_is_missing(deploy: Deploy) -> None:
-    """Their commands wait for the ends of their logs, which are asked for together."""
-    here = deploy({})
-    here.configure({}, {"sick": {"key": "/id"}, "well": {"key": "/id"}})
-    here.apply()
-    worker = here.worker().wait_for_shards(2)
-    for stem in ("sick", "well"):
-        here.write(stem, b'{"id": "1"}')
-    delete(here, here.name("sick"))
-    for _ in range(3):
-        for stem in ("sick", "well"):
-            with SowClient(here.name(stem), connection=here.connection, timeout_s=20) as sow:
-                assert [one.key for one in sow.query()] == [b'["1"]']
-    create(here, here.name("sick"))
-    until(lambda: told(worker, here.name("sick"), "taken over anew"), "the shard knows", 60)
-    here.write("sick", b'{"id": "2"}')
-
-    def is_updated() -> bool:
-        with SowClient(here.name("sick"), connection=here.connection) as sow:
-            return b'["2"]' in {one.key for one in sow.query()}
-
-    until(is_updated, "updates of the new topic", 40)
-    assert worker.running
+    with here.subscriber("well", 10) as subscriber:
+        here.apply()
+        slowest_s, served = 0.0, False
+        deadline = time.monotonic() + 60
+        while not served and time.monotonic() < deadline:
+            here.write("well", "b")
+            asked = time.monotonic()
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            slowest_s = max(slowest_s, time.monotonic() - asked)
+            subscriber.settle("acknowledge", [delivery], wait=True)
+            served = all(told(worker, here.name("sick"), "is served") for worker in workers)
+        assert served
+        assert slowest_s < 5, "a moment while the group is balanced anew, on a busy machine"
+    here.write("sick", "c")
+    receives(here, "sick", b"c")
+    here.write("state", b'{"n": 1}', key=b"k")
+    with SowClient(here.name("state"), connection=here.connection) as state:
+        until(lambda: [record.key for record in state.query()] == [b"k"], "the record")
+    workers[0].kill()
+    here.write("sick", "d")
+    receives(here, "sick", b"d", timeout_s=60)
+    assert workers[1].running

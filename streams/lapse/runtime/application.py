@@ -14,6 +14,7 @@ from faust.types import TP
 
 from lapse.config import Config, QueueConfig, SowConfig, key
 from lapse.config.definition import Decided
+from lapse.config.key import Keys
 from lapse.protocol import confluent
 from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security
@@ -31,6 +32,7 @@ from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definition_follower import DefinitionFollower
 from lapse.runtime.topics.entity_cleanup import EntityCleanup
+from lapse.runtime.topics.late_entity import LateEntities
 from lapse.runtime.topics.log_watch import LogWatch
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.watch import end_process
@@ -56,7 +58,8 @@ class LapseApp(faust.App):
         clean-up: takes out what was deleted.
         not_served: entities of the configuration that were deleted before.
         users: what the log says of users at start (X4).
-        barred: entities that cannot be served as the cluster is, and why (C52).
+        barred: entities that could not be served as the cluster was at the start, and why (C52).
+        late_entities: has those served later.
         membership: takes its own dead predecessor out of the group.
         definitions: follows the definitions topic; None = the file decides what the entities are.
     """
@@ -71,6 +74,7 @@ class LapseApp(faust.App):
     not_served: list[str]
     users: str
     barred: dict[str, list[str]]
+    late_entities: LateEntities
     _renewing: asyncio.Lock
     membership: Membership
     definitions: DefinitionFollower | None
@@ -85,7 +89,7 @@ class LapseApp(faust.App):
             logger.warning("Not served: %s", _was_deleted(self.not_served))
         for name, why in self.barred.items():
             logger.warning(
-                "%s cannot be served: %s. Run `lapse apply`, and start the workers again", name, "; ".join(why)
+                "%s cannot be served: %s. Run `lapse apply`; it is taken up once that is mended", name, "; ".join(why)
             )
         await self.services.start()
         self.services.reads_ahead = not await self.membership.leave_for_the_dead()
@@ -96,6 +100,7 @@ class LapseApp(faust.App):
         self.log_watch.start()
         if self.definitions is not None:
             self.definitions.start()
+        self.late_entities.start()
         await super().on_start()
 
     async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
@@ -178,6 +183,7 @@ class LapseApp(faust.App):
         self.log_watch.stop()
         if self.definitions is not None:
             await self.definitions.stop()
+        await self.late_entities.stop()
         for task in self._beside:
             task.cancel()
         for entity in self.entities.values():
@@ -264,22 +270,29 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     app.entity_cleanup = EntityCleanup(app, app.services.connection, removed)
     for name in deleted:
         remove_copies(Path(str(app.conf.tabledir)), name)
-    for name, queue in topology.config.queue.items():
-        target = config.forward_topic(name)
-        app.entities[name] = QueueEntity(name, queue, topology.partitions(name), app.services, target)
-    for name, sow in topology.config.sow.items():
-        most_bytes = topology.record_bytes(name)
-        app.entities[name] = SowEntity(name, sow, topology.partitions(name), app.services, most_bytes)
+    keys = key.read(config) if config.users else None
+
+    def make(name: str, topology: Topology) -> Entity:
+        entity = _entity(name, topology, app.services, config.forward_topic(name) if name in config.queue else None)
+        if keys is not None:
+            kind = "queue" if name in config.queue else "SOW topic"
+            clock = app.services.clock
+            entity.guard = Guard(name, kind, keys.users, config.entitled(name), keys.workers, clock.now_ms)
+        entity.expect(topology.existing)
+        entity.declare(app, f"lapse-{worker.store}://")
+        entity.on_end = lambda one: app.beside(app.entity_cleanup.clean_up(one))
+        app.entities[name] = entity
+        return entity
+
+    for name in topology.entities():
+        make(name, topology)
+    app.late_entities = LateEntities(app, barred, lambda: Cluster(config).topology(served=True), make)
     app.log_watch = LogWatch(
         lambda: list(app.entities.values()), app.renew, app.services.topic_ids, app.services.log_reader
     )
     app.metrics = MetricsServer(app.entities, app.services.clock)
     app.metrics_address = worker.metrics_host, worker.metrics_port
-    _guard(app, config)
-    for entity in app.entities.values():
-        entity.expect(topology.existing)
-        entity.declare(app, f"lapse-{worker.store}://")
-        entity.on_end = lambda one: app.beside(app.entity_cleanup.clean_up(one))
+    app.users = _said_of(keys)
     app.on_partitions_revoked.connect(app.pause_shards, weak=False)
     app.on_partitions_assigned.connect(app.resume_shards, weak=False)
     app.on_before_shutdown.connect(app.release_shards, weak=False)
@@ -287,24 +300,22 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     return app
 
 
-def _guard(app: LapseApp, config: Config) -> None:
-    """Have every entity guarded where users are configured; off only where there are none (X4).
+def _entity(name: str, topology: Topology, services: Services, target: str | None) -> Entity:
+    """An entity of a topology; `target` is where a queue forwards to."""
+    if name in topology.config.queue:
+        return QueueEntity(name, topology.config.queue[name], topology.partitions(name), services, target)
+    most_bytes = topology.record_bytes(name)
+    return SowEntity(name, topology.config.sow[name], topology.partitions(name), services, most_bytes)
 
-    Raises:
-        ConfigError: a key cannot be read.
-    """
-    if not config.users:
-        app.users = (
+
+def _said_of(keys: Keys | None) -> str:
+    """What the log says of users: every entity is guarded where they are configured, and only there (X4)."""
+    if keys is None:
+        return (
             "No users are configured: whoever can write to a commands topic may do everything, and whoever can read a "
             "deliveries topic sees all of it (docs/security.md)"
         )
-        return
-    keys = key.read(config)
-    for name, entity in app.entities.items():
-        kind = "queue" if name in config.queue else "SOW topic"
-        clock = app.services.clock
-        entity.guard = Guard(name, kind, keys.users, config.entitled(name), keys.workers, clock.now_ms)
-    app.users = f"Users are configured ({', '.join(sorted(keys.users))}): commands have to be signed (docs/security.md)"
+    return f"Users are configured ({', '.join(sorted(keys.users))}): commands have to be signed (docs/security.md)"
 
 
 def _was_deleted(entities: list[str]) -> str:

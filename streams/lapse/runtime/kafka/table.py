@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 
 from aiokafka.errors import IllegalStateError
@@ -122,6 +122,18 @@ class SelfRestoredTables(TableManager):
         async with self._rebalancing:
             await self.restored()
             yield not self._closed
+
+    async def grow(self, declare: Callable[[], object]) -> bool:
+        """Have further tables, which `declare` makes, although Faust thinks it is too late; False = we are ending."""
+        async with self.still() as open_:
+            if open_:
+                self._tables_finalized.clear()
+                try:
+                    declare()
+                finally:
+                    self._tables_finalized.set()
+                await self._update_channels()
+        return open_
 
     async def close(self) -> None:
         """Take over nothing any more, and wait for what is being taken over."""

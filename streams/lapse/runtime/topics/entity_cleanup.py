@@ -71,6 +71,9 @@ class EntityCleanup:
         app: the worker's.
         connection: aiokafka's settings: brokers and security.
         removed: told of an entity whose topics were removed here; None = nobody is.
+
+    Attributes:
+        busy: held while what the worker serves changes.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class EntityCleanup:
         self._removed = removed
         self._app = app
         self._connection = connection
-        self._busy = asyncio.Lock()
+        self.busy = asyncio.Lock()
         self._ended: list[Entity] = []
 
     async def clean_up(self, entity: Entity) -> None:
@@ -88,8 +91,8 @@ class EntityCleanup:
         Those that end meanwhile are let go together: each time, the whole group is balanced anew (C90).
         """
         self._ended.append(entity)
-        async with self._busy:
-            await self._balanced()
+        async with self.busy:
+            await self.balanced()
             ended, self._ended = self._ended, []
             ended = [one for one in ended if self._app.entities.get(one.name) is one]
             if not ended:
@@ -113,7 +116,7 @@ class EntityCleanup:
     async def withdraw(self) -> None:
         """Let the entities go whose changelog is gone, however that came about."""
         app = self._app
-        async with self._busy:
+        async with self.busy:
             there = await app.services.topics()
             gone = [one for one in app.entities.values() if names.changelog(app.conf.id, one.name) not in there]
             if gone:
@@ -121,7 +124,7 @@ class EntityCleanup:
 
     async def _let_go(self, entities: list[Entity]) -> None:
         app = self._app
-        await self._balanced()
+        await self.balanced()
         own = {name for entity in entities for name in names.own(app.conf.id, entity.name)}
         own |= {name for entity in entities for name in entity.deliveries}
         for entity in entities:
@@ -140,18 +143,22 @@ class EntityCleanup:
 
     async def _read_no_longer(self, own: set[str]) -> None:
         left = await take_out(self._app.topics, own)
-        if not left:
+        if left:
+            await self.read(left)
+        else:
             await self._app.consumer.leave()
             logger.warning("nothing is left to serve")
-            return
+
+    async def read(self, topics: list[str]) -> None:
+        """Read these topics and no others; returns when the group is balanced, and the shards run."""
         before = self._app.rebalancing_count
-        await self._app.consumer.subscribe(left)
+        await self._app.consumer.subscribe(topics)
         give_up = time.monotonic() + _PATIENCE_S
         while self._app.rebalancing_count == before and time.monotonic() < give_up:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
-        await self._balanced()
+        await self.balanced()
 
-    async def _balanced(self) -> None:
+    async def balanced(self) -> None:
         """Wait until the group is balanced and the worker's shards run; Faust has no event for both."""
         tables: Any = self._app.tables
         while self._app.rebalancing or not tables.recovery.completed.is_set():  # noqa: ASYNC110

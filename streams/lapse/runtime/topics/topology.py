@@ -240,6 +240,10 @@ class Topology:
 
     def wanted(self) -> list[Wanted]:
         """Every topic that the configuration needs, once; several entities may name the same one."""
+        return list(self._wanted)
+
+    @cached_property
+    def _wanted(self) -> tuple[Wanted, ...]:
         found: dict[str, Wanted] = {}
         for topic in itertools.chain.from_iterable(map(self._of, self.entities())):
             known = found.get(topic.name)
@@ -247,7 +251,7 @@ class Topology:
                 topic = replace(topic, partitions=max(topic.partitions, known.partitions))
             if known is None or topic.rank >= known.rank:
                 found[topic.name] = topic
-        return list(found.values())
+        return tuple(found.values())
 
     def differences(self) -> list[Difference]:
         """How the cluster differs from what is needed; empty = it fits."""
@@ -314,6 +318,10 @@ class Topology:
 
     def barred(self) -> dict[str, list[str]]:
         """The entities that cannot be served, and why; the others can be (C52)."""
+        return {name: list(why) for name, why in self._barred.items()}
+
+    @cached_property
+    def _barred(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for one in self.differences():
             for name in one.bars:

@@ -1,0 +1,134 @@
+"""Late entities: what could not be served when the worker started is taken up once its topics are there (C52).
+
+Each worker looks by itself, every few seconds, and only while there is such an entity. It declares the entity's table
+and agent to Faust, and subscribes to its topics as well: the group is balanced anew, as when an entity is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiokafka.errors import KafkaError
+from confluent_kafka import KafkaException
+
+from lapse.protocol import topic as names
+from lapse.runtime.kafka.subscription import take_in
+from lapse.runtime.topics.entity_cleanup import EntityCleanup, ServingWorker
+from lapse.runtime.topics.topology import Standing, Topology, TopologyError
+from lapse.runtime.watch import end_process
+
+if TYPE_CHECKING:
+    from lapse.runtime.shard.entity import Entity
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S: Final = 3.0
+_ANYWAY: Final = 20
+"""The cluster is looked at whole where there are new topics, and else each time after so many looks at their names."""
+
+
+class GrowingWorker(ServingWorker, Protocol):
+    """A worker, as far as entities concern it that come late.
+
+    Attributes:
+        entity_cleanup: takes entities out; one of both is at work at a time.
+    """
+
+    entity_cleanup: EntityCleanup
+
+    @property
+    def agents(self) -> Any:
+        """Faust's agents."""
+
+
+class LateEntities:
+    """Has entities served that could not be when the worker started.
+
+    Args:
+        app: the worker's.
+        barred: the entities, and why each could not be served.
+        look: looks at the cluster; blocks.
+        make: makes an entity as the cluster is, and adds it to those of the worker.
+    """
+
+    def __init__(
+        self,
+        app: GrowingWorker,
+        barred: Mapping[str, list[str]],
+        look: Callable[[], Topology],
+        make: Callable[[str, Topology], Entity],
+    ) -> None:
+        self._app = app
+        self._barred = dict(barred)
+        self._look_at_cluster = look
+        self._make = make
+        self._seen: set[str] = set()
+        self._looks = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look, if there is anything to look for."""
+        if self._barred:
+            self._task = asyncio.create_task(self._run(), name="late entities")
+
+    async def stop(self) -> None:
+        """Look no longer; an entity that is being taken up is not waited for."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._barred:
+                await asyncio.sleep(_EVERY_S)
+                try:
+                    await self._look()
+                except (KafkaError, KafkaException, TopologyError, TimeoutError) as error:
+                    logger.warning("could not look for the topics of %s: %s", ", ".join(self._barred), error)
+        except Exception as error:  # noqa: BLE001  # crash-only: half an entity may be declared
+            end_process(f"{', '.join(self._barred)}: could not be taken up: {error}", error)
+
+    async def _look(self) -> None:
+        there = await self._app.services.topics()
+        self._looks += 1
+        if there == self._seen and self._looks % _ANYWAY:
+            return
+        # What `lapse apply` is just creating is left alone until all of it is there.
+        own = {one: {names.changelog(self._app.conf.id, one), names.commands(one)} for one in self._barred}
+        if not any(some <= there for some in own.values()):
+            self._seen = there
+            return
+        topology = await asyncio.to_thread(self._look_at_cluster)
+        self._seen = there
+        barred = topology.barred()
+        whole = [
+            one
+            for one in self._barred
+            if one in topology.entities() and one not in barred and topology.standing(one) is Standing.WHOLE
+        ]
+        if whole and await self._take_up(whole, topology):
+            for one in whole:
+                del self._barred[one]
+
+    async def _take_up(self, entities: Collection[str], topology: Topology) -> bool:
+        """Serve these as well, while all others go on; False = the worker is ending."""
+        app, cleanup = self._app, self._app.entity_cleanup
+
+        async def begin() -> bool:
+            if not await app.tables.grow(lambda: [self._make(name, topology) for name in entities]):
+                return False
+            await app.agents.on_start()  # starts those that do not run
+            return True
+
+        async with cleanup.busy:
+            await cleanup.balanced()
+            topics = await take_in(app.topics, {names.commands(name) for name in entities}, begin)
+            if not topics:
+                return False
+            await cleanup.read(topics)
+        for name in entities:
+            logger.warning("%s: what it lacked is there now, and it is served", name)
+        return True
