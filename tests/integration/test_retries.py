@@ -6,14 +6,16 @@ from datetime import timedelta
 
 import pytest
 
+from lapse.protocol.topic import commands
 from lapse_client import Delivery, Retry, aio
 from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
-from support.log import until
+from support.log import until, write
 
 QUEUES = {
     "failing": {"retry": {"delay": "500ms", "factor": 24, "jitter": 0.1}, "max_deliveries": 3},
     "hanging": {"retry": {"delay": "1s", "on": ["lease"]}, "lease_period": "500ms"},
     "raising": {"retry": {"delay": "1h"}},
+    "losing": {"retry": {"delay": "1s", "on": ["lost"]}, "heartbeat_timeout": "500ms"},
 }
 LATE_MS = 3_000
 """How late a delivery may come on a machine that does much else; the instants that are decided are exact."""
@@ -94,6 +96,23 @@ def test_a_lapsed_lease_waits_from_its_end_and_a_clean_end_or_another_cause_does
         assert third.lease_until_ms < until_ms + 500 + LATE_MS
     depth = one.depth("hanging")  # the subscriber left, and gave it back
     assert (depth["available"], depth["delayed"]) == (1, 0)
+
+
+@pytest.mark.feature("Q24", "C69", "Q5")
+def test_what_a_lost_consumer_had_waits_from_the_end_of_its_heartbeat_timeout(
+    deployed: tuple[Deployment, WorkerProcess],
+) -> None:
+    one, _ = deployed
+    one.write("losing", "one")
+    hello = b'{"command": "subscribe", "subscription": "gone", "answer": "none"}'
+    (said,) = write(one.servers, commands(one.name("losing")), [hello])  # and is never heard of again
+    until_ms = waits(one, "losing")
+    assert until_ms == said.timestamp_ms + 500 + 1_000
+    with one.subscriber("losing") as subscriber:
+        delivery = subscriber.receive(30)
+        assert delivery is not None
+        assert until_ms <= broker_now_ms() < until_ms + LATE_MS
+        assert delivery.delivery_count == 2
 
 
 @pytest.mark.feature("Q24", "C69", "X3")
