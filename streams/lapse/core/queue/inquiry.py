@@ -115,6 +115,26 @@ class Inquiry:
             items = (item for item in items if self.matches(text, *item[0]))
         return sorted(items, key=self._turn)
 
+    def _first_scheduled(self, most: int) -> list[tuple[tuple[int, int], Scheduled]]:
+        """So many messages without a place, the first in their order; of a crowd the others are not sorted (C60)."""
+        all_ = self._state.scheduled
+        if most >= len(all_):
+            return self.scheduled()
+        names = all_.names()
+        instants = np.fromiter((one.at_ms for _, one in all_.items()), np.int64, len(names))
+        first = np.flatnonzero(instants <= np.partition(instants, most - 1)[most - 1])
+        if len(first) > most:  # at one instant the bookmark decides: of each source the lower offsets
+            offsets = np.fromiter((names[at][1] for at in first.tolist()), np.int64, len(first))
+            sources = np.fromiter((names[at][0] for at in first.tolist()), np.int64, len(first))
+            order = np.lexsort((offsets, instants[first], sources))
+            beginnings = np.flatnonzero(np.diff(sources[order], prepend=-1))
+            ends = [*beginnings[1:].tolist(), len(order)]
+            parts = [
+                order[begin : min(end, begin + most)] for begin, end in zip(beginnings.tolist(), ends, strict=True)
+            ]
+            first = first[np.concatenate(parts)]
+        return sorted(((names[at], all_[names[at]]) for at in first.tolist()), key=self._turn)
+
     def matches(self, text: str, number: int, offset: int) -> bool:
         """Whether a message without a place is known to match a filter under selection."""
         source = self._state.sources[number]
@@ -151,13 +171,13 @@ class Inquiry:
                 yield self.queued(segment, slot)
                 left -= 1
             skip = 0
-        rest = self.scheduled(text)
+        rest = self.scheduled(text) if text else self._first_scheduled(skip + left)
         for (number, offset), scheduled in rest[skip : skip + left]:
             yield self.queued_scheduled(number, offset, scheduled)
             left -= 1
         if text:
             return
-        skip = max(0, skip - len(rest))
+        skip = max(0, skip - len(self._state.scheduled))
         last = sorted(self._state.pending.items(), key=lambda item: (item[1].at_ms, item[0]))
         for (number, offset), dying in last[skip : skip + left]:
             source = self._state.sources[number]
