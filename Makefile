@@ -18,7 +18,7 @@ JOBS ?= 4
 CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 test-fast: JOBS := $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS))
 # By files, in the order of tests/times.toml: the longest first, where xdist would begin with those of the most tests.
-PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 PYTHON ?=
 
 .PHONY: help setup demo test test-fast test-times check format features bench chaos mutation wheel lock clean

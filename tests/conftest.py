@@ -19,6 +19,7 @@ import pytest
 
 from support.contract import promises, unknown_numbers
 from support.file_times import FileTimes, longest_first
+from support.grouping import SPARK, Grouped, group_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,14 +62,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ring = item.path.relative_to(_HERE).parts[0] if item.path.is_relative_to(_HERE) else ""
         if ring in _RINGS:
             item.add_marker(ring)
-        group = str(item.path)  # the tests of a file share its fixtures, so they stay in one process
+        groups.append(group_of(item.path))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-            group = "spark"  # one session for the whole run, in one process
-        item.add_marker(pytest.mark.xdist_group(group))
-        groups.append(group)
+            if groups[-1] != SPARK:
+                raise pytest.UsageError(f"{item.nodeid} has the session of Spark by another fixture: take `spark` too")
     if hasattr(config, "workerinput"):  # one of several processes: what is long must not come last
         longest_first(items, groups, config.rootpath)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped | None:
+    return Grouped(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _absent(what: str) -> NoReturn:

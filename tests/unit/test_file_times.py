@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from support import file_times
+from support.grouping import SPARK, group_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,3 +36,13 @@ def test_what_is_short_or_gone_is_not_recorded(monkeypatch: pytest.MonkeyPatch, 
         (tmp_path / file).touch()
     file_times.write({"long.py": 12, "short.py": 1, "gone.py": 99, "longer.py": 30})
     assert list(file_times.recorded().items()) == [("longer.py", 30), ("long.py", 12)]
+
+
+def test_a_file_stays_together_and_all_that_take_the_spark_session_do() -> None:
+    """What the controller of a parallel run reads from a file's text is what its tests have."""
+    plain, *taking = (
+        ROOT / "tests" / path
+        for path in ("unit/test_docs.py", "unit/spark/test_event.py", "integration/test_spark_delta.py")
+    )
+    assert group_of(plain) == str(plain)
+    assert {group_of(file) for file in taking} == {SPARK}
