@@ -60,6 +60,7 @@ AT_RUN_TIME: Final = frozenset(
         "priority",
         "barrier",
         "group_by",
+        "group_limit",
         "hash_index",
         "remember_removed",
     }
