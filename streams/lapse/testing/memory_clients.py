@@ -332,7 +332,7 @@ class MemoryAdmin(_InMemory):
             name: SimpleNamespace(topic=name, partitions=dict.fromkeys(range(partitions)), error=None)
             for name, partitions in self._cluster.partitions().items()
         }
-        return SimpleNamespace(topics=topics, cluster_id="memory")
+        return SimpleNamespace(topics=topics, brokers={0: "memory"}, cluster_id="memory")
 
     def poll(self, timeout: float = 0.0) -> int:
         """Nothing is ever reported."""
