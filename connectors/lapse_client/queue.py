@@ -18,7 +18,7 @@ from lapse_client.settler import Settling
 
 _OLDEST = "oldest_age_ms"
 _SUBSCRIPTIONS = "subscriptions"
-_HIGHEST = frozenset({_OLDEST, _SUBSCRIPTIONS})
+_HIGHEST = frozenset({_OLDEST, _SUBSCRIPTIONS, "paused"})
 """Figures of which the highest of all shards counts, not their sum: a subscription is one with every shard."""
 
 
@@ -38,7 +38,8 @@ class Queue(Client[None]):
     def depth(self) -> dict[str, Any]:
         """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms.
 
-        All are whole numbers; `oldest_age_ms` is None where there is no message.
+        All are whole numbers; `oldest_age_ms` is None where there is no message. `paused` is 1 while deliveries are
+        held back, and missing otherwise.
         """
         total: dict[str, Any] = {}
         for answer in self._ask(Command(command="depth")):

@@ -133,6 +133,7 @@ OPERATIONS: Final = (
             depth=WHOLE,
             scheduled=WHOLE,
             dying=WHOLE,
+            paused=WHOLE,
             subscriptions=WHOLE,
             oldest_age_ms={"type": ["integer", "null"]},
         ),
@@ -158,6 +159,7 @@ OPERATIONS: Final = (
                     cancel_count=WHOLE,
                     subscription=TEXT,
                     until_ms=INSTANT,
+                    waits_for=TEXT,
                 )
             )
         ),

@@ -88,6 +88,14 @@ def test_a_barrier_waits_until_the_letter_of_what_was_before_it_is_safe(deploy: 
         assert subscriber.receive(3) is None
         figures = deployment.depth("days")
         assert (figures["dying_before_barrier"], figures["available"]) == (1, 2)
+        with deployment.queue("days") as queue:
+            queue.pause()
+            assert queue.depth()["paused"] == 1
+            shown = {one.state: one.waits_for for one in queue.peek() if one.waits_for}
+            queue.resume()
+            assert "paused" not in queue.depth()
+        assert shown["available"] == "1 refused dead letter of messages before it"
+        assert "takes no record of 100," in shown["dying"], "learned anew after the take-over"
         limit(deployment, letters, 200_000)
         got = [subscriber.receive(60), subscriber.receive(20)]
         assert [one is not None and one.is_barrier for one in got] == [True, False]

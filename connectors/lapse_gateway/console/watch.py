@@ -65,12 +65,16 @@ class Look:
         figures, found = self.figures, list[str]()
         if dying := figures.get("dying"):
             found.append(f"{dying:,} dead letters are refused by the broker; the worker's log says why")
+        if figures.get("paused"):
+            found.append("deliveries are paused")
         if figures.get("available") and figures.get("subscriptions") == 0:
             found.append(f"{figures['available']:,} messages are available, and nobody subscribes")
         if held_back := figures.get("groups_held_back"):
             found.append(f"{held_back:,} groups wait: their first message matches no subscription")
         if before := figures.get("before_barrier"):
             found.append(f"a barrier waits for {before:,} messages")
+        if letters := figures.get("dying_before_barrier"):
+            found.append(f"a barrier waits for {letters:,} dead letters that the broker refuses")
         if (figures.get("oldest_age_ms") or 0) >= _OLD_MS and figures.get("subscriptions"):
             found.append(f"the oldest message has waited for {figures['oldest_age_ms'] / 3_600_000:,.0f} h")
         return found

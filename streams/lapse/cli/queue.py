@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 import orjson
 from rich.table import Column, Table
+from rich.text import Text
 
 from lapse.cli import cluster
 from lapse.cli.instant import shown
@@ -84,7 +85,7 @@ def subscribe(
 @_SERVERS
 @_JSON
 def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
-    """Say how many messages there are, by state, and how old the oldest is."""
+    """Say how many messages there are, by state, how old the oldest is, and whether deliveries are paused."""
     with _open(name, bootstrap_servers, _DEPTH_S) as client:
         counts = client.depth()
     if as_json:
@@ -94,7 +95,8 @@ def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     table.add_column("figure")
     table.add_column("value", justify="right")
     for figure, value in counts.items():
-        table.add_row(figure.replace("_", " "), "" if value is None else f"{value:,}")
+        shown_value = "yes" if figure == "paused" else "" if value is None else f"{value:,}"
+        table.add_row(figure.replace("_", " "), shown_value)
     print_table(table)
 
 
@@ -108,7 +110,7 @@ def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
 def peek(
     name: str, top_n: int, skip: int, expression: str | None, bootstrap_servers: str | None, as_json: bool
 ) -> None:
-    """Show messages with state, deadline and counts; takes no lease."""
+    """Show messages with state, deadline, counts and what they wait for; takes no lease."""
     with _open(name, bootstrap_servers) as client:
         messages = client.peek(filter=expression, top_n=top_n, skip=skip)
     if as_json:
@@ -123,6 +125,7 @@ def peek(
         "expires (UTC)",
         "deliveries",
         "cancels",
+        Column("waits for", overflow="fold"),
         title=name,
     )
     for one in messages:
@@ -134,6 +137,8 @@ def peek(
             shown(one.expires_at_ms),
             str(one.delivery_count),
             str(one.cancel_count),
+            # Text, not markup: the broker's words.
+            Text(one.waits_for),
         )
     print_table(table)
 

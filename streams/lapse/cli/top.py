@@ -130,7 +130,7 @@ def _table(queues: list[Watched]) -> Table:
             table.add_row(queue.name, *[""] * len(_STATES), "", "", "[red]no answer[/red]" if queue.fault else "…")
             continue
         table.add_row(
-            queue.name,
+            f"{queue.name} (paused)" if figures.get("paused") else queue.name,
             *(f"{figures.get(name, 0):,}" for name in _STATES),
             "" if queue.per_s is None else f"{queue.per_s:+,.0f}",
             "" if figures.get("oldest_age_ms") is None else f"{figures['oldest_age_ms'] / 1000:,.1f} s",

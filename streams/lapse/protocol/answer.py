@@ -31,6 +31,7 @@ class QueuedMessage:
     cancel_count: int = 0
     subscription: str = ""
     until_ms: int | None = None
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ async def retried(broker: Broker, names: list[bytes], until: int, left: list[byt
     news = asyncio.Event()
     retry = LetterRetry("orders", letter, left)
     retry.start(broker.write, news.set)
-    retry.add(names)
+    retry.add((name, "too large") for name in names)
     while len(safe) < until:
         await news.wait()
         news.clear()

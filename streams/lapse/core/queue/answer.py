@@ -12,8 +12,8 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 
 
-def shown(one: Queued) -> QueuedMessage:
-    """A message as a peek shows it."""
+def shown(one: Queued, all_seen: bool = True) -> QueuedMessage:
+    """A message as a peek shows it; who does not see all messages learns nothing of those that it waits for (X4)."""
     return QueuedMessage(
         bookmark=f"{one.topic}:{one.partition}:{one.offset}",
         state=one.stands,
@@ -22,6 +22,7 @@ def shown(one: Queued) -> QueuedMessage:
         cancel_count=one.cancels,
         subscription=one.subscription,
         until_ms=one.until_ms,
+        waits_for=one.waits_for if all_seen else "",
     )
 
 

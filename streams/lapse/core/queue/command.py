@@ -29,11 +29,15 @@ class QueueCommands:
     Args:
         shard: the state machine.
         publish_target: where a publish to the queue's name goes, as answers tell it.
+        refused: why the broker refuses the dead letter of a message, by its source and offset.
     """
 
-    def __init__(self, shard: QueueShard, publish_target: str) -> None:
+    def __init__(
+        self, shard: QueueShard, publish_target: str, refused: Callable[[tuple[int, int]], str] = lambda name: ""
+    ) -> None:
         self._shard = shard
         self._publish_target = publish_target
+        self._refused = refused
         self._row_filter: str | None = None
         self._purged: Counter[str] = Counter()
         """What a purge that is under way has removed, by state."""
@@ -286,6 +290,8 @@ class QueueCommands:
         if command.filter:
             return {"counts": self._shard.depth(command.filter, at_ms), "publish_target": self._publish_target}
         counts: Counts = {**self._shard.depth(now_ms=at_ms), **self._shard.held_up()}
+        if self._shard.state.paused:
+            counts["paused"] = 1
         counts["subscriptions"] = len(self._shard.state.subscriptions)
         counts["oldest_age_ms"] = None if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
         return {"counts": counts, "publish_target": self._publish_target}
@@ -294,7 +300,8 @@ class QueueCommands:
         if command.bookmarks or command.keys:
             raise CommandRefused("sow of a queue takes a filter, neither keys nor bookmarks")
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
-        messages = [shown(one) for one in self._shard.peek(skip, limit, command.filter or "", at_ms)]
+        found = self._shard.peek(skip, limit, command.filter or "", at_ms, self._refused)
+        messages = [shown(one, self._row_filter is None) for one in found]
         counted = (command.filter or "") if self._row_filter is not None else ""
         counts = self._shard.depth(counted, at_ms) | ({} if counted else self._shard.held_up())
         return {"messages": tuple(messages), "counts": counts}

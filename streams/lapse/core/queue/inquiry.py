@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -72,6 +72,21 @@ class Inquiry:
         letters = sum(one.place <= barrier for one in self._state.pending.values())
         waits_for = {"before_barrier": held, "dying_before_barrier": letters}
         return {name: count for name, count in waits_for.items() if count}
+
+    def _barriers_wait(self) -> dict[int, str]:
+        """What each barrier waits for, in words, by its place; those that wait for a subscription only are left out."""
+        if self._decisions.settings.traits.barrier is None:
+            return {}
+        waits = dict.fromkeys(self._state.index.barriers[1:], "the barrier before it")
+        figures = self.before_barrier()
+        parts = []
+        if messages := figures.get("before_barrier"):
+            parts.append(f"{messages:,} message{'s' * (messages > 1)} before it")
+        if letters := figures.get("dying_before_barrier"):
+            parts.append(f"{letters:,} refused dead letter{'s' * (letters > 1)} of messages before it")
+        if parts:
+            waits[self._state.index.barriers[0]] = " and ".join(parts)
+        return waits
 
     def _there(self, segment: Segment, states: Sequence[State], now_ms: int, text: str = "") -> NDArray[np.intp]:
         """Places in some states; those that have expired by now are told no more, though a crowd leaves later (L11)."""
@@ -151,9 +166,12 @@ class Inquiry:
             for first in range(0, len(offsets), JUDGED_AT_ONCE):
                 yield source.topic, source.partition, offsets[first : first + JUDGED_AT_ONCE]
 
-    def peek(self, skip: int, limit: int, text: str, now_ms: int = -1) -> Iterator[Queued]:
+    def peek(
+        self, skip: int, limit: int, text: str, now_ms: int, refused: Callable[[tuple[int, int]], str]
+    ) -> Iterator[Queued]:
         """See `QueueShard.peek`."""
         left, due_ms = limit, self._decisions.deadlines_count_ms(now_ms)
+        waits = self._barriers_wait()
         for index in sorted(self._state.segments):
             if left <= 0:
                 return
@@ -168,7 +186,9 @@ class Inquiry:
                 skip -= len(slots)
                 continue
             for slot in slots[skip : skip + left].tolist():
-                yield self.queued(segment, slot)
+                queued = self.queued(segment, slot)
+                queued.waits_for = waits.get(segment.base + slot, "")
+                yield queued
                 left -= 1
             skip = 0
         rest = self.scheduled(text) if text else self._first_scheduled(skip + left)
@@ -183,7 +203,10 @@ class Inquiry:
             source = self._state.sources[number]
             deadline_ms = None if dying.deadline_ms == NEVER else dying.deadline_ms
             counts = (dying.deliveries, dying.cancels)
-            yield Queued(source.topic, source.partition, offset, None, deadline_ms, *counts, pending=True)
+            why = refused((number, offset))
+            yield Queued(
+                source.topic, source.partition, offset, None, deadline_ms, *counts, pending=True, waits_for=why
+            )
 
     def _turn(self, item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
         """The order of scheduled messages: by instant, then bookmark (C11)."""

@@ -7,7 +7,7 @@ Where nobody is at work on a segment, what there is no room for in memory is put
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lapse.core.expression import compile_filter
 from lapse.core.queue import settlement
@@ -343,13 +343,21 @@ class QueueShard:
         groups = self._dispatch.groups_held_back()
         return self._inquiry.before_barrier() | ({"groups_held_back": groups} if groups else {})
 
-    def peek(self, skip: int, limit: int, text: str = "", now_ms: int = -1) -> Iterator[Queued]:
+    def peek(
+        self,
+        skip: int,
+        limit: int,
+        text: str = "",
+        now_ms: int = -1,
+        refused: Callable[[tuple[int, int]], str] = lambda name: "",
+    ) -> Iterator[Queued]:
         """Messages in order, scheduled and dying ones behind; takes no lease (Q15).
 
         With the text of a filter under selection, only messages that match it, and no dying ones. With an instant,
-        none that has expired by then (L11).
+        none that has expired by then (L11). `refused` tells why the letter of a dying message waits, by its source
+        and offset; the shard does not know the broker's words (C48).
         """
-        return self._inquiry.peek(skip, limit, text, now_ms)
+        return self._inquiry.peek(skip, limit, text, now_ms, refused)
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
         """Topic, partition and offset of the message at a place; None if it is gone."""

@@ -118,6 +118,7 @@ class Queued:
         pending: whether only its dead letter is still to come (C27).
         confirmed: False = a transfer has put it here, and it is not to be seen yet (Q17).
         ready: whether its instant has come, and only the target depth keeps it out (C51).
+        waits_for: what a barrier waits for, or why the broker refuses the dead letter; empty = nothing (C48).
     """
 
     topic: str
@@ -132,6 +133,7 @@ class Queued:
     pending: bool = False
     confirmed: bool = True
     ready: bool = False
+    waits_for: str = ""
 
     @property
     def stands(self) -> str:

@@ -39,6 +39,9 @@ class LetterRetry(Generic[Name]):
         self._shard = shard
         self._letter = letter
         self._delays_s: dict[Name, float] = {}
+        self._why: dict[Name, str] = {}
+        self._of_all = ""
+        """Why no letter passes; empty where it is about single ones."""
         self._due: list[tuple[float, int, Name]] = []
         self._number = 0
         self._safe: list[Name] = []
@@ -56,12 +59,17 @@ class LetterRetry(Generic[Name]):
         if self._task is not None:
             self._task.cancel()
 
-    def add(self, names: Iterable[Name]) -> None:
-        """Try these again, in a second for the first time."""
+    def add(self, refused: Iterable[tuple[Name, str]]) -> None:
+        """Try these again, in a second for the first time; each with what the broker said."""
         due = asyncio.get_running_loop().time() + FIRST_S
-        for name in names:
+        for name, why in refused:
+            self._why[name] = why
             self._plan(name, due)
         self._news.set()
+
+    def why(self, name: Name) -> str:
+        """What the broker said last of a letter that waits; after a take-over empty until it was tried (C48)."""
+        return self._why.get(name, self._of_all)
 
     def safe(self) -> list[Name]:
         """Take those whose letters are safe now."""
@@ -82,12 +90,17 @@ class LetterRetry(Generic[Name]):
                     letter = await self._letter(name)
                 except Exception as error:  # noqa: BLE001  # a log that cannot be read now may be later
                     logger.warning("%s: a letter that waits cannot be made: %s; once more", self._shard, error)
+                    self._why[name] = f"the letter cannot be made: {error}"
                     self._put_off(name)
                     continue
                 if letter is None:
+                    self._forget(name)
                     continue
                 refusal = (await write([letter])).get(0)
-                if refusal is not None and refusal.of_topic:
+                if refusal is not None:
+                    self._why[name] = refusal.why
+                self._of_all = refusal.why if refusal is not None and refusal.of_topic else ""
+                if self._of_all:
                     # No letter would pass: this one stays the next.
                     heapq.heappush(self._due, (due, number, name))
                     await asyncio.sleep(pause_s)
@@ -97,13 +110,17 @@ class LetterRetry(Generic[Name]):
                 if refusal is not None:
                     self._put_off(name)
                     continue
-                self._delays_s.pop(name, None)
+                self._forget(name)
                 self._safe.append(name)
                 wake()
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # crash-only: what is no refusal ends the process
             end_process(f"{self._shard}: a letter that waited could not be written: {error}", error)
+
+    def _forget(self, name: Name) -> None:
+        self._delays_s.pop(name, None)
+        self._why.pop(name, None)
 
     def _put_off(self, name: Name) -> None:
         delay_s = min(2 * self._delays_s.get(name, FIRST_S), LONGEST_S)

@@ -48,8 +48,8 @@ class LetterSource(Protocol[AnyFlight, AnyStep, Removed, Name]):
     async def letters_of(self, at_work: AnyFlight) -> tuple[Sequence[Output | Packed], Sequence[Removed]]:
         """The letters of a step, and what each of them is about, in the same order; the rule learns of what left."""
 
-    def keep_pending(self, refused: Sequence[tuple[Removed, str]], step: AnyStep) -> Iterable[Name]:
-        """Keep what letters are about that are refused, each with why; returns the names to try again."""
+    def keep_pending(self, refused: Sequence[tuple[Removed, str]], step: AnyStep) -> Iterable[tuple[Name, str]]:
+        """Keep what letters are about that are refused, each with why; returns the names to try again, with why."""
 
     async def pending_letter(self, name: Name) -> Output | Packed | None:
         """The letter of something that is kept, to be tried again; None = it is gone."""

@@ -59,12 +59,16 @@ class QueueLetters:
                 at_work.ahead += self._rule.removed(removal, found)
         return letters, about
 
-    def keep_pending(self, refused: Sequence[tuple[OfLetter, str]], step: Step) -> Iterable[tuple[int, int]]:
-        """Keep messages of which Kafka refuses the letters; returns their names (source, offset)."""
+    def keep_pending(
+        self, refused: Sequence[tuple[OfLetter, str]], step: Step
+    ) -> Iterable[tuple[tuple[int, int], str]]:
+        """Keep messages of which Kafka refuses the letters; returns their names (source, offset), each with why."""
         kept: dict[int, tuple[Removal, dict[int, str]]] = {}
         for (removal, at), why in refused:
             kept.setdefault(id(removal), (removal, {}))[1][at] = why
-        return [name for removal, why in kept.values() for name in self._shard.keep_pending(removal, why, step)]
+        for removal, by_index in kept.values():
+            names = self._shard.keep_pending(removal, by_index, step)
+            yield from zip(names, (by_index[at] for at in sorted(by_index)), strict=True)
 
     async def pending_letter(self, name: tuple[int, int]) -> Packed | None:
         """The letter of a dying message, to be tried again."""

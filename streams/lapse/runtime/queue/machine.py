@@ -94,7 +94,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._replaced = False
         self._payloads = payloads
         self._output = output
-        self._commands = QueueCommands(shard, publish_target)
+        self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._judge = Judge(shard, payloads, lambda: self.under_way)
         self._waiting: deque[Admitted] = deque()
         self._released = restored.released

@@ -48,9 +48,9 @@ class SowLetters:
             letters += self._output.letters(removals[first : first + _AT_ONCE])
         return letters, removals
 
-    def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> Iterable[bytes]:
-        """Keep records of which Kafka refuses the letters; returns their names."""
-        return self._shard.keep_pending(refused, step)
+    def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> Iterable[tuple[bytes, str]]:
+        """Keep records of which Kafka refuses the letters; returns their names, each with why."""
+        return zip(self._shard.keep_pending(refused, step), (why for _, why in refused), strict=True)
 
     async def pending_letter(self, name: bytes) -> Packed | None:
         """The letter of a record that is kept, to be tried again."""

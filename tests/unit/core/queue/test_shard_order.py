@@ -598,6 +598,25 @@ def test_depth_tells_for_how_much_the_first_barrier_waits() -> None:
     assert "before_barrier" not in one.shard.held_up()
 
 
+@pytest.mark.feature("C48", "Q15")
+def test_a_peek_tells_what_each_barrier_and_each_dying_message_waits_for() -> None:
+    one = world({}, {}, STOP, {}, STOP, traits=BARRIER)
+    one.refusing = 1
+    one.settle("expire", "inky", at(0))
+
+    def waits() -> dict[int, str]:
+        found = one.shard.peek(0, 9, refused=lambda name: f"too large: {name[1]}")
+        return {message.offset: message.waits_for for message in found if message.waits_for}
+
+    letter = "1 refused dead letter of messages before it"
+    behind = {4: "the barrier before it", 0: "too large: 0"}
+    assert waits() == {2: f"1 message before it and {letter}"} | behind
+    one.settle("acknowledge", "inky", at(1))
+    assert waits() == {2: letter} | behind
+    one.letter_written(("orders", 0, 0))
+    assert waits() == {4: "the barrier before it"}, "the first one waits for nothing but a subscription"
+
+
 @pytest.mark.feature("C87", "Q15")
 def test_depth_tells_of_groups_behind_a_first_message_that_nobody_there_matches() -> None:
     """Whether their subscriptions have space or not; not of groups that wait for a settlement."""
