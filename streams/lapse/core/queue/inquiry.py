@@ -133,6 +133,8 @@ class Inquiry:
     def _first_scheduled(self, most: int) -> list[tuple[tuple[int, int], Scheduled]]:
         """So many messages without a place, the first in their order; of a crowd the others are not sorted (C60)."""
         all_ = self._state.scheduled
+        if most <= 0:
+            return []
         if most >= len(all_):
             return self.scheduled()
         names = all_.names()
