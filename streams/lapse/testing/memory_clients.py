@@ -7,10 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
+from confluent_kafka.admin._metadata import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from lapse.core.sow.home import murmur2
 from lapse.testing.cluster import Cluster
@@ -328,11 +328,13 @@ class MemoryAdmin(_InMemory):
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """What there is."""
-        topics = {
-            name: SimpleNamespace(topic=name, partitions=dict.fromkeys(range(partitions)), error=None)
-            for name, partitions in self._cluster.partitions().items()
-        }
-        return SimpleNamespace(topics=topics, brokers={0: "memory"}, cluster_id="memory")
+        found: Any = ClusterMetadata()  # confluent-kafka's own, which says nothing of its attributes' types
+        found.cluster_id, found.brokers = "memory", {0: BrokerMetadata()}
+        for name, partitions in self._cluster.partitions().items():
+            known: Any = TopicMetadata()
+            known.topic, known.partitions = name, {number: PartitionMetadata() for number in range(partitions)}
+            found.topics[name] = known
+        return found
 
     def poll(self, timeout: float = 0.0) -> int:
         """Nothing is ever reported."""
