@@ -9,6 +9,7 @@ import pytest
 from lapse.config import load
 from lapse.config.definition import Definition, in_file
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
+from lapse_client import SowClient
 from support.deployment import Deploy, Deployment
 from support.log import until
 
@@ -73,3 +74,38 @@ def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -
     refused = here.worker()
     assert refused.wait(40) == 1
     assert f"lapse.definitions.{here.app_id} defines nothing that can be served; run `lapse apply`" in refused.text
+
+
+@pytest.mark.feature("Q23")
+def test_entities_that_are_created_while_workers_run_are_served_beside_the_others(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    first, second = here.worker(), here.worker()
+    until(lambda: first.shards + second.shards, "the shard is at one of them", 40)
+    until(lambda: all("No users" in one.text for one in (first, second)), "both are there", 40)
+    here.write("orders", "leased")
+    with here.subscriber("orders", 9) as subscriber:
+        held = subscriber.receive(20)
+        assert held is not None
+        here.configure({"orders": {}, "fresh": {"partitions": 2}}, {"prices": {}}, definitions="topic")
+        assert here.lapse("apply", "--yes").returncode == 0
+        name = here.name("fresh")
+        until(lambda: all(f"{name}: version 1 is served" in one.text for one in (first, second)), "both serve it")
+        here.write("fresh", "one")
+        here.write("fresh", "two", partition=1)
+        with here.subscriber("fresh", 2) as fresh:
+            got = [fresh.receive(20), fresh.receive(20)]
+            assert {one.value for one in got if one is not None} == {b"one", b"two"}
+        here.write("prices", '{"price": 1}', key=b"A")
+        with SowClient(here.name("prices"), connection=here.connection) as client:
+            until(lambda: [record.key for record in client.query()] == [b"A"], "the SOW topic has its record")
+        held.acknowledge()
+        here.write("orders", "next")
+        following = subscriber.receive(20)
+        assert following is not None
+        assert following.value == b"next", "the lease was kept, and the queue goes on"
+        following.acknowledge()
+    with here.queue("fresh") as queue:
+        queue.delete(force=True)
+    until(lambda: here.name("fresh") not in defined(here), "its definition goes with its topics", 40)
+    assert here.lapse("apply", "--yes").returncode == 0
+    until(lambda: all("was deleted here before" in one.text for one in (first, second)), "one that comes again waits")

@@ -7,7 +7,7 @@ they are written. Files that they name are looked for beside each worker's own `
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -35,37 +35,28 @@ _ONLY_EMPTY: Final = frozenset(
 _TOPICS: Final = frozenset({"topics", "topic", "topic_pattern"})
 """What says which topics an entity reads; one that it reads no longer may have live messages."""
 
-AT_RUN_TIME: Final = frozenset(
+AT_START: Final = frozenset(
     {
-        "expiration",
-        "expiration_model",
-        "dead_letter",
-        "dead_letter_reasons",
-        "heartbeat_timeout",
-        "payload_window",
-        "dedup_window",
-        "topic_expirations",
+        *_TOPICS,
+        *_NEVER,
         "default_publish_target",
-        "fairness",
-        "leasing",
-        "lease_period",
-        "max_lease_period",
-        "max_per_subscription_backlog",
-        "max_deliveries",
-        "max_cancels",
-        "retry",
-        "target_queue_depth",
-        "auto_delete_on_idle",
-        "semantics",
-        "priority",
-        "barrier",
-        "group_by",
-        "group_limit",
-        "hash_index",
-        "remember_removed",
+        "ordering",
+        "key",
+        "value_format",
+        "value_schema",
+        "value_writer_schemas",
+        "forward_to",
+        "recovery_point",
+        "state",
+        "state_memory",
+        "on_expire",
+        "on_expire_timeout",
+        "retention",
+        "topics (more)",
     }
 )
-"""What workers take up while they run: their shards of the entity are taken over anew. The rest waits for a start."""
+"""What counts from a worker's next start on. All else is what a shard is made with when it is taken over: workers take
+it up while they run, and take their shards of the entity over anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +188,7 @@ class DefinitionChange:
     def at_run_time(self) -> bool:
         """Whether workers take it up while they run."""
         before = self.before
-        return before is not None and before.kind == self.after.kind and AT_RUN_TIME.issuperset(self.keys)
+        return before is not None and before.kind == self.after.kind and AT_START.isdisjoint(self.keys)
 
 
 _WORD: Final = {"queue": "queue", "sow": "SOW topic"}
@@ -253,6 +244,47 @@ class Decided:
     beside: Path
 
 
+def _usable(one: Definition, beside: Path) -> QueueConfig | SowConfig:
+    """The settings of a definition, once the function that they name was found here.
+
+    Raises:
+        ValueError: they cannot be understood here; the text says why.
+    """
+    settings = one.config(beside)
+    if settings.on_expire is not None:
+        expiry_function.resolve(settings.on_expire)
+    return settings
+
+
+def with_entity(config: Config, one: Definition, beside: Path) -> Config:
+    """A configuration with one entity more.
+
+    Raises:
+        ValueError: it cannot be understood here, or does not fit the others; the text says why.
+    """
+    settings = _usable(one, beside)
+    queues, sows = dict(config.queue), dict(config.sow)
+    if isinstance(settings, QueueConfig):
+        queues[one.name] = settings
+    else:
+        sows[one.name] = settings
+    return _whole(config, queues, sows)
+
+
+def only(config: Config, names: Container[str]) -> Config:
+    """A configuration with some of its entities."""
+    queues = {name: one for name, one in config.queue.items() if name in names}
+    sows = {name: one for name, one in config.sow.items() if name in names}
+    return config.model_copy(update={"queue": queues, "sow": sows})
+
+
+def _whole(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]) -> Config:
+    try:
+        return Config(lapse=config.lapse, security=config.security, queue=queues, sow=sows, users=config.users)
+    except ValidationError as error:
+        raise ValueError(f"the definitions do not fit together: {error.errors()[0]['msg']}") from error
+
+
 def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
     """Replace the entities of a `lapse.toml` by those that are defined.
 
@@ -275,9 +307,7 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
     for name, value in found.items():
         try:
             one = Definition.decode(name, value)
-            settings = one.config(beside)
-            if settings.on_expire is not None:
-                expiry_function.resolve(settings.on_expire)
+            settings = _usable(one, beside)
             differs = change(one, own[name], beside) if name in own else None
         except ValueError as error:
             told.append(f"{error}; {name} is not served here. Mend it, or use the same version of lapse everywhere")
@@ -297,8 +327,4 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
         for name in own
         if name not in found
     ]
-    try:
-        whole = Config(lapse=config.lapse, security=config.security, queue=queues, sow=sows, users=config.users)
-    except ValidationError as error:
-        raise ValueError(f"the definitions do not fit together: {error.errors()[0]['msg']}") from error
-    return Decided(whole, definitions, tuple(told), beside)
+    return Decided(_whole(config, queues, sows), definitions, tuple(told), beside)

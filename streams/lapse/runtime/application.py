@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,6 +76,7 @@ class LapseApp(faust.App):
     barred: dict[str, list[str]]
     late_entities: LateEntities
     _renewing: asyncio.Lock
+    _make: Callable[[str, Topology, Config], Entity]
     membership: Membership
     definitions: DefinitionFollower | None
     _beside: set[asyncio.Task[None]]
@@ -161,6 +162,21 @@ class LapseApp(faust.App):
                     end_process(f"{entity.name}: its shards could not be taken over anew: {error}", error)
                 return True
         return False
+
+    async def take_in(self, config: Config, topology: Topology) -> bool:
+        """Serve the entities of a topology, which were defined while the worker runs (Q23).
+
+        Args:
+            config: all that is served from now on.
+            topology: what is on the cluster for the new ones.
+
+        Returns:
+            whether they are served; False = the worker is ending.
+        """
+        make = self._make
+        return await self.late_entities.take_up(
+            topology.entities(), topology, lambda name, there: make(name, there, config)
+        )
 
     def beside(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside the shards."""
@@ -272,12 +288,12 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
         remove_copies(Path(str(app.conf.tabledir)), name)
     keys = key.read(config) if config.users else None
 
-    def make(name: str, topology: Topology) -> Entity:
-        entity = _entity(name, topology, app.services, config.forward_topic(name) if name in config.queue else None)
+    def make(name: str, topology: Topology, whole: Config = config) -> Entity:
+        entity = _entity(name, topology, app.services, whole.forward_topic(name) if name in whole.queue else None)
         if keys is not None:
-            kind = "queue" if name in config.queue else "SOW topic"
+            kind = "queue" if name in whole.queue else "SOW topic"
             clock = app.services.clock
-            entity.guard = Guard(name, kind, keys.users, config.entitled(name), keys.workers, clock.now_ms)
+            entity.guard = Guard(name, kind, keys.users, whole.entitled(name), keys.workers, clock.now_ms)
         entity.expect(topology.existing)
         entity.declare(app, f"lapse-{worker.store}://")
         entity.on_end = lambda one: app.beside(app.entity_cleanup.clean_up(one))
@@ -286,6 +302,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
 
     for name in topology.entities():
         make(name, topology)
+    app._make = make
     app.late_entities = LateEntities(app, barred, lambda: Cluster(config).topology(served=True), make)
     app.log_watch = LogWatch(
         lambda: list(app.entities.values()), app.renew, app.services.topic_ids, app.services.log_reader

@@ -16,9 +16,12 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from lapse.config import Config, QueueConfig, SowConfig
-from lapse.config.definition import Decided, Definition, DefinitionChange, change
+from lapse.config.definition import Decided, Definition, DefinitionChange, change, only, with_entity
+from lapse.protocol import topic as names
+from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note
-from lapse.runtime.topics.topology import TopologyError
+from lapse.runtime.topics.topology import Topology, TopologyError
+from lapse.runtime.watch import end_process
 
 if TYPE_CHECKING:
     from lapse.runtime.shard.entity import Entity
@@ -38,8 +41,15 @@ class FollowingWorker(Protocol):
 
     entities: dict[str, Entity]
 
+    @property
+    def tables(self) -> Any:
+        """Faust's, which keep those of entities that are deleted."""
+
     def renew(self, entity: Entity, config: QueueConfig | SowConfig | None = None) -> Awaitable[bool]:
         """Take the shards of an entity over anew, with these settings; whether that was possible now."""
+
+    def take_in(self, config: Config, topology: Topology) -> Awaitable[bool]:
+        """Serve new entities: those of the topology; False = the worker is ending."""
 
 
 class DefinitionFollower:
@@ -54,6 +64,7 @@ class DefinitionFollower:
 
     def __init__(self, app: FollowingWorker, config: Config, decided: Decided, connection: Mapping[str, Any]) -> None:
         self._app = app
+        self._config = config
         self._topic = DefinitionsTopic(config)
         self._beside = decided.beside
         self._serving: dict[str, Definition] = dict(decided.definitions)
@@ -63,6 +74,7 @@ class DefinitionFollower:
     def start(self) -> None:
         """Begin to follow."""
         self._task = asyncio.create_task(self._run(), name="definitions")
+        self._task.add_done_callback(_ended)
 
     async def stop(self) -> None:
         """Follow no longer."""
@@ -98,23 +110,36 @@ class DefinitionFollower:
         while True:
             batches = await consumer.getmany(timeout_ms=_WAIT_MS)
             named = {note(found, record.key, record.value) for records in batches.values() for record in records}
+            new: list[Definition] = []
             for name in named:
-                if name is not None and name in found:
-                    await self._hear(name, found[name])
+                if name is None:
+                    continue
+                if name in found:
+                    new += await self._hear(name, found[name])
+                else:
+                    self._serving.pop(name, None)
+            if new:
+                await self._begin(new)
 
-    async def _hear(self, name: str, value: bytes) -> None:
-        """Take up what a definition says now, if it is news."""
+    async def _hear(self, name: str, value: bytes) -> list[Definition]:
+        """Take up what a definition says now, if it is news; one that is not served yet is returned."""
         serving = self._serving.get(name)
         try:
             after = Definition.decode(name, value)
             if serving is not None and after.version <= serving.version:
-                return
+                return []
             differs = change(serving, after, self._beside)
         except ValueError as error:
             logger.error("%s; what was served goes on. Mend it, or use the same version of lapse everywhere", error)
-            return
+            return []
         if differs is None:
             self._serving[name] = after
+        elif serving is None and name not in self._app.entities:
+            if names.table(name) not in self._app.tables:
+                return [after]
+            logger.warning(
+                "%s is defined again: it was deleted here before, and is served from the next start on", name
+            )
         elif name not in self._app.entities or not differs.at_run_time:
             what = ", ".join(differs.keys) or "it as a whole"
             logger.warning(
@@ -122,6 +147,34 @@ class DefinitionFollower:
             )
         else:
             await self._take_up(differs)
+        return []
+
+    async def _begin(self, new: list[Definition]) -> None:
+        """Serve new entities, as far as the cluster has their topics: `lapse apply` creates these first."""
+        whole, understood = self._config, dict[str, Definition]()
+        for one in new:
+            try:
+                whole = with_entity(whole, one, self._beside)
+                understood[one.name] = one
+            except ValueError as error:
+                logger.error("%s is defined, and cannot be served: %s", one.name, error)
+        try:
+            topology = await asyncio.to_thread(lambda: Cluster(only(whole, understood)).topology(served=True))
+        except TopologyError as error:
+            logger.error("%s: defined, and cannot be served: %s", ", ".join(understood), error)
+            return
+        barred = topology.barred()
+        for name, why in barred.items():
+            logger.warning("%s is defined, and cannot be served: %s. Run `lapse apply`", name, "; ".join(why))
+        topology = topology.without(barred)
+        if not topology.entities():
+            return
+        self._config = whole
+        if not await self._app.take_in(whole, topology):
+            return
+        for name in topology.entities():
+            one = self._serving[name] = understood[name]
+            logger.info("%s: version %d is served: new, by %s", name, one.version, one.origin)
 
     async def _take_up(self, differs: DefinitionChange) -> None:
         after = differs.after
@@ -139,3 +192,8 @@ class DefinitionFollower:
                 )
                 return
             await asyncio.sleep(_AGAIN_S)  # the group rebalances
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        end_process(f"following definitions: {error}", error)  # crash-only

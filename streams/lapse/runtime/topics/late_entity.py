@@ -109,16 +109,28 @@ class LateEntities:
             for one in self._barred
             if one in topology.entities() and one not in barred and topology.standing(one) is Standing.WHOLE
         ]
-        if whole and await self._take_up(whole, topology):
+        if whole and await self.take_up(whole, topology, self._make):
             for one in whole:
+                logger.warning("%s: what it lacked is there now, and it is served", one)
                 del self._barred[one]
 
-    async def _take_up(self, entities: Collection[str], topology: Topology) -> bool:
-        """Serve these as well, while all others go on; False = the worker is ending."""
+    async def take_up(
+        self, entities: Collection[str], topology: Topology, make: Callable[[str, Topology], Entity]
+    ) -> bool:
+        """Serve these as well, while all others go on; the group is balanced anew once for all of them.
+
+        Args:
+            entities: their names.
+            topology: the cluster, as far as they are concerned.
+            make: makes one, and adds it to those of the worker.
+
+        Returns:
+            whether they are served; False = the worker is ending.
+        """
         app, cleanup = self._app, self._app.entity_cleanup
 
         async def begin() -> bool:
-            if not await app.tables.grow(lambda: [self._make(name, topology) for name in entities]):
+            if not await app.tables.grow(lambda: [make(name, topology) for name in entities]):
                 return False
             await app.agents.on_start()  # starts those that do not run
             return True
@@ -129,6 +141,4 @@ class LateEntities:
             if not topics:
                 return False
             await cleanup.read(topics)
-        for name in entities:
-            logger.warning("%s: what it lacked is there now, and it is served", name)
         return True
