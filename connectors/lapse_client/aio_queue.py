@@ -34,6 +34,10 @@ class Queue(AsyncClient[sync_queue.Queue]):
         """What the queue holds, shard by shard in order; takes no lease."""
         return await asyncio.to_thread(self._twin.peek, filter=filter, top_n=top_n, skip=skip)
 
+    async def look_at(self, bookmark: str) -> QueuedMessage | None:
+        """What the queue says now of one message, topic:partition:offset; None if it holds no such message."""
+        return await asyncio.to_thread(self._twin.look_at, bookmark)
+
     async def acknowledge(
         self,
         bookmarks: Iterable[str] = (),

@@ -23,6 +23,7 @@ from lapse_client.connection import METADATA_TIMEOUT_S, Connection, entities, lo
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.headers import headers_of
 from lapse_client.lineage import Lineage, Step, place
+from lapse_client.queue import Queue
 from lapse_client.span import span
 
 _AFTERWARDS_MS: Final = 60_000
@@ -33,6 +34,11 @@ _PRODUCERS_CLOCK_MS: Final = 300_000
 
 _LONGEST_CHAIN: Final = 50
 """Messages whose lives are told together."""
+
+_ANSWER_S: Final = 2.0
+"""So long a queue is waited for that is asked what a message waits for."""
+
+_MOST_ASKED: Final = 10
 
 DEAD_LETTER: Final = "dead letter"
 
@@ -48,7 +54,7 @@ class Moment:
     Attributes:
         at_ms: when it counts, ms since the epoch.
         entity: the queue or SOW topic; empty for the record itself.
-        what: `arrived`, `delivered`, `dead letter`, or the event's kind.
+        what: `arrived`, `delivered`, `dead letter`, the event's kind, or `waits`: what it waits for now.
         facts: what is known of it, by name.
         told: bookmark of the record that tells it.
         message: whose life it belongs to: the message itself, or one that it was before or has become (C59).
@@ -111,6 +117,7 @@ def history(
     moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
     if entity is not None:
         moments = [moment for moment in moments if moment.message == name]
+    moments += _waits(name, known if entity is None else [entity], topics, moments, cluster)
     moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
     value = None if record is None else record.value()
     return History(bookmark=name, found=record is not None, size=None if value is None else len(value), moments=moments)
@@ -330,6 +337,29 @@ class _Search:
         if header.LEASE_UNTIL_MS in fields:
             facts["lease_until_ms"] = _number(fields[header.LEASE_UNTIL_MS])
         return facts
+
+
+def _waits(
+    name: Bookmark, of: Sequence[str], topics: Mapping[str, int], told: Sequence[Moment], connection: Connection
+) -> Iterator[Moment]:
+    """What a message waits for now, as the workers say: a barrier for others, a dying one for its letter (C48).
+
+    Queues are asked that told something of it, and not its end; where none told anything, as of a barrier, the first
+    ones of all. One that does not answer is left out.
+    """
+    over = {one.entity for one in told if one.what in _END and one.message == name}
+    tell = {one.entity for one in told if one.entity and one.message == name}
+    queues = set(entities(topics, sow=False)).intersection(tell or of) - over
+    for entity in [one for one in of if one in queues][:_MOST_ASKED]:
+        try:
+            with Queue(entity, connection=connection, timeout_s=_ANSWER_S) as queue:
+                found = queue.look_at(str(name))
+        except LapseError:
+            continue
+        if found is not None and found.waits_for:
+            at_ms = int(connection.clock.now_ms())
+            facts: dict[str, Any] = {"state": found.state, "waits_for": found.waits_for}
+            yield Moment(at_ms=at_ms, entity=entity, what="waits", facts=facts, told=name, message=name)
 
 
 def _record(connection: Connection, name: Bookmark) -> Message | None:

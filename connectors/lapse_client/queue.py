@@ -80,6 +80,14 @@ class Queue(Client[None]):
                     break
         return messages[skip:] if most is None else messages[skip:most]
 
+    def look_at(self, bookmark: str) -> QueuedMessage | None:
+        """What the queue says now of one message, topic:partition:offset; None if it holds no such message."""
+        session = self._live()
+        name = BookmarkRange.parse(bookmark)
+        command = Command.of(command="sow", bookmarks=[bookmark])
+        (answer,) = session.ask([session.shard_of(name.partition)], command, self._timeout_s)
+        return next(iter(answer.messages), None)
+
     def acknowledge(self, bookmarks: Iterable[str] = (), *, filter: str | None = None) -> list[SettlementResult]:  # noqa: A002
         """Settle as done; by `topic:partition:first[-last][#count]`, or by filter."""
         return self.settle("acknowledge", bookmarks, filter=filter)

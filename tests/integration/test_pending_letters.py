@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from lapse_client.history import history
 from support.deployment import Deploy, Deployment
 from support.log import Tail, until
 
@@ -79,7 +80,7 @@ def test_a_barrier_waits_until_the_letter_of_what_was_before_it_is_safe(deploy: 
     limit(deployment, letters, 50_000)
     worker = deployment.worker().wait_for_shards(1)
     deployment.write("days", LARGE, headers=[("lapse-ttl-ms", b"1500")])
-    deployment.write("days", b'{"type": "EOD"}', b'{"n": 1}')
+    stop, _ = deployment.write("days", b'{"type": "EOD"}', b'{"n": 1}')
     until(lambda: deployment.depth("days")["dying"] == 1, "a dying message")
     with deployment.subscriber("days", 5) as subscriber:
         assert subscriber.receive(3) is None
@@ -95,6 +96,9 @@ def test_a_barrier_waits_until_the_letter_of_what_was_before_it_is_safe(deploy: 
             queue.resume()
             assert "paused" not in queue.depth()
         assert shown["available"] == "1 refused dead letter of messages before it"
+        moments = history(deployment.bookmark("days", stop), connection=deployment.connection).moments
+        assert [one.what for one in moments] == ["arrived", "waits"]
+        assert moments[1].facts["waits_for"] == shown["available"], "explain tells it, too"
         assert "takes no record of 100," in shown["dying"], "learned anew after the take-over"
         limit(deployment, letters, 200_000)
         got = [subscriber.receive(60), subscriber.receive(20)]

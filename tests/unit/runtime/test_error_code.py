@@ -36,7 +36,7 @@ REFUSED: dict[ErrorCode, list[dict[str, object]]] = {
     ErrorCode.INVALID_ARGUMENT: [
         {"command": "subscribe"},
         {"command": "heartbeat"},
-        {"command": "sow", "bookmarks": ["prices:0:0"]},
+        {"command": "sow", "bookmarks": ["prices:0:0"], "filter": "TRUE"},
     ],
     ErrorCode.INVALID_EXPRESSION: [
         {"command": "sow", "filter": "/price >"},

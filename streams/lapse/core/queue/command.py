@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from lapse.core.entitlement import narrowed
@@ -297,8 +298,11 @@ class QueueCommands:
         return {"counts": counts, "publish_target": self._publish_target}
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        if command.bookmarks or command.keys:
-            raise CommandRefused("sow of a queue takes a filter, neither keys nor bookmarks")
+        if command.keys:
+            raise CommandRefused("sow of a queue takes a filter or bookmarks, and no keys")
+        if command.bookmarks:
+            found = self._shard.named(self._claims(command), self._refused)
+            return {"messages": tuple(shown(one) for one in islice(found, MOST_PEEKED))}
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
         found = self._shard.peek(skip, limit, command.filter or "", at_ms, self._refused)
         messages = [shown(one, self._row_filter is None) for one in found]

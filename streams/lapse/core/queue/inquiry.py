@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Trigger, route
+from lapse.core.queue.locator import Locator
 from lapse.core.queue.matching import UNKNOWN
-from lapse.core.queue.message_state import LIVE, State
+from lapse.core.queue.message_state import LIVE, THERE, State
+from lapse.core.queue.pending_letter import PendingLetter
 from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.segment import SIZE, Segment
 from lapse.core.queue.settlement import Claim
@@ -31,6 +33,7 @@ class Inquiry:
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
         self._state = decisions.state
+        self._locator = Locator(decisions.state)
 
     def depth(self, now_ms: int = -1) -> dict[str, int]:
         """How many messages there are, by state; those without a place do not count in the depth."""
@@ -201,14 +204,39 @@ class Inquiry:
             return
         skip = max(0, skip - len(self._state.scheduled))
         last = sorted(self._state.pending.items(), key=lambda item: (item[1].at_ms, item[0]))
-        for (number, offset), dying in last[skip : skip + left]:
+        for name, dying in last[skip : skip + left]:
+            yield self._queued_dying(name, dying, refused)
+
+    def named(self, claims: Sequence[Claim], refused: Callable[[tuple[int, int]], str]) -> Iterator[Queued]:
+        """See `QueueShard.named`."""
+        waits = self._barriers_wait()
+        for claim in claims:
+            for segment, first, stop, _, _ in self._locator.located(claim, []):
+                for slot in range(first, stop):
+                    if THERE[segment.state[slot]]:
+                        queued = self.queued(segment, slot)
+                        queued.waits_for = waits.get(segment.base + slot, "")
+                        yield queued
+            number = self._state.sources.find(claim.topic, claim.partition)
+            if number is not None:
+                for offset in self._state.scheduled.between(number, claim.first, claim.last):
+                    yield self.queued_scheduled(number, offset, self._state.scheduled[number, offset])
+        for (number, offset), dying in self._state.pending.items():
             source = self._state.sources[number]
-            deadline_ms = None if dying.deadline_ms == NEVER else dying.deadline_ms
-            counts = (dying.deliveries, dying.cancels)
-            why = refused((number, offset))
-            yield Queued(
-                source.topic, source.partition, offset, None, deadline_ms, *counts, pending=True, waits_for=why
-            )
+            if any(
+                claim[:2] == (source.topic, source.partition) and claim.first <= offset <= claim.last
+                for claim in claims
+            ):
+                yield self._queued_dying((number, offset), dying, refused)
+
+    def _queued_dying(
+        self, name: tuple[int, int], dying: PendingLetter, refused: Callable[[tuple[int, int]], str]
+    ) -> Queued:
+        source = self._state.sources[name[0]]
+        deadline_ms = None if dying.deadline_ms == NEVER else dying.deadline_ms
+        queued = Queued(source.topic, source.partition, name[1], None, deadline_ms, dying.deliveries, dying.cancels)
+        queued.pending, queued.waits_for = True, refused(name)
+        return queued
 
     def _turn(self, item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
         """The order of scheduled messages: by instant, then bookmark (C11)."""

@@ -359,6 +359,10 @@ class QueueShard:
         """
         return self._inquiry.peek(skip, limit, text, now_ms, refused)
 
+    def named(self, claims: Sequence[Claim], refused: Callable[[tuple[int, int]], str]) -> Iterator[Queued]:
+        """The messages of some bookmarks that are there, in any state; `refused` as of `peek`."""
+        return self._inquiry.named(claims, refused)
+
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
         """Topic, partition and offset of the message at a place; None if it is gone."""
         return self._inquiry.bookmark_of(place)
