@@ -177,6 +177,39 @@ def test_a_command_that_takes_too_much_work_is_refused_with_the_reason_and_chang
     assert len(answer["messages"]) == 200
 
 
+@pytest.mark.feature("X7", "Q14")
+def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_and_no_other(monkeypatch) -> None:
+    one = machine(0)
+    costly, cheap = "/f >= 0 AND LENGTH(/g) = 1", "/f >= 0"
+    command(one, 1_000, "subscribe", filter=costly, max_backlog=100)
+    command(one, 1_000, "subscribe", subscription="other", filter=cheap, max_backlog=100)
+    finish(one)
+    now_s = [0.0]
+    monkeypatch.setattr(effort.time, "thread_time", lambda: now_s[0])
+    judge, columns = one.shard.matching._filters[costly]
+
+    def takes_six_seconds(view) -> bool:
+        now_s[0] += 6
+        return judge(view)
+
+    one.shard.matching._filters[costly] = (takes_six_seconds, columns)
+    known = []
+    for at in range(3):
+        one.arrive("orders", 0, [Record(at, value=b'{"f": 1, "g": "ab"}', timestamp=1_001 + at)])
+        one.deliver(1_001 + at)
+        finish(one)
+        known.append([subscription.id for subscription in one.shard.subscriptions()])
+    monkeypatch.undo()
+    assert known == [["inky", "other"], ["other"], ["other"]]
+    command(one, 1_010, "subscribe", filter=costly)
+    (answer,) = (json.loads(some.value) for some in finish(one).after)
+    assert (answer["status"], answer["code"]) == ("error", "too_costly")
+    assert "Simplify the filter" in answer["error"]
+    command(one, 1_011, "subscribe", filter="/f = 1")
+    (answer,) = (json.loads(some.value) for some in finish(one).after)
+    assert answer["status"] == "ok"
+
+
 @pytest.mark.feature("X7")
 def test_the_next_portion_is_chosen_by_how_long_the_last_one_took() -> None:
     portion = effort.Portion(1_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,13 @@ YES: Final = 1
 NO: Final = 2
 
 Predicate = Callable[[RecordView], bool]
+Measured = Callable[[str, int], AbstractContextManager[None]]
+"""What measures the work under a filter on so many messages."""
+
+
+def unmeasured(_text: str, _count: int) -> AbstractContextManager[None]:
+    """Measure nothing."""
+    return nullcontext()
 
 
 class Matching:
@@ -31,6 +39,8 @@ class Matching:
         self._judged_to: dict[str, int] = {}
         self._selecting: list[str] = []
         self._seen: dict[str, dict[tuple[str, int], set[int]]] = {}
+        self.measured: Measured = unmeasured
+        """Wraps the work under each filter; whoever drives the shard has the clock."""
 
     @property
     def active(self) -> bool:
@@ -73,14 +83,15 @@ class Matching:
 
     def judge(self, places: Sequence[int], messages: Sequence[RecordView | None]) -> None:
         """Evaluate every filter on messages; one whose record is gone matches none."""
-        for predicate, columns in self._filters.values():
-            for place, message in zip(places, messages, strict=True):
-                index, slot = divmod(place, SIZE)
-                column = columns.get(index)
-                if column is None:
-                    column = columns[index] = np.zeros(SIZE, np.uint8)
-                if column[slot] == UNKNOWN:
-                    column[slot] = YES if message is not None and predicate(message) else NO
+        for text, (predicate, columns) in self._filters.items():
+            with self.measured(text, len(places)):
+                for place, message in zip(places, messages, strict=True):
+                    index, slot = divmod(place, SIZE)
+                    column = columns.get(index)
+                    if column is None:
+                        column = columns[index] = np.zeros(SIZE, np.uint8)
+                    if column[slot] == UNKNOWN:
+                        column[slot] = YES if message is not None and predicate(message) else NO
 
     def judge_bookmarks(self, text: str, messages: Iterable[RecordView]) -> None:
         """Evaluate a filter under selection on records whose messages have no place: gone, or not visible yet."""
@@ -102,6 +113,11 @@ class Matching:
         """Note that nothing is unknown before a segment; what is judged stays so, and new messages stand behind."""
         if text in self._judged_to:
             self._judged_to[text] = index
+
+    @property
+    def subscribed(self) -> Set[str]:
+        """The filters of subscriptions."""
+        return self._subscribed
 
     def put_away(self, segment: Segment) -> None:
         """Note which places of a segment are empty for good, so that it need not be looked at for them."""

@@ -9,6 +9,7 @@ from typing import Any
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.runtime.queue.standing_filter import StandingFilters
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.payload import PayloadWindow
@@ -29,6 +30,9 @@ class Judge:
         self._payloads = payloads
         self._under_way = under_way
         self._portion = Portion(JUDGED_AT_ONCE)
+        self.filters = StandingFilters()
+        """What the filters of subscriptions have taken so far."""
+        shard.matching.measured = self.filters.measured
 
     async def places(self, places: Sequence[int], effort: Effort, now_ms: int, step: Step) -> None:
         """Judge messages by their places.

@@ -194,6 +194,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             except ExpressionError as error:
                 self._refuse(admitted, _no_filter(admitted.command, error))
                 return
+        if admitted.command.command == "subscribe":
+            refusal = self._judge.filters.refusal(admitted.command.filter)
+            if refusal is not None:
+                self._refuse(admitted, refusal)
+                return
         if self._waiting or self._commands.needs_a_look(admitted.command, admitted.row_filter):
             # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
             self._waiting.append(admitted)
@@ -367,7 +372,15 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         await self._carry_out_waiting()
         if self.shard.unjudged:
             await self._judge.places(self.shard.unjudged, Effort(), self._now_ms, self._step)
+        if self.shard.matching.active:
+            self._end_too_costly()
         self._crowd.step_ends()
+
+    def _end_too_costly(self) -> None:
+        """End subscriptions whose filters take more than others can spare (X7)."""
+        for text, refusal in self._judge.filters.too_costly(self.shard.matching.subscribed).items():
+            for one in [one for one in self.shard.subscriptions() if one.filter == text]:
+                self.shard.unsubscribe(one.id, self._now_ms, self._step, refusal.text)
 
     async def _hand_over(self, step: Step, effects: Effects, write: Write) -> None:
         for delivery in step.deliveries:

@@ -48,9 +48,11 @@ class Portion:
 class Effort:
     """What one command has taken so far."""
 
-    __slots__ = ("looked", "spent_s")
+    __slots__ = ("_each_s", "looked", "spent_s")
 
-    def __init__(self) -> None:
+    def __init__(self, each_s: float = MOST_EACH_S) -> None:
+        """Begin; `each_s` is allowed for each message that is looked at, in s of CPU."""
+        self._each_s = each_s
         self.spent_s = 0.0
         self.looked = 0
 
@@ -68,7 +70,7 @@ class Effort:
     @property
     def is_spent(self) -> bool:
         """Whether it was more than a command may take."""
-        return self.spent_s > MOST_S + self.looked * MOST_EACH_S
+        return self.spent_s > MOST_S + self.looked * self._each_s
 
     def refusal(self, command: str) -> Refusal:
         """What is told to who sent the command."""
