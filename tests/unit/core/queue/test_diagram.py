@@ -26,6 +26,8 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.trait import TraitReader
 from lapse.core.queue.transfer import HandOver
 
+pytestmark = pytest.mark.slow  # from every state everything is tried, with the life before it lived again
+
 DOCUMENT = Path(__file__).parents[4] / "docs" / "queues.md"
 ABOUT_OTHERS = {
     ChangeKind.SUBSCRIBED,
