@@ -169,7 +169,7 @@ class QueueCommands:
             raise CommandRefused("subscribe takes a filter, neither keys nor bookmarks")
         settings = self._shard.settings
         try:
-            subscription = self._shard.subscribe(
+            subscription = self._shard.subscribing.subscribe(
                 name,
                 command.client,
                 1 if command.max_backlog is None else command.max_backlog,

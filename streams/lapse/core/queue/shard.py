@@ -32,7 +32,7 @@ from lapse.core.queue.settling import Settling
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Queued, Removal, ShardEvent, Step
 from lapse.core.queue.subscribing import Subscribing
-from lapse.core.queue.subscription import Payload, Subscription
+from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.transfer_source import TransferSource
 from lapse.core.queue.transfer_target import TransferTarget
@@ -63,7 +63,7 @@ class QueueShard:
         self._entrance = Entrance(self._decisions, self._schedule, self._target_depth)
         self._settling = Settling(self._decisions, self._transitions, self._schedule, self._locator, self._visibility)
         self._truncation = Truncation(self._decisions, self._transitions, self._schedule, self._locator)
-        self._subscribing = Subscribing(self._decisions, self._transitions, self.matching)
+        self.subscribing = Subscribing(self._decisions, self._transitions, self.matching)
         self._purge = Purge(self._decisions, self._transitions, self._schedule, self._inquiry)
         self._dispatch = Dispatch(self._decisions)
         self.handed_out = HandedOut(self._decisions)
@@ -77,7 +77,7 @@ class QueueShard:
             self._decisions,
             self._transitions,
             self._schedule,
-            self._subscribing,
+            self.subscribing,
             self._locator,
             self.activity,
             self.agreement,
@@ -138,36 +138,19 @@ class QueueShard:
         if number is not None:
             self.state.sources[number].end_offset = end_offset
 
-    def subscribe(
-        self,
-        subscription: str,
-        client: str,
-        max_backlog: int,
-        heartbeat_timeout_ms: int,
-        filter_text: str,
-        now_ms: int,
-        step: Step,
-        payload: Payload = "inline",
-        row_filter: str = "",
-    ) -> Subscription:
-        """See `Subscribing.subscribe`."""
-        return self._subscribing.subscribe(
-            subscription, client, max_backlog, heartbeat_timeout_ms, filter_text, now_ms, step, payload, row_filter
-        )
-
     def heard(self, subscription: str, now_ms: int) -> bool:
         """Note that a subscription lives; False if the shard does not know it (Q5)."""
-        return self._subscribing.heard(subscription, now_ms)
+        return self.subscribing.heard(subscription, now_ms)
 
     def subscriptions(self) -> list[Subscription]:
         """What clients are subscribed to now."""
-        return self._subscribing.subscriptions()
+        return self.subscribing.subscriptions()
 
     def unsubscribe(
         self, subscription: str, now_ms: int, step: Step, detail: str = "", lost_at_ms: int | None = None
     ) -> bool:
         """See `Subscribing.unsubscribe`."""
-        return self._subscribing.unsubscribe(subscription, now_ms, step, detail, lost_at_ms)
+        return self.subscribing.unsubscribe(subscription, now_ms, step, detail, lost_at_ms)
 
     def pause(self, now_ms: int, step: Step) -> None:
         """Hold deliveries back; everything else goes on (C21)."""
@@ -375,7 +358,7 @@ class QueueShard:
 
     def end_lost(self, now_ms: int, step: Step) -> None:
         """End subscriptions that were not heard of for too long (Q5)."""
-        self._subscribing.end_lost(now_ms, step)
+        self.subscribing.end_lost(now_ms, step)
 
     def end_leases_of(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
         """See `Advance.end_leases_of`."""
@@ -407,10 +390,10 @@ class QueueShard:
         """
         self._decisions.began_ms = now_ms
         self.agreement.take_over(now_ms)
-        self._subscribing.count_from(now_ms)
+        self.subscribing.count_from(now_ms)
         if step is None:
             return
-        self._subscribing.cap_anew(step)
+        self.subscribing.cap_anew(step)
         self._transitions.remove_beyond_limits(now_ms, step)
         self.activity.begin(now_ms, step)
 

@@ -53,7 +53,7 @@ class Forwarding:
 
     def begin(self, shard: QueueShard, now_ms: int, step: Step) -> None:
         """Subscribe, for good."""
-        shard.subscribe(FORWARDER, f"forwards to {self._topic}", _BACKLOG, NEVER, "", now_ms, step)
+        shard.subscribing.subscribe(FORWARDER, f"forwards to {self._topic}", _BACKLOG, NEVER, "", now_ms, step)
 
     def outputs(self, delivery: Delivery, records: Sequence[Any | None]) -> dict[int, Output]:
         """What the target gets: key, value and headers as they were, the deadline to the millisecond, counts anew.

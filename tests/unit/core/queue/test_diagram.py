@@ -127,7 +127,7 @@ ACTIONS: dict[str, Action] = {
     "give back": lambda life: life.shard.transfer_source.give_back("t", life.now_ms, Step()) and None,
     "accept": lambda life: life.shard.transfer_target.accept("t", [CLAIM], life.now_ms, Step()) and None,
     "discard": lambda life: life.shard.transfer_target.discard("t", life.now_ms, Step()) and None,
-    "subscribe": lambda life: life.shard.subscribe("s", "", 1, 60_000, "", life.now_ms, Step()) and None,
+    "subscribe": lambda life: life.shard.subscribing.subscribe("s", "", 1, 60_000, "", life.now_ms, Step()) and None,
     "deliver": lambda life: life.shard.deliver(life.now_ms, Step()) and None,
     "acknowledge": lambda life: life.settle(Asked.ACKNOWLEDGE),
     "cancel": lambda life: life.settle(Asked.CANCEL),

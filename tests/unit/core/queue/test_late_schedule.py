@@ -92,7 +92,7 @@ def test_without_room_nothing_waits_for_arrivals_for_no_place_is_given() -> None
     assert shard.is_due(LATE)
     shard.advance(LATE, step)
     assert shard.depth() == {**shard.depth(), "held": 1, "available": 1}
-    shard.subscribe("s", "", 1, 60_000, "", LATE, step)
+    shard.subscribing.subscribe("s", "", 1, 60_000, "", LATE, step)
     shard.deliver(LATE, step)
     shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("orders", 0, 1, 1)], LATE, step)
     assert shard.waits_for_arrivals(LATE)

@@ -216,7 +216,7 @@ class Life:
         self.shard.arrive("t", 0, [Record(self.other)], Step(), self.now_ms)
 
     def deliver(self) -> None:
-        self.shard.subscribe("s", "", 5, 1_000_000, "", self.now_ms, Step())
+        self.shard.subscribing.subscribe("s", "", 5, 1_000_000, "", self.now_ms, Step())
         self.shard.deliver(self.now_ms, self.step)
 
     def advance(self, now_ms: int) -> None:

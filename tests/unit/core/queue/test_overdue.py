@@ -20,7 +20,7 @@ def crowded() -> QueueShard:
     """A leased message that is overdue, a crowd that is, and two that are not."""
     shard, step = QueueShard(QueueSettings(name="orders", expiration=Expiration(enabled=True))), Step()
     shard.arrive("orders", 0, [published(0, timestamp=T0, expires_at_ms=DUE)], step)
-    shard.subscribe("s", "", 1, 60_000, "", T0, step)
+    shard.subscribing.subscribe("s", "", 1, 60_000, "", T0, step)
     shard.deliver(T0, step)
     shard.arrive("orders", 0, [published(at, timestamp=T0, expires_at_ms=DUE) for at in range(1, CROWD)], step)
     shard.arrive("orders", 0, [published(CROWD, timestamp=T0), published(CROWD + 1, timestamp=T0)], step)

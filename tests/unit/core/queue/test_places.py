@@ -55,7 +55,7 @@ def test_a_range_of_which_every_other_message_is_settled_takes_a_bit_for_each_in
     log = dict(journal.begin())
     step = Step()
     for name in ("inky", "blinky"):
-        shard.subscribe(name, "", count, 60_000, "", 1_000, step)
+        shard.subscribing.subscribe(name, "", count, 60_000, "", 1_000, step)
     shard.arrive("orders", 0, [SimpleNamespace(offset=at, timestamp=1, headers=[]) for at in range(count)], step)
     log.update(journal.encode(step))
     while shard.depth()["available"]:

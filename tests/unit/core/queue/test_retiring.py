@@ -81,7 +81,7 @@ class Temporary:
         self.use(lambda step: self.shard.arrive("temp", 0, [record], step))
 
     def subscribe(self, name: str = "s") -> None:
-        self.use(lambda step: self.shard.subscribe(name, "client", 1, MINUTE_MS, "", self.now_ms, step))
+        self.use(lambda step: self.shard.subscribing.subscribe(name, "client", 1, MINUTE_MS, "", self.now_ms, step))
 
     @property
     def ended(self) -> bool:
@@ -341,7 +341,7 @@ def test_a_shard_that_is_not_idle_says_since_when_and_with_a_subscription_it_is_
     used_ms, now_ms, step = T0 + MINUTE_MS, T0 + IDLE_MS, Step()
     shards[1].use(used_ms, Step())
     if subscribed:
-        shards[1].subscribe("s", "c", 1, 2 * IDLE_MS, "", used_ms, Step())
+        shards[1].subscribing.subscribe("s", "c", 1, 2 * IDLE_MS, "", used_ms, Step())
     shards[0].advance(now_ms, step)
     while step.shard_messages:
         message = step.shard_messages.pop(0)
@@ -369,7 +369,7 @@ def test_being_prepared_survives_and_keeps_everything_out() -> None:
     again = QueueShard(settings(partition=1, shards=2), restore((k, v) for k, v in log.items() if v is not None).state)
     assert again.state.ending.retirement.phase is Phase.PREPARED
     assert again.room() == 0
-    again.subscribe("s", "c", 1, MINUTE_MS, "", T0, Step())
+    again.subscribing.subscribe("s", "c", 1, MINUTE_MS, "", T0, Step())
     assert not again.deliver(T0, Step())
     # The first shard says no after all: what came meanwhile is taken in.
     released = ask.__class__(kind=ShardMessageKind.RELEASED, id=ask.id, sender=0, to=1)
@@ -382,7 +382,7 @@ def test_expired_messages_leave_first_and_leased_ones_are_protected() -> None:
     shard = QueueShard(settings(idle_ms=0, expiration=Expiration(enabled=True), lease_ms=1_000))
     step = Step()
     shard.arrive("temp", 0, [published(0, timestamp=T0, ttl_ms=50), published(1, timestamp=T0, ttl_ms=50)], step)
-    shard.subscribe("s", "web:1", 1, MINUTE_MS, "", T0, step)
+    shard.subscribing.subscribe("s", "web:1", 1, MINUTE_MS, "", T0, step)
     shard.deliver(T0, step)
 
     def delete(at_ms: int) -> Step:

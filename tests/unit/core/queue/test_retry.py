@@ -128,7 +128,7 @@ def test_a_crowd_that_comes_back_together_is_one_change_however_its_waits_are_sp
         one.publish("orders", retry=b"%d" % (5_000 + number) if number % 2 else None)
     step = Step()
     one.shard.arrive("orders", 0, one.topics["orders", 0], step, one.now_ms)
-    one.shard.subscribe("inky", "", 3_000, 1_000_000, "", one.now_ms, step)
+    one.shard.subscribing.subscribe("inky", "", 3_000, 1_000_000, "", one.now_ms, step)
     one.shard.deliver(one.now_ms, step)
     step = Step()
     one.shard.advance(one.now_ms + 100, step)

@@ -83,7 +83,7 @@ def test_most_of_a_deep_queue_is_not_in_memory() -> None:
 @pytest.mark.feature("Q16", "Q3")
 def test_what_is_delivered_is_read_and_nothing_else() -> None:
     shard, spill_store = deep(150_000)
-    shard.subscribe("inky", "c", 1_000, MINUTE_MS, "", NOW_MS, Step())
+    shard.subscribing.subscribe("inky", "c", 1_000, MINUTE_MS, "", NOW_MS, Step())
     for round_number in range(6):
         step = Step()
         shard.deliver(NOW_MS, step)
@@ -148,7 +148,7 @@ def test_a_purge_reads_each_segment_once_and_keeps_few(text: str) -> None:
 @pytest.mark.feature("Q16", "Q14")
 def test_segments_in_which_nothing_matches_are_left_out() -> None:
     shard, spill_store = deep()
-    shard.subscribe("inky", "c", 10, MINUTE_MS, "/p = 11", NOW_MS, Step())
+    shard.subscribing.subscribe("inky", "c", 10, MINUTE_MS, "/p = 11", NOW_MS, Step())
     step = Step()
     while shard.deliver(NOW_MS, step) and shard.unjudged:
         named = [shard.bookmark_of(place) for place in shard.unjudged]
@@ -166,7 +166,7 @@ def test_segments_in_which_nothing_matches_are_left_out() -> None:
 @pytest.mark.feature("Q16", "Q11")
 def test_priority_finds_the_best_segment_without_reading_the_others() -> None:
     shard, spill_store = deep(traits=TraitReader(compile_value("/p"), None, None))
-    shard.subscribe("inky", "c", 10, MINUTE_MS, "", NOW_MS, Step())
+    shard.subscribing.subscribe("inky", "c", 10, MINUTE_MS, "", NOW_MS, Step())
     shard.deliver(NOW_MS, step := Step())
     assert offsets(step) == list(range(11 * SIZE, 11 * SIZE + 10))
     assert set(spill_store.read) <= {10, 11}
@@ -179,7 +179,7 @@ def test_a_restored_queue_is_spilled_and_knows_the_same(traits: TraitReader) -> 
     journal = QueueJournal(shard.state, 1)
     log = dict(journal.begin())
     step = Step()
-    shard.subscribe("inky", "c", 5_000, 10 * MINUTE_MS, "", NOW_MS, step)
+    shard.subscribing.subscribe("inky", "c", 5_000, 10 * MINUTE_MS, "", NOW_MS, step)
     shard.deliver(NOW_MS, step)
     shard.settle(SettleAction.CANCEL, "inky", [Claim("orders", 0, 0, 99)], NOW_MS, step, delay_ms=700)
     log |= dict(journal.encode(step))

@@ -92,7 +92,7 @@ def test_a_subscription_gets_no_more_than_its_backlog_and_the_queues_cap() -> No
 def test_a_new_subscription_is_told_and_one_with_new_options_is_not() -> None:
     one, step = world(max_backlog=5), Step()
     for client, asked, gets in (("first", 9, 5), ("second", 3, 3)):
-        known = one.shard.subscribe("inky", client, asked, MINUTE_MS, "", one.now_ms, step)
+        known = one.shard.subscribing.subscribe("inky", client, asked, MINUTE_MS, "", one.now_ms, step)
         assert (known.id, known.client, known.max_backlog) == ("inky", client, gets)
     assert [(told.kind, told.subscription, told.detail) for told in step.events] == [("subscribed", "inky", "first")]
 
@@ -613,7 +613,7 @@ def test_one_claim_over_segments_that_it_empties_on_the_way() -> None:
     for _ in range(10_000):
         one.publish("orders")
     one.shard.arrive("orders", 0, one.topics["orders", 0], one._open())
-    one.shard.subscribe("inky", "", 20_000, 1 << 40, "", 1_000, one.step)
+    one.shard.subscribing.subscribe("inky", "", 20_000, 1 << 40, "", 1_000, one.step)
     while one.shard.deliver(1_000, one.step):
         pass
     outcomes = one.shard.settle(SettleAction.ACKNOWLEDGE, "inky", [at(0, 10_001)], 1_000, one.step)

@@ -119,7 +119,7 @@ def test_a_message_whose_record_is_gone_matches_nothing_and_does_not_hold_up_the
     one = world({"f": 1}, {"f": 1})
     one.commit()
     one.crash()
-    one.shard.subscribe("inky", "", 5, 1 << 40, "/f = 1", one.now_ms, one._open())
+    one.shard.subscribing.subscribe("inky", "", 5, 1 << 40, "/f = 1", one.now_ms, one._open())
     while one.shard.deliver(one.now_ms, one.step) and one.shard.unjudged:
         one.shard.judge([(p, "orders", 0, None if p == 0 else one.topics["orders", 0][p]) for p in one.shard.unjudged])
     assert [d.messages.offsets.tolist() for d in one.step.deliveries] == [[1]]
@@ -156,7 +156,7 @@ def test_a_filter_may_ask_for_all_that_a_record_says(text: str) -> None:
     one.topics["orders", 0][1].headers = [("trace", b"1"), ("trace", b"2")]
     for topic in ("orders", "direct"):
         one.read(topic)
-    one.shard.subscribe("inky", "", 3, 100_000, text, one.now_ms, one.step)
+    one.shard.subscribing.subscribe("inky", "", 3, 100_000, text, one.now_ms, one.step)
     while one.shard.deliver(one.now_ms, one.step):
         one._judge(one.shard.unjudged)
     sent = [(s.messages.topic, offset) for s in one.step.deliveries for offset in s.messages.offsets.tolist()]
@@ -171,7 +171,7 @@ def test_a_subscription_whose_filter_cannot_be_compiled_leaves_no_trace() -> Non
     step = Step()
     for name in ("inky", "blinky"):
         with pytest.raises(ValueError, match="column"):
-            one.shard.subscribe(name, "", 1, 1_000, "/f = = 1", one.now_ms, step)
+            one.shard.subscribing.subscribe(name, "", 1, 1_000, "/f = = 1", one.now_ms, step)
     assert step == Step()
     one.check()
     assert got(one.deliver(), "inky") == [0]
@@ -971,7 +971,7 @@ def test_a_lost_record_leaves_and_frees_place_group_barrier_and_depth(once: bool
 def test_a_delivery_goes_by_reference_where_the_subscription_asks_for_it_but_a_barrier_never() -> None:
     one = world({}, traits=BARRIER)
     step = one._open()
-    one.shard.subscribe("inky", "", 5, 1 << 40, "", 1_000, step, payload="reference")
+    one.shard.subscribing.subscribe("inky", "", 5, 1 << 40, "", 1_000, step, payload="reference")
     one.shard.deliver(1_000, step)
     one.shard.settle(SettleAction.ACKNOWLEDGE, "inky", [at(0)], 1_000, step)
     one.shard.arrive("orders", 0, [*one.topics["orders", 0], publish_only(one, STOP)], step)

@@ -82,7 +82,7 @@ class Search:
         log = written({}, journal.begin())
         step = Step()
         for name, backlog in BACKLOGS.items():
-            shard.subscribe(name, "", backlog, 1 << 40, "", START_MS, step)
+            shard.subscribing.subscribe(name, "", backlog, 1 << 40, "", START_MS, step)
         records = [published(at, timestamp=START_MS, ttl_ms=ttl_ms) for at, ttl_ms in enumerate(LIFETIMES_MS)]
         shard.arrive("orders", 0, records, step)
         log = written(log, journal.encode(step))

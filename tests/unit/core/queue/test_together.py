@@ -62,7 +62,7 @@ def shard_of(
     ]
     shard.arrive("orders", 0, records[: shard.room()], Step())
     for name in subscribers:
-        shard.subscribe(name, name, 7, 60_000, "", NOW_MS, Step())
+        shard.subscribing.subscribe(name, name, 7, 60_000, "", NOW_MS, Step())
     while shard.deliver(NOW_MS, Step()):
         pass
     return shard
@@ -118,7 +118,7 @@ def test_the_first_by_priority_are_those_of_the_general_way(prices, ttls_ms, gon
         shard = shard_of(prices, ttls_ms, fairness=fairness)
         for offset in gone:
             shard.settle(SettleAction.EXPIRE, "inky", [Claim("orders", 0, offset, offset)], NOW_MS, Step())
-        shard.subscribe("clyde", "clyde", most, 60_000, "", NOW_MS, Step())
+        shard.subscribing.subscribe("clyde", "clyde", most, 60_000, "", NOW_MS, Step())
         clyde = shard.state.subscriptions["clyde"]
 
         def chooser() -> Chooser:
@@ -135,7 +135,7 @@ def test_the_first_by_priority_are_those_of_the_general_way(prices, ttls_ms, gon
 def test_deliveries_are_in_the_order_of_priorities_whatever_is_handed_out_together(prices, backlog, at_once) -> None:
     with small(size=9, at_once=at_once):
         shard = shard_of(prices, [0] * COUNT, subscribers=())
-        shard.subscribe("inky", "inky", backlog, 60_000, "", NOW_MS, Step())
+        shard.subscribing.subscribe("inky", "inky", backlog, 60_000, "", NOW_MS, Step())
         step = Step()
         while shard.deliver(NOW_MS, step):
             pass

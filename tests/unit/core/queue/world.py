@@ -195,7 +195,9 @@ class World:
         now_ms = self.now_ms
         self._both(
             lambda step: _none(
-                self.shard.subscribe(subscription, "client", max_backlog, timeout_ms, text, now_ms, step, payload)
+                self.shard.subscribing.subscribe(
+                    subscription, "client", max_backlog, timeout_ms, text, now_ms, step, payload
+                )
             ),
             lambda: self.oracle.subscribe(subscription, max_backlog, timeout_ms, now_ms, text, payload),
         )
