@@ -21,6 +21,7 @@ from lapse.embedded import daemon
 from lapse.embedded.broker import given_broker
 from lapse.embedded.errors import EmbeddedError
 from lapse.embedded.instance import Instance
+from lapse.embedded.kafka import EmbeddedKafka
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
 from lapse_client.queue import Queue
@@ -49,12 +50,14 @@ class Stand:
         config: the configuration that was applied last.
         path: where it stands.
         servers: the broker's address.
+        broker: the broker, where this command started it; None = it was there before.
         console: the console's address.
     """
 
     config: Config
     path: Path
     servers: str
+    broker: EmbeddedKafka | None = None
     console: str = ""
 
     @property
@@ -104,8 +107,8 @@ def dev(config: Path, port: int, console_port: int, data: Path | None, log_level
                 f"port {console_port}, where the console would be, is in use. Give another one with --console-port, "
                 "or --console-port 0 for any free one"
             )
-        with _broker(data, port, progress) as servers:
-            stand = Stand(settings, config, servers)
+        with _broker(data, port, progress) as (servers, broker):
+            stand = Stand(settings, config, servers, broker)
             _run(stand, console_port, log_level, as_json, progress)
     except KeyboardInterrupt:
         click.echo("lapse dev: ended.", err=True)
@@ -138,20 +141,20 @@ def _usable(config: Config) -> Config:
 
 
 @contextlib.contextmanager
-def _broker(data: Path | None, port: int, progress: Console) -> Iterator[str]:
+def _broker(data: Path | None, port: int, progress: Console) -> Iterator[tuple[str, EmbeddedKafka | None]]:
     """The address of a broker: the given one, one that runs on the data already, or one that ends with the block."""
     if (given := given_broker()) is not None:
-        yield given
+        yield given, None
         return
     place = data.absolute() if data is not None else daemon.data_dir()
     if (running := Instance.find(place)) is not None:
         click.echo(f"lapse dev: uses the broker that runs already, at {running.bootstrap_servers}.", err=True)
-        yield running.bootstrap_servers
+        yield running.bootstrap_servers, None
         return
     with progress.status("Starting Kafka (the first time, it is downloaded) ..."):
         broker = daemon.start(place, port=port, detached=False)
     try:
-        yield broker.bootstrap_servers
+        yield broker.bootstrap_servers, broker
     finally:
         broker.stop()
 
@@ -257,6 +260,8 @@ def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running:
     changed_ns = _changed_ns(stand.path)
     while True:
         time.sleep(_LOOK_EVERY_S)
+        if stand.broker is not None and not stand.broker.running:
+            raise click.ClickException(f"Kafka ended by itself; its log is {stand.broker.log}")
         for child in (worker, gateway):
             if child.code is not None:
                 raise click.ClickException(f"the {child.name} ended by itself, with code {child.code}: see above")
@@ -286,5 +291,5 @@ def _changed_ns(path: Path) -> int:
 
 def _say(name: str, line: str) -> None:
     """Print a line of a child, on standard error."""
-    if line and not line.startswith(_STARTED):
+    if line.strip() and not line.startswith(_STARTED):
         click.echo(f"{name:<8}| {line}", err=True)
