@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 import orjson
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
+import support.skewed_worker
 from lapse.embedded import EmbeddedKafka
 from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow_record import SowRecord
@@ -27,12 +30,19 @@ class Replica:
 
     def __init__(self, directory: Path, source: str, target: str, topic: str) -> None:
         self.log = directory / "replicate.log"
+        self._run = ["-m", "lapse"]
         self._command = ["replicate", "--from", source, "--to", target, "--topic", topic]
         self.process: subprocess.Popen[bytes] | None = None
 
+    def skew(self, ahead_s: float) -> None:
+        """Have its wall clock be wrong from the next start on."""
+        clock = self.log.with_name("replicate.clock")
+        clock.write_text(str(ahead_s))
+        self._run = [support.skewed_worker.__file__, str(clock)]
+
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "lapse", *self._command], stdout=log, stderr=log)
+            self.process = subprocess.Popen([sys.executable, *self._run, *self._command], stdout=log, stderr=log)
 
     def end(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -183,6 +193,27 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
     until(lambda: one.written() == two.written(), "the same number of records on both sides")
     time.sleep(1)
     assert one.written() == two.written()
+
+
+@pytest.mark.feature("S10", "C3")
+@pytest.mark.slow
+@pytest.mark.parametrize("sides", ['expiration = "enabled"'], indirect=True)
+def test_a_replica_with_a_wrong_clock_knows_how_late_it_reads_an_expiry(sides: tuple[Side, Side]) -> None:
+    """It reads the expiry at once; by its own clock that would be five minutes late, and the expiry would be told."""
+    above, below = sides
+    # As older versions made it, with the timestamps of producers.
+    progress = NewTopic("lapse.replication", 1, 1, config={"cleanup.policy": "compact"})
+    admin = AdminClient({"bootstrap.servers": below.servers})
+    admin.create_topics([progress])[progress.topic].result(30)
+    above.out.skew(300)
+    above.out.start()
+    above.publish("short", {"n": 1}, ttl_ms=2_000)
+    above.publish("long", {"n": 1}, ttl_ms=0)
+    until(lambda: "long" in below.shown(), "both records below", timeout_s=60)
+    until(lambda: "short" not in above.shown(), "the expiry above")
+    above.publish("later", {"n": 1}, ttl_ms=0)
+    until(lambda: "later" in below.shown(), "what was written after the expiry")
+    assert below.written() == 3
 
 
 @pytest.mark.feature("S10", "C56")

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 30.0
 TOPIC: Final = f"{names.PREFIX}replication"
-CONFIG: Final = {"cleanup.policy": "compact"}
+CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+"""The records of a link measure the broker's clock."""
 
 
 class Progress:
@@ -35,6 +36,10 @@ class Progress:
     def record(self, topic: str, partition: int, offset: int) -> tuple[bytes, bytes]:
         """Key and value of the record that says: everything before `offset` was taken."""
         return f"{self._link}:{topic}:{partition}".encode(), orjson.dumps({"offset": offset})
+
+    def opening(self) -> tuple[bytes, None]:
+        """Key and value of a record that says nothing: its timestamp is the broker's clock."""
+        return f"{self._link}:opened:0".encode(), None
 
     def read(self, settings: dict[str, Any]) -> None:
         """Read the topic to its end.

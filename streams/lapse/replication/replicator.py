@@ -12,8 +12,23 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import topic as names
@@ -22,6 +37,7 @@ from lapse.replication.link import Link
 from lapse.replication.progress import Progress
 from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
+from lapse.runtime.timers.clock import BrokerClock
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +124,9 @@ class Replicator:
         try:
             consumer.assign(self._starts(consumer, upstream, reached))
             work = Work(consumer, producer, Translation(source, target), reached, self._link, breadths)
+            if not work.open():
+                self._keep_stamps(downstream)
+                work.open()
             while not self._stopped.is_set():
                 if written := work.step():
                     self._told(written)
@@ -143,6 +162,19 @@ class Replicator:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
+    def _keep_stamps(self, downstream: AdminClient) -> None:
+        """Have the broker put its time on the records of a topic that an older version made."""
+        resource = ConfigResource(ResourceType.TOPIC, progress.TOPIC)
+        name, set_it = "message.timestamp.type", AlterConfigOpType.SET
+        resource.add_incremental_config(ConfigEntry(name, progress.CONFIG[name], incremental_operation=set_it))
+        try:
+            downstream.incremental_alter_configs([resource], request_timeout=_PATIENCE_S)[resource].result()
+        except KafkaException as error:
+            logger.warning(
+                "the topic %s could not get %s=%s, so this machine's clock counts: %s",
+                progress.TOPIC, name, progress.CONFIG[name], error.args[0].str(),
+            )  # fmt: skip
+
     def _starts(self, consumer: Consumer, upstream: AdminClient, reached: Progress) -> list[TopicPartition]:
         """Where to go on, partition by partition."""
         starts: list[TopicPartition] = []
@@ -176,6 +208,19 @@ class Work:
         self._reached = reached
         self._targets = {names.sow(name): underlying for name, underlying in link.topics.items()}
         self._same_breadth = same_breadth
+        self._clock = BrokerClock()
+
+    def open(self) -> bool:
+        """Measure the broker's clock, which tells how late an expiry is read; returns whether the broker told it.
+
+        Raises:
+            KafkaException: the downstream does not answer.
+        """
+        self._producer.begin_transaction()
+        self._produce_progress(*self._reached.opening())
+        self._producer.flush(_PATIENCE_S)
+        self._producer.commit_transaction(_PATIENCE_S)
+        return self._clock.is_measured
 
     def step(self) -> int:
         """Take what has come; returns how many records were written.
@@ -186,7 +231,7 @@ class Work:
         batch = self._consumer.consume(_BATCH, _WAIT_S)
         if not batch:
             return 0
-        now_ms = int(time.time() * 1000)
+        now_ms = self._clock.stamp_ms()
         rows: list[tuple[Message, Downstream]] = []
         ends: dict[tuple[str, int], int] = {}
         for message in batch:
@@ -211,8 +256,19 @@ class Work:
             self._produce(self._targets[topic], row.value, row.key, headers=row.headers, **where)
         for (topic, partition), offset in ends.items():
             key, value = self._reached.record(topic, partition, offset)
-            self._produce(progress.TOPIC, value, key, partition=0)
+            self._produce_progress(key, value)
         producer.commit_transaction(_PATIENCE_S)
+
+    def _produce_progress(self, key: bytes, value: bytes | None) -> None:
+        """Write a record of the progress topic; once it is written it measures the broker's clock."""
+        sent = time.monotonic()
+
+        def written(error: KafkaError | None, message: Message) -> None:
+            kind, stamp_ms = message.timestamp()
+            if error is None and kind == TIMESTAMP_LOG_APPEND_TIME:
+                self._clock.measured(sent, time.monotonic(), stamp_ms)
+
+        self._produce(progress.TOPIC, value, key, partition=0, on_delivery=written)
 
     def _produce(self, topic: str, value: bytes | None, key: bytes, **more: Any) -> None:
         while True:
