@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.queue.life import Trigger, route
 from lapse.core.queue.segment import (
     AVAILABLE,
     DELAYED,
@@ -214,8 +215,8 @@ def judge_transfer(
     if segment.holder is not None:
         fitting &= ~transferring | (segment.holder[first:stop] == number)
     codes[fitting] = SETTLED
-    unleased = transferring | (state == State.AVAILABLE) | (state == State.DELAYED)
-    codes[late_among(unleased, segment, slice(first, stop), now_ms)] = _TIME_LIMIT
+    expires = route(Trigger.DEADLINE).takes[state]
+    codes[late_among(expires, segment, slice(first, stop), now_ms)] = _TIME_LIMIT
     return codes
 
 
