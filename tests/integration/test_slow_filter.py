@@ -1,12 +1,17 @@
 """A filter that takes long stops nobody: not its own queue for long, and no other entity (X7)."""
 
+import contextlib
 import threading
 import time
+from pathlib import Path
 
 import orjson
 import pytest
 
-from support.deployment import Deployment
+import support.stern_worker
+from lapse.core.error_code import ErrorCode
+from lapse_client.error import CommandFailed, LapseError
+from support.deployment import Deploy, Deployment
 from support.log import until, write
 
 QUEUES = {"slow": {}, "quick": {}, "heavy": {}}
@@ -48,3 +53,34 @@ def test_others_have_their_turn_while_a_filter_is_at_work(served: Deployment) ->
         took_s = time.monotonic() - begin
     assert counts == [300]
     assert answered >= 5, took_s
+
+
+@pytest.mark.feature("X7", "Q14", "X1")
+def test_a_subscription_whose_filter_costs_too_much_is_ended_and_told_and_the_others_go_on(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}).apply()
+    here.run([str(Path(support.stern_worker.__file__)), str(here.config), str(here.directory / "data")])
+    costly = " AND ".join(f"UPPER(/text) != '{number}'" for number in range(90))
+    told: list[CommandFailed] = []
+
+    def receive() -> None:
+        with here.subscriber("orders", 1, filter=costly) as subscriber, contextlib.suppress(LapseError):
+            try:
+                for delivery in subscriber.messages(60):
+                    delivery.cancel(60_000)
+            except CommandFailed as error:
+                told.append(error)
+
+    hostile = threading.Thread(target=receive)
+    hostile.start()
+    with here.subscriber("orders", 10, filter="/n >= 0") as subscriber:
+        for turn in range(3):
+            values = [orjson.dumps({"n": turn, "text": "a" * 100_000}) for _ in range(20)]
+            here.write("orders", *values)
+            taken = 0
+            while taken < 18 and (delivery := subscriber.receive(30)) is not None:
+                delivery.acknowledge()
+                taken += 1
+            assert taken == 18, turn
+    hostile.join(60)
+    assert [one.code for one in told] == [ErrorCode.TOO_COSTLY]
+    assert "Simplify the filter" in str(told[0])
