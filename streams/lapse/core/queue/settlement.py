@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -11,17 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.life import Trigger, route
-from lapse.core.queue.segment import (
-    AVAILABLE,
-    DELAYED,
-    EXPIRED,
-    LEASED,
-    SENT,
-    TRANSFERRING,
-    Segment,
-    State,
-    Where,
-)
+from lapse.core.queue.message_state import FILLS, State, by_state
+from lapse.core.queue.segment import Segment, Where
 from lapse.core.queue.settings import Leasing
 
 
@@ -113,12 +104,39 @@ def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Clai
 RESULTS: Final = tuple(Result)
 _CODE: Final = {result: code for code, result in enumerate(RESULTS)}
 SETTLED: Final = _CODE[Result.SETTLED]
-_ALREADY_SETTLED: Final = _CODE[Result.ALREADY_SETTLED]
 _NOT_HOLDER: Final = _CODE[Result.NOT_HOLDER]
 NOT_LEASED: Final = _CODE[Result.NOT_LEASED]
 _STALE: Final = _CODE[Result.STALE]
 UNKNOWN: Final = _CODE[Result.UNKNOWN]
 _TIME_LIMIT: Final = _CODE[Result.TIME_LIMIT]
+_EXPIRES: Final = route(Trigger.DEADLINE).takes
+
+
+def _results(results: Mapping[State, Result]) -> NDArray[np.uint8]:
+    return np.array([_CODE[results.get(state, Result.ALREADY_SETTLED)] for state in State], np.uint8)
+
+
+_SPARED: Final = _results(
+    {
+        State.AVAILABLE: Result.NOT_LEASED,
+        State.DELAYED: Result.NOT_LEASED,
+        State.SENT: Result.NOT_LEASED,
+        State.EXPIRED: Result.TIME_LIMIT,
+        State.TRANSFERRING: Result.TRANSFERRING,
+    }
+)
+"""By state: what a settlement answers for a message that the life table has it spare."""
+
+_SPARED_BY_TRANSFER: Final = _results(
+    {
+        State.AVAILABLE: Result.NOT_LEASED,
+        State.DELAYED: Result.NOT_LEASED,
+        State.LEASED: Result.LEASED,
+        State.EXPIRED: Result.TIME_LIMIT,
+        State.TRANSFERRING: Result.TRANSFERRING,
+    }
+)
+"""By state: what a transfer answers for a message that it may not take."""
 
 NO_TOKEN: Final = -1
 """In place of a delivery count that the client did not say."""
@@ -145,49 +163,28 @@ def judge(
         now_ms: the command's instant; negative while expiration is off.
     """
     state = segment.state[where]
-    codes = np.full(len(state), _ALREADY_SETTLED, np.uint8)
-    deliveries = segment.deliveries[where]
-    # `never`: a delivery that never was. Its message is gone with its topic, another one bears its bookmark (C42).
-    if token is None:
-        stale = never = np.zeros(len(codes), bool)
-    else:
-        stale, never = deliveries != token, deliveries < token
+    strict = leasing is Leasing.STRICT
+    takes = route(Trigger(action.value)).takes
+    settled, codes = by_state(takes, state), by_state(_SPARED, state)
+    if strict or action is SettleAction.RENEW:
+        held = by_state(FILLS, state)
+        mine = np.zeros(len(codes), bool) if segment.holder is None else held & (segment.holder[where] == holder)
+        codes[settled & held] = _NOT_HOLDER
+        settled &= mine
+    if token is not None:
+        # Fewer deliveries than the token says: that one never was. Its message is gone with its topic, another one
+        # bears its bookmark (C42).
+        deliveries = segment.deliveries[where]
+        acknowledged = action is SettleAction.ACKNOWLEDGE and not strict
+        stale = deliveries < token if acknowledged else deliveries != token
         if isinstance(token, np.ndarray):
             stale &= token != NO_TOKEN
-    leased = state == LEASED
-    idle = (state == AVAILABLE) | (state == DELAYED)
-    transferring = state == TRANSFERRING
-    strict = leasing is Leasing.STRICT
-    mine = np.zeros(len(codes), bool) if segment.holder is None else segment.holder[where] == holder
-    codes[state == EXPIRED] = _TIME_LIMIT
-    sent = state == SENT
-    codes[sent] = SETTLED if action is not SettleAction.RENEW else NOT_LEASED
-    if strict and action is not SettleAction.RENEW:
-        codes[sent & ~mine] = _NOT_HOLDER
-    settled = leased.copy()
-    if strict or action is SettleAction.RENEW:
-        codes[leased & ~mine] = _NOT_HOLDER
-        settled &= mine
-    refused = stale if strict or action is not SettleAction.ACKNOWLEDGE else never
-    codes[settled & refused] = _STALE
-    settled &= ~refused
-    if idle.any():
-        unleased = idle
-        if strict or action in (SettleAction.CANCEL, SettleAction.RENEW):
-            codes[unleased] = NOT_LEASED
-        else:
-            refused = stale if action is SettleAction.EXPIRE else never
-            codes[unleased & refused] = _STALE
-            unleased = unleased & ~refused
-            settled |= unleased
-        if now_ms >= 0 and segment.deadline_ms is not None:
-            late = idle & (segment.deadline_ms[where] <= now_ms)
-            codes[late] = _TIME_LIMIT
-            settled &= ~late
-    if transferring.any():
-        codes[transferring] = _CODE[Result.TRANSFERRING]
-        codes[late_among(transferring, segment, where, now_ms)] = _TIME_LIMIT
+        if stale.any():
+            stale &= settled & (state != State.SENT)
+            codes[stale] = _STALE
+            settled &= ~stale
     codes[settled] = SETTLED
+    codes[late_among(by_state(_EXPIRES, state), segment, where, now_ms)] = _TIME_LIMIT
     return codes
 
 
@@ -205,24 +202,18 @@ def judge_transfer(
         now_ms: the command's instant; negative while expiration is off.
     """
     state = segment.state[first:stop]
-    codes = np.full(stop - first, _CODE[Result.ALREADY_SETTLED], np.uint8)
-    codes[state == State.EXPIRED] = _CODE[Result.TIME_LIMIT]
-    codes[state == State.LEASED] = _CODE[Result.LEASED]
-    codes[(state == State.AVAILABLE) | (state == State.DELAYED)] = _CODE[Result.NOT_LEASED]
-    transferring = state == State.TRANSFERRING
-    codes[transferring] = _CODE[Result.TRANSFERRING]
+    codes = by_state(_SPARED_BY_TRANSFER, state)
     fitting = np.isin(state, wanted)
     if segment.holder is not None:
-        fitting &= ~transferring | (segment.holder[first:stop] == number)
+        fitting &= (state != State.TRANSFERRING) | (segment.holder[first:stop] == number)
     codes[fitting] = SETTLED
-    expires = route(Trigger.DEADLINE).takes[state]
-    codes[late_among(expires, segment, slice(first, stop), now_ms)] = _TIME_LIMIT
+    codes[late_among(by_state(_EXPIRES, state), segment, slice(first, stop), now_ms)] = _TIME_LIMIT
     return codes
 
 
 def late_among(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: int) -> NDArray[np.bool_]:
     """Those of some places that are past their deadline; `now_ms` < 0 = none is."""
-    if now_ms < 0 or segment.deadline_ms is None:
+    if now_ms < 0 or segment.deadline_ms is None or not some.any():
         return np.zeros(len(some), bool)
     late: NDArray[np.bool_] = some & (segment.deadline_ms[where] <= now_ms)
     return late
