@@ -67,7 +67,7 @@ def test_a_queue_name_that_another_deployment_uses_is_told_by_both(deploy: Deplo
     one = deploy({"orders": {"partitions": 2}}).apply()
     assert "another deployment" not in one.lapse("check").stderr
     other = deploy({})
-    other.token = one.token  # the same names, under another app_id
+    other.token = one.token  # the same names, under another application id
     other.configure({"orders": {"partitions": 2}, "web-orders": {}})
     assert "another deployment" in other.lapse("check").stderr, "before it has a journal of its own"
     other.apply()

@@ -88,7 +88,7 @@ class Cluster:
         self.verdicts: list[Verdict] = []
 
     def commit(self, step: Step, lost: bool = False) -> None:
-        """The step is durable already; a crash may keep its shard_messages from being sent."""
+        """The step is durable already; a crash may keep its shard messages from being sent."""
         if lost:
             return
         for message in step.shard_messages:

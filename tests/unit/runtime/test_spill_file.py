@@ -1,4 +1,4 @@
-"""The spill_store on disk: a mapping whose values are in a file that nobody else can see (Q16)."""
+"""The spill store on disk: a mapping whose values are in a file that nobody else can see (Q16)."""
 
 import os
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The spill_store: where segments lie that are not needed now (Q16). The core has no disk; it is given one, or none."""
+"""Spilled segments: those that are not needed now lie in a spill store (Q16). The core is given one, or none."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class SpillStore(Protocol):
 
 
 class Segments(Mapping[int, Segment]):
-    """The live segments of a shard by index: in memory, or put away on a spill_store with a summary in memory.
+    """The live segments of a shard by index: in memory, or put away in a spill store, with a summary in memory.
 
     A segment that is asked for comes back and stays until `make_room`; one that is only looked at stays spilled.
     So between two calls of `make_room` there is one object per segment that may be changed.
 
     Args:
         spill_store: where segments are put away; None = all stay in memory.
-        room: bytes of memory that segments may take, with a spill_store.
+        room: bytes of memory that segments may take, if there is a spill store.
 
     Attributes:
-        loads: how many segments were read back from the spill_store.
+        loads: how many segments were read back from the spill store.
         resting: called with each segment before it is put away.
     """
 
@@ -121,11 +121,11 @@ class Segments(Mapping[int, Segment]):
         return self._loaded[index].encode()
 
     def changed(self, segment: Segment) -> None:
-        """Note that what the spill_store holds of a segment is out of date."""
+        """Note that what the spill store holds of a segment is out of date."""
         self._same.discard(segment.index)
 
     def restored(self, segment: Segment) -> None:
-        """Take in a segment that came from the journal, and stands on the spill_store already if there is one."""
+        """Take in a segment that came from the journal, and is in the spill store already if there is one."""
         self[segment.index] = segment
         if self.spill_store is not None:
             self._same.add(segment.index)

@@ -52,7 +52,7 @@ class Subscribing:
     ) -> Subscription:
         """Begin a subscription, or replace its options and keep its leases (Q3, C20).
 
-        A row_filter, of what its user may see at most, is part of the filter already (X4).
+        The row filter, which says what its user may see at most, is part of the filter already (X4).
 
         Raises:
             ExpressionError: the filter cannot be compiled.

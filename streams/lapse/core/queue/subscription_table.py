@@ -1,4 +1,4 @@
-"""The subscription_table of a shard's subscriptions, and what each has outstanding (Q3, C20)."""
+"""The subscriptions of a shard, and what each has outstanding (Q3, C20)."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Commands:
             entry = self._state.entries.get(name)
             if entry is None or self._state.is_due(entry, at_ms):
                 skipped += 1
-                if not compiled:  # with a row_filter, what may still come could be another's
+                if not compiled:  # with a row filter, what may still come could be another's
                     self._delete_unseen(name, entry, at_ms, step)
             elif facts_of(entry).timestamp_ms > at_ms or not _select(compiled, self._state, name, entry):
                 skipped += 1

@@ -1,4 +1,4 @@
-"""The fan_out of a shard: its subscribers, and what they are told of an update or a removal (S6, S7)."""
+"""The fan-out of a shard: its subscribers, and what they are told of an update or a removal (S6, S7)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _KEPT_BYTES: Final = 512
 
 
 class HeaderCache:
-    """The header_cache of the headers that were seen.
+    """The headers that were seen, and what they say.
 
     Args:
         expiration: what the entity does about lifetimes.

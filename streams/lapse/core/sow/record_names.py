@@ -1,4 +1,4 @@
-"""The record_names: the names of all records in a list, so that queries and deletes can go through them in portions.
+"""Record names: those of all records in a list, so that queries and deletes can go through them in portions.
 
 A dictionary can be gone through in one go only: it must not grow meanwhile. A list grows at its end, and whoever goes
 through it knows where it ended. A record that leaves stays on it until it is written anew; one that comes back takes

@@ -1,4 +1,4 @@
-"""The spill_store on disk: values by key in a file without a name (Q16).
+"""The spill store on disk: values by key in a file without a name (Q16).
 
 It holds nothing that is not in the changelog as well or derived from it, so it is never synced, and made anew at each
 take-over. Its file has no name: two workers cannot get at the same one, and the system frees it however the process

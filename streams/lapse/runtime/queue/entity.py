@@ -68,7 +68,7 @@ class QueueEntity(Entity):
         return Spill(self._directory) if self.config.state == "disk" else {}
 
     async def release(self, partition: int) -> None:
-        """Give a shard up, and its spill_store."""
+        """Give a shard up, and its spill store."""
         await super().release(partition)
         spill_store = self._spill_files.pop(partition, None)
         if spill_store is not None:

@@ -23,7 +23,7 @@ SHARD_MESSAGE_KEY: Final = b"\x00shard"
 def written(
     entity: str, shard_messages: Iterable[ShardMessage], authorizer: CommandAuthorizer | None = None
 ) -> list[Output]:
-    """The records that carry shard_messages; sealed, where users could write some (X4)."""
+    """The records that carry shard messages; sealed, where users could write some (X4)."""
     commands = topic.commands(entity)
     outputs: list[Output] = []
     for message in shard_messages:
@@ -46,7 +46,7 @@ def read(entity: str, record: Any, authorizer: CommandAuthorizer | None = None) 
 
 
 def must_arrive(shard_messages: Iterable[ShardMessage]) -> bool:
-    """Whether shard_messages have to be safe before the shard goes on: with GONE it writes its last."""
+    """Whether shard messages have to be safe before the shard goes on: with GONE it writes its last."""
     return any(message.kind is ShardMessageKind.GONE for message in shard_messages)
 
 

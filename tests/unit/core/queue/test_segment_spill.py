@@ -1,4 +1,4 @@
-"""State on disk: segments that are not needed lie on a spill_store, and only those that are needed come back (Q16)."""
+"""State on disk: segments that are not needed lie in a spill store, and only those that are needed come back (Q16)."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ MINUTE_MS = 60_000
 
 
 class Numbers(dict):
-    """A spill_store that knows what was read."""
+    """A spill store that knows what was read."""
 
     def __init__(self) -> None:
         super().__init__()
