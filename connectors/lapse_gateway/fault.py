@@ -37,10 +37,12 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
     ErrorCode.SIGNATURE_EXPIRED: HTTPStatus.UNAUTHORIZED,
     ErrorCode.SENT_BEFORE: HTTPStatus.CONFLICT,
     ErrorCode.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    ErrorCode.UNKNOWN_ENTITY: HTTPStatus.NOT_FOUND,
+    ErrorCode.EXISTS: HTTPStatus.CONFLICT,
+    ErrorCode.OUTDATED: HTTPStatus.CONFLICT,
     # The gateway's own: what no shard says.
     "unknown_path": HTTPStatus.NOT_FOUND,
     "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
-    "unknown_entity": HTTPStatus.NOT_FOUND,
     "read_only": HTTPStatus.FORBIDDEN,
     "other_origin": HTTPStatus.FORBIDDEN,
     "not_settled": HTTPStatus.CONFLICT,

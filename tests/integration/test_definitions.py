@@ -109,3 +109,55 @@ def test_entities_that_are_created_while_workers_run_are_served_beside_the_other
     until(lambda: here.name("fresh") not in defined(here), "its definition goes with its topics", 40)
     assert here.lapse("apply", "--yes").returncode == 0
     until(lambda: all("was deleted here before" in one.text for one in (first, second)), "one that comes again waits")
+
+
+@pytest.mark.feature("Q23", "C64", "C65", "X7")
+def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}, definitions="file").apply()
+    name, prices = here.name("fresh"), here.name("prices")
+    refused = here.lapse("queue", "create", name)
+    assert refused.returncode == 1
+    assert 'the file decides what the entities are (definitions = "file")' in refused.stderr
+    here.configure({"orders": {}}, definitions="topic")
+    here.apply()
+    worker = here.worker().wait_for_shards(1)
+
+    dry = json.loads(here.lapse("queue", "create", name, "partitions=2", "--dry-run", "--json").stdout)
+    assert dry["dry_run"]
+    assert name in dry["created"]
+    assert name not in defined(here) | here.connection.partitions(), "a dry run does nothing"
+    created = here.lapse("queue", "create", name, "partitions=2", "lease_period=20s")
+    assert f"queue {name}: version 1 is defined (new)" in created.stdout, created.stderr
+    assert "Nothing to define" in here.lapse("queue", "create", name, "partitions=2", "lease_period=20s").stdout
+    refused = here.lapse("queue", "create", name, "lease_period=5s")
+    assert refused.returncode == 1
+    assert "already, with other settings (version 1, by lapse queue create)" in refused.stderr
+    assert here.lapse("sow", "create", prices).returncode == 0
+    until(lambda: f"{prices}: version 1 is served: new, by lapse sow create" in worker.text, "both are served", 40)
+    here.write("fresh", "one", partition=1)
+    with here.subscriber("fresh", 1) as subscriber:
+        held = subscriber.receive(20)
+        assert held is not None
+        asked = here.lapse(
+            "queue", "alter", name, "max_deliveries=1", "--unset", "lease_period", "--version", "1", "--json"
+        )
+        assert json.loads(asked.stdout) == {
+            "entity": name,
+            "kind": "queue",
+            "version": 2,
+            "changed": True,
+            "keys": ["lease_period", "max_deliveries"],
+            "created": [],
+            "dry_run": False,
+        }
+        refused = here.lapse("queue", "alter", name, "max_deliveries=2", "--version", "1")
+        assert "based on version 1, and version 2 is there, by lapse queue alter" in refused.stderr
+        until(lambda: f"{name}: version 2 is served" in worker.text, "the change is taken up", 40)
+        refused = here.lapse("queue", "alter", name, "group_by=/customer")
+        assert "group_by cannot change while anything is live: 1 are" in refused.stderr
+        held.acknowledge()
+    applied = here.lapse("apply", "--yes")
+    assert f"{name} is defined, and not in the file: it stays" in applied.stdout
+    assert here.lapse("queue", "delete", name).returncode == 0
+    assert here.lapse("sow", "delete-topic", prices).returncode == 0
+    until(lambda: set(defined(here)) == {here.name("orders")}, "a deletion is in the topic, too", 40)

@@ -16,6 +16,7 @@ from lapse.cli.queue import STATES
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, change, in_file
+from lapse.runtime.topics.definition_draft import refusal
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
 from lapse.runtime.topics.topology import TopologyError
 from lapse_client.error import LapseError
@@ -92,13 +93,12 @@ def plan(path: Path, config: Config) -> Plan | None:
             differs = DefinitionChange(None, after)
         if differs is None:
             continue
-        live = _live(differs.after, config) if differs.asks_for_emptiness else 0
-        why = differs.refusal(live)
+        why = refusal(differs, lambda definition: live(definition, config))
         made.refused.append(why) if why else made.changes.append(differs)
     return made
 
 
-def _live(definition: Definition, config: Config) -> int | None:
+def live(definition: Definition, config: Config) -> int | None:
     """How many messages or records an entity has, SOW records up to one; None = nobody says."""
     try:
         connection = cluster.connection(config.lapse.brokers)

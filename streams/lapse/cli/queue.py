@@ -1,4 +1,4 @@
-"""`lapse queue`: receive from a queue, look into it, and settle by bookmark."""
+"""`lapse queue`: receive from a queue, look into it, settle by bookmark; create, alter and delete queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 from rich.table import Column, Table
 from rich.text import Text
 
-from lapse.cli import cluster
+from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.instant import shown
 from lapse.cli.tables import print_table
 from lapse_client.delivery import Delivery
@@ -33,9 +33,17 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one ob
 _FILTER = click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
 
 
-@click.group()
+_LAZY: Final = {
+    "create": Lazy("lapse.cli.define:create_queue", "Create the queue NAME in a running deployment.", extra="worker"),
+    "alter": Lazy(
+        "lapse.cli.define:alter_queue", "Change settings of the queue NAME; what is not named stays.", extra="worker"
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_LAZY)
 def queue() -> None:
-    """Receive from queues, look into them, settle messages."""
+    """Receive from queues, look into them, settle messages; create, alter and delete queues."""
 
 
 @queue.command()

@@ -1,15 +1,16 @@
-"""`lapse sow`: query, follow and delete records of SOW topics."""
+"""`lapse sow`: query, follow and delete records of SOW topics; create, alter and delete SOW topics."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Final
 
 import click
 import orjson
 from rich.table import Column, Table
 
-from lapse.cli import cluster
+from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.instant import shown
 from lapse.cli.tables import print_table
 from lapse_client.error import LapseError
@@ -21,9 +22,17 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one ob
 _FILTER = click.option("-f", "--filter", "expression", help="Only records for which this expression is true.")
 
 
-@click.group()
+_LAZY: Final = {
+    "create": Lazy("lapse.cli.define:create_sow", "Create the SOW topic NAME in a running deployment.", extra="worker"),
+    "alter": Lazy(
+        "lapse.cli.define:alter_sow", "Change settings of the SOW topic NAME; what is not named stays.", extra="worker"
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_LAZY)
 def sow() -> None:
-    """Query, follow and delete records of SOW topics."""
+    """Query, follow and delete records of SOW topics; create, alter and delete SOW topics."""
 
 
 @sow.command()

@@ -7,7 +7,7 @@ they are written. Files that they name are looked for beside each worker's own `
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -16,10 +16,14 @@ import orjson
 from pydantic import ValidationError
 
 from lapse.config import expiry_function
+from lapse.config.document import explained
 from lapse.config.entity import QueueConfig, SowConfig
 from lapse.config.root import Config
 
 Kind = Literal["queue", "sow"]
+
+WORD: Final[Mapping[Kind, str]] = {"queue": "queue", "sow": "SOW topic"}
+"""What people call an entity of each kind."""
 
 FROM_FILE: Final = "lapse.toml"
 """The origin of what `lapse apply` wrote."""
@@ -115,9 +119,8 @@ class Definition:
         try:
             return model.model_validate(dict(self.settings), context={"beside": beside})
         except ValidationError as error:
-            fault = error.errors()[0]
-            place = ".".join(map(str, fault.get("ctx", {}).get("place", fault["loc"])))
-            raise ValueError(f"definition of {self.name}: {place}: {fault['msg']}") from error
+            path, told = explained(error.errors()[0], (self.kind, self.name))
+            raise ValueError(f"definition of {self.name}: {'.'.join(path[2:])}: {told}") from error
 
 
 def in_file(path: Path) -> dict[str, Definition]:
@@ -160,7 +163,7 @@ class DefinitionChange:
         if self.before is None:
             return ""
         if self.before.kind != self.after.kind:
-            return f"{name} is a {_WORD[self.before.kind]}; delete it first, or take another name for the new one"
+            return f"{name} is a {WORD[self.before.kind]}; delete it first, or take another name for the new one"
         if never := sorted(_NEVER.intersection(self.keys)):
             return (
                 f"{name}: {', '.join(never)} cannot change: it keeps the shards that it was created with. "
@@ -189,9 +192,6 @@ class DefinitionChange:
         """Whether workers take it up while they run."""
         before = self.before
         return before is not None and before.kind == self.after.kind and AT_START.isdisjoint(self.keys)
-
-
-_WORD: Final = {"queue": "queue", "sow": "SOW topic"}
 
 
 def change(before: Definition | None, after: Definition, beside: Path) -> DefinitionChange | None:
@@ -271,6 +271,28 @@ def with_entity(config: Config, one: Definition, beside: Path) -> Config:
     return _whole(config, queues, sows)
 
 
+def among(config: Config, definitions: Iterable[Definition], beside: Path) -> Config:
+    """A configuration with the entities that are defined, and no others.
+
+    Those that cannot be understood here are left out: they concern nobody else.
+
+    Raises:
+        ValueError: the others do not fit together; the text says why.
+    """
+    queues: dict[str, QueueConfig] = {}
+    sows: dict[str, SowConfig] = {}
+    for one in definitions:
+        try:
+            settings = _usable(one, beside)
+        except ValueError:
+            continue
+        if isinstance(settings, QueueConfig):
+            queues[one.name] = settings
+        else:
+            sows[one.name] = settings
+    return _whole(config, queues, sows)
+
+
 def only(config: Config, names: Container[str]) -> Config:
     """A configuration with some of its entities."""
     queues = {name: one for name, one in config.queue.items() if name in names}
@@ -282,7 +304,8 @@ def _whole(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowCo
     try:
         return Config(lapse=config.lapse, security=config.security, queue=queues, sow=sows, users=config.users)
     except ValidationError as error:
-        raise ValueError(f"the definitions do not fit together: {error.errors()[0]['msg']}") from error
+        path, told = explained(error.errors()[0])
+        raise ValueError(f"the definitions do not fit together: {'.'.join(path)}: {told}") from error
 
 
 def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:

@@ -7,6 +7,7 @@ import re
 import reprlib
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,12 +144,27 @@ def _describe_syntax(error: tomllib.TOMLDecodeError, name: str) -> str:
 
 
 def _describe(fault: Any, text: str, name: str) -> str:
+    path, message = explained(fault)
+    line = line_of(text, path)
+    where = f"{name}:{line}" if line else name
+    return f"{where}: {'.'.join(path)}: {message}"
+
+
+def explained(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], str]:
+    """What pydantic says of a fault, in words of the file.
+
+    Args:
+        fault: one of a `ValidationError`.
+        table: the keys that lead to the table that was checked by itself, from the top of the file.
+
+    Returns:
+        the keys that lead to the fault from the top of the file, and what is wrong.
+    """
     kind, context = fault["type"], fault.get("ctx", {})
-    path = [str(part) for part in (context["place"] if kind == "placed" else fault["loc"])]
+    path = [str(part) for part in (context["place"] if kind == "placed" else (*table, *fault["loc"]))]
     if kind == "misfit":
         path.append(context["key"])
-    line = line_of(text, path)
-    message = fault["msg"].removeprefix("Value error, ")
+    message: str = fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
         message = f"unknown key{_suggestion(path)}"
     elif kind == "missing":
@@ -157,8 +173,7 @@ def _describe(fault: Any, text: str, name: str) -> str:
         message = f"expected {_EXPECTED[kind].format(**context)}"
         if path[0] != "security":
             message += f", not {_SHORT.repr(fault['input'])}"
-    where = f"{name}:{line}" if line else name
-    return f"{where}: {'.'.join(path)}: {message}"
+    return path, message
 
 
 _COMPARED_CHARACTERS: Final = 60

@@ -28,6 +28,9 @@ class ErrorCode(StrEnum):
     SIGNATURE_EXPIRED = "signature_expired"
     SENT_BEFORE = "sent_before"
     FORBIDDEN = "forbidden"
+    UNKNOWN_ENTITY = "unknown_entity"
+    EXISTS = "exists"
+    OUTDATED = "outdated"
 
 
 class Refusal(NamedTuple):

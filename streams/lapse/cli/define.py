@@ -1,0 +1,154 @@
+"""`create` and `alter` of `lapse queue` and `lapse sow`: entities of a running deployment (Q23)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import orjson
+
+from lapse.cli.definition import live
+from lapse.config import Config, ConfigError, load
+from lapse.config.definition import WORD, Kind
+from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend, patched
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
+from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.topology import TopologyError
+
+_BY_FILE: Final = (
+    'in this deployment the file decides what the entities are (definitions = "file"). Edit it and run `lapse apply`; '
+    'or set definitions = "topic" in [lapse] of every worker\'s file, run `lapse apply`, and start the workers again'
+)
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
+        click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True),
+        click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
+        click.argument("name"),
+    ):
+        command = option(command)
+    return command
+
+
+def _create(kind: Kind) -> click.Command:
+    word = WORD[kind]
+
+    def create(name: str, settings: tuple[str, ...], config: Path, dry_run: bool, as_json: bool) -> None:
+        asked = Request(name, kind, read_settings(settings), f"lapse {kind} create", new=True)
+        _carry_out(asked, config, dry_run, as_json)
+
+    create.__doc__ = f"""Create the {word} NAME in a running deployment.
+
+    KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: lease_period=30s 'topics=["a", "b"]'.
+    Creates the topics that are missing. Running workers serve it within seconds. It takes definitions = "topic".
+    """
+    return click.command("create")(_shared(create))
+
+
+def _alter(kind: Kind) -> click.Command:
+    word = WORD[kind]
+
+    def alter(
+        name: str,
+        settings: tuple[str, ...],
+        config: Path,
+        dry_run: bool,
+        as_json: bool,
+        unset: tuple[str, ...],
+        version: int | None,
+    ) -> None:
+        changed = {**read_settings(settings), **dict.fromkeys(unset)}
+        if not changed:
+            raise click.UsageError("name what changes: KEY=VALUE, or --unset KEY")
+        _carry_out(Request(name, kind, changed, f"lapse {kind} alter", False, version), config, dry_run, as_json)
+
+    alter.__doc__ = f"""Change settings of the {word} NAME; what is not named stays.
+
+    KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: max_deliveries=5 retry.delay=10s.
+    What state forbids is refused, with the way that is open.
+    """
+    command = click.option("--unset", multiple=True, metavar="KEY", help="Back to the default; may be repeated.")(alter)
+    based = click.option("--version", type=click.IntRange(1), help="Refuse if another version is there than this one.")
+    return click.command("alter")(_shared(based(command)))
+
+
+create_queue, alter_queue = _create("queue"), _alter("queue")
+create_sow, alter_sow = _create("sow"), _alter("sow")
+
+
+def read_settings(given: tuple[str, ...]) -> dict[str, Any]:
+    """Read settings of a command line: TOML, in which the quotes of a text may be left out.
+
+    Raises:
+        UsageError: one has no `=`, or its key is none.
+    """
+    found: dict[str, Any] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        read = _toml(key, value) if equals else None
+        if read is None:
+            raise click.UsageError(f"{one!r} is no setting: expected KEY=VALUE, such as lease_period=30s")
+        found = patched(found, read)
+    return found
+
+
+def _toml(key: str, value: str) -> Mapping[str, Any] | None:
+    """A table of one key; None = the key is none."""
+    if "\n" in key or "#" in key:
+        return None
+    for text in (value, orjson.dumps(value).decode()):
+        if "\n" in text:
+            continue
+        try:
+            return tomllib.loads(f"{key} = {text}")
+        except tomllib.TOMLDecodeError:
+            continue
+    return None
+
+
+def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None:
+    try:
+        config = load(path)
+        if config.lapse.definitions == "file":
+            raise click.ClickException(f"{path}: {_BY_FILE}")
+        topic = DefinitionsTopic(config)
+        made = draft(asked, understood(topic.read()), config, path.absolute().parent)
+        made.check_state(lambda definition: live(definition, config))
+        cluster, differences = made.differences()
+        if not dry_run:
+            mend(cluster, differences)
+            if made.differs is not None:
+                topic.publish([made.after])
+    except (ConfigError, OutdatedChange, Refused, TopologyError) as error:
+        raise click.ClickException(str(error)) from error
+    _show(config, made, differences, dry_run, as_json)
+
+
+def _show(config: Config, made: Draft, differences: list[Difference], dry_run: bool, as_json: bool) -> None:
+    after, differs = made.after, made.differs
+    created = [one.topic for one in differences if one.create is not None]
+    keys = [] if differs is None else list(differs.keys)
+    if as_json:
+        facts = {"entity": after.name, "kind": after.kind, "version": after.version, "changed": differs is not None}
+        click.echo(orjson.dumps({**facts, "keys": keys, "created": created, "dry_run": dry_run}))
+        return
+    for one in differences:
+        click.echo(f"topic {one.topic}: {one.what}; {'would be ' if dry_run else ''}mended by {one.mended}")
+    word, what = WORD[after.kind], ", ".join(keys) or "new"
+    if differs is None:
+        click.echo(f"Nothing to define: {word} {after.name} is what it is to be, since version {after.version}.")
+        return
+    verb = "would be" if dry_run else "is"
+    click.echo(f"{word} {after.name}: version {after.version} {verb} defined ({what}).")
+    if not dry_run:
+        click.echo(
+            f"Running workers of {config.lapse.app_id} take it up within seconds; their logs say so."
+            if differs.before is None or differs.at_run_time
+            else "It counts from each worker's next start on."
+        )

@@ -1,0 +1,206 @@
+"""The draft of a definition: what somebody asks an entity to be, held against what is defined and what is there (Q23).
+
+Whoever creates or changes an entity goes this way: `lapse queue create` and its kin, and workers for clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from lapse.config import Config
+from lapse.config.definition import WORD, Definition, DefinitionChange, Kind, among, change, only, with_entity
+from lapse.core.error_code import ErrorCode, Refusal
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.difference import Difference
+
+_MOST_NAMED: Final = 20
+
+
+class Refused(Exception):
+    """An entity is not to be defined like this.
+
+    Attributes:
+        refusal: why, for programs and for people.
+    """
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.refusal = Refusal(code, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody asks for.
+
+    Attributes:
+        name: the entity.
+        kind: a queue or a SOW topic.
+        settings: as they would stand in `lapse.toml`. Of a change those that differ; one that is None is taken out.
+        origin: who asks, for people.
+        new: whether it is to be created; else it is to be changed.
+        version: what a change is based on; None = on what is there.
+    """
+
+    name: str
+    kind: Kind
+    settings: Mapping[str, Any]
+    origin: str
+    new: bool
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What an entity is to be.
+
+    Attributes:
+        after: what it is to be; of the version that is there if nothing differs.
+        differs: what changes; None = nothing does.
+        config: a configuration with all that is defined, and with it.
+    """
+
+    after: Definition
+    differs: DefinitionChange | None
+    config: Config = field(repr=False)
+
+    def check_state(self, live: Callable[[Definition], int | None]) -> None:
+        """See whether what is live allows it (C65).
+
+        Args:
+            live: says how many messages or records the entity has; None = nobody knows. Asked only where it matters.
+
+        Raises:
+            Refused: it does not.
+        """
+        if self.differs is not None and (why := refusal(self.differs, live)):
+            raise Refused(ErrorCode.IN_USE, why)
+
+    def differences(self) -> tuple[Cluster, list[Difference]]:
+        """What of its topics is not there, or not as it has to be.
+
+        Raises:
+            TopologyError: the cluster does not answer.
+            Refused: something that lapse cannot mend.
+        """
+        name = self.after.name
+        queue = self.config.queue.get(name)
+        target = queue.forward_to if queue is not None else None
+        cluster = Cluster(only(self.config, {name} if target is None else {name, target}))
+        topology = cluster.topology()
+        own = {one.name for one in topology.wanted() if one.entity == name}
+        found = [one for one in topology.differences() if name in one.bars or one.topic in own]
+        if stuck := [f"{one.topic}: {one.what}" for one in found if not one.mended]:
+            raise Refused(ErrorCode.INVALID_ARGUMENT, f"{name} could not be served: {'; '.join(stuck)}")
+        return cluster, found
+
+
+def mend(cluster: Cluster, differences: list[Difference]) -> None:
+    """Create the topics, raise the limits and give the rights.
+
+    Raises:
+        TopologyError: the cluster refuses one.
+    """
+    cluster.create([one.create for one in differences if one.create is not None])
+    cluster.alter([one for one in differences if one.alter])
+    cluster.grant([one for one in differences if one.grants])
+
+
+def draft(request: Request, there: Mapping[str, Definition], config: Config, beside: Path) -> Draft:
+    """Hold what somebody asks for against what is defined.
+
+    To create what is there already, with the same settings, changes nothing: so a request can be repeated.
+
+    Args:
+        request: what is asked for.
+        there: what is defined, by name.
+        config: of the deployment.
+        beside: where the files are that settings name.
+
+    Raises:
+        Refused: it cannot be; the text says why, and what to do.
+    """
+    before = there.get(request.name)
+    word = WORD[request.kind]
+    if request.new:
+        after = _created(request, before, beside)
+    elif before is None:
+        raise Refused(ErrorCode.UNKNOWN_ENTITY, f"there is no {word} {request.name}; {_known(request.name, there)}")
+    else:
+        after = _changed(request, before)
+    try:
+        differs = change(before, after, beside)
+        if differs is not None and (why := differs.refusal(0)):
+            raise Refused(ErrorCode.INVALID_ARGUMENT, why)
+        others = [one for name, one in there.items() if name != request.name]
+        whole = with_entity(among(config, others, beside), after, beside)
+    except ValueError as error:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, str(error)) from error
+    return Draft(after if differs is not None or before is None else before, differs, whole)
+
+
+def refusal(differs: DefinitionChange, live: Callable[[Definition], int | None]) -> str:
+    """Why what is there forbids a change; empty = it is allowed (C65).
+
+    Args:
+        differs: the change.
+        live: says how many messages or records the entity has; None = nobody knows. Asked only where it matters.
+    """
+    return differs.refusal(live(differs.after) if differs.asks_for_emptiness else 0)
+
+
+def _created(request: Request, before: Definition | None, beside: Path) -> Definition:
+    settings = patched({}, request.settings)
+    after = Definition(request.name, request.kind, 1, request.origin, settings)
+    if before is None:
+        return after
+    try:
+        same = before.kind == after.kind and change(before, after, beside) is None
+    except ValueError as error:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, str(error)) from error
+    if not same:
+        raise Refused(
+            ErrorCode.EXISTS,
+            f"there is a {WORD[before.kind]} {before.name} already, with other settings (version {before.version}, by "
+            f"{before.origin}). Alter it, delete it first, or take another name",
+        )
+    return before
+
+
+def _changed(request: Request, before: Definition) -> Definition:
+    name = request.name
+    if before.kind != request.kind:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{name} is a {WORD[before.kind]}, not a {WORD[request.kind]}")
+    if request.version is not None and request.version != before.version:
+        raise Refused(
+            ErrorCode.OUTDATED,
+            f"{name}: the change is based on version {request.version}, and version {before.version} is there, by "
+            f"{before.origin}. Look at it, and ask again",
+        )
+    settings = patched(before.settings, request.settings)
+    return Definition(name, before.kind, before.version + 1, request.origin, settings)
+
+
+def patched(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with some of them changed, as a JSON merge patch is applied: None takes one out, tables are merged."""
+    result = dict(settings)
+    for key, value in changed.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping):
+            inner = result.get(key)
+            result[key] = patched(inner if isinstance(inner, Mapping) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _known(name: str, there: Mapping[str, Definition]) -> str:
+    close = get_close_matches(name, there, 1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    listed = ", ".join(sorted(there)[:_MOST_NAMED]) + (" …" if len(there) > _MOST_NAMED else "")
+    return f"defined are: {listed or 'none'}"

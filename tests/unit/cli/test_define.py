@@ -1,0 +1,39 @@
+"""`lapse queue create` and its kin: how settings stand on a command line (Q23, X7)."""
+
+import click
+import pytest
+
+from lapse.cli.define import read_settings
+from support import command
+
+
+@pytest.mark.feature("Q23")
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (["lease_period=30s"], {"lease_period": "30s"}),
+        (["max_deliveries=5", "standby=true"], {"max_deliveries": 5, "standby": True}),
+        (['topics=["a", "b"]', 'dead_letter="x"'], {"topics": ["a", "b"], "dead_letter": "x"}),
+        (["retry.delay=10s", "retry.factor=2"], {"retry": {"delay": "10s", "factor": 2}}),
+        (['topic_expirations."a.b"=1m'], {"topic_expirations": {"a.b": "1m"}}),
+        (["group_by=/customer"], {"group_by": "/customer"}),
+        (["barrier=/type = 'EOD'"], {"barrier": "/type = 'EOD'"}),
+        (['priority=1\nforward_to = "x"'], {"priority": '1\nforward_to = "x"'}),
+    ],
+)
+def test_settings_are_those_of_the_file_and_quotes_may_be_left_out(given: list[str], read: dict[str, object]) -> None:
+    assert read_settings(tuple(given)) == read
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("given", ["lease_period", "=1", "a b=1", "#a=1", "[queue.x]\na=1"])
+def test_what_is_no_setting_is_shown(given: str) -> None:
+    with pytest.raises(click.UsageError, match="is no setting: expected KEY=VALUE"):
+        read_settings((given,))
+
+
+@pytest.mark.feature("X7")
+def test_an_alteration_names_something() -> None:
+    done = command.run("queue", "alter", "orders")
+    assert done.returncode == 2
+    assert "name what changes: KEY=VALUE, or --unset KEY" in done.stderr

@@ -1,0 +1,100 @@
+"""What somebody asks an entity to be, held against what is defined (Q23, C64, C65)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.config import Config
+from lapse.config.definition import Definition
+from lapse.core.error_code import ErrorCode
+from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, patched
+
+THERE = {
+    "orders": Definition("orders", "queue", 3, "lapse.toml", {"lease_period": "1m", "retry": {"delay": "10s"}}),
+    "prices": Definition("prices", "sow", 1, "alice", {}),
+    "broken": Definition("broken", "queue", 1, "a newer lapse", {"shiny": 1}),
+}
+
+
+def ask(name: str, settings: dict[str, Any], **more: Any) -> Draft:
+    asked = Request(name, more.pop("kind", "queue"), settings, "bob", more.pop("new", False), **more)
+    return draft(asked, THERE, Config(), Path())
+
+
+@pytest.mark.feature("Q23", "C64")
+def test_what_is_created_has_version_1_and_who_asked() -> None:
+    made = ask("fresh", {"expiration": "1m", "max_deliveries": None}, new=True)
+    assert made.after == Definition("fresh", "queue", 1, "bob", {"expiration": "1m"})
+    assert made.differs is not None
+    assert set(made.config.queue) == {"orders", "fresh"}, "what cannot be understood here concerns nobody else"
+
+
+@pytest.mark.feature("Q23", "C64")
+def test_what_is_created_again_stays_as_it_is() -> None:
+    made = ask("orders", {"lease_period": "60s", "retry": {"delay": "10000ms"}}, new=True)
+    assert made.differs is None
+    assert made.after is THERE["orders"]
+
+
+@pytest.mark.feature("Q23", "C64")
+def test_a_change_names_what_differs_and_leaves_the_rest() -> None:
+    made = ask("orders", {"retry": {"factor": 3}, "lease_period": None, "max_cancels": 2})
+    assert made.after.version == 4
+    assert made.after.settings == {"retry": {"delay": "10s", "factor": 3}, "max_cancels": 2}
+    assert made.differs is not None
+    assert set(made.differs.keys) == {"lease_period", "retry", "max_cancels"}
+    same = ask("orders", {"lease_period": "60s"}, version=3)
+    assert same.differs is None
+    assert same.after.version == 3
+
+
+@pytest.mark.feature("X7", "C64", "C65")
+@pytest.mark.parametrize(
+    ("name", "settings", "more", "code", "why"),
+    [
+        ("orders", {}, {"new": True}, ErrorCode.EXISTS, r"other settings \(version 3, by lapse.toml\). Alter it"),
+        ("prices", {}, {"new": True}, ErrorCode.EXISTS, "there is a SOW topic prices already"),
+        ("order", {}, {}, ErrorCode.UNKNOWN_ENTITY, "no queue order; did you mean 'orders'"),
+        ("x", {}, {"kind": "sow"}, ErrorCode.UNKNOWN_ENTITY, "no SOW topic x; defined are: broken, orders, prices"),
+        ("prices", {}, {}, ErrorCode.INVALID_ARGUMENT, "prices is a SOW topic, not a queue"),
+        ("orders", {}, {"version": 2}, ErrorCode.OUTDATED, "based on version 2, and version 3 is there, by lapse.toml"),
+        ("orders", {"lease": "9s"}, {}, ErrorCode.INVALID_ARGUMENT, "orders: lease: unknown key; did you mean"),
+        ("orders", {"lease_period": "-1"}, {}, ErrorCode.INVALID_ARGUMENT, "orders: lease_period: "),
+        ("orders", {"partitions": 4}, {}, ErrorCode.INVALID_ARGUMENT, "partitions cannot change"),
+        ("a b", {}, {"new": True}, ErrorCode.INVALID_ARGUMENT, "queue.a b: 'a b' cannot name an entity"),
+        ("fresh", {"group_limit": 2}, {"new": True}, ErrorCode.INVALID_ARGUMENT, "fresh: group_limit: needs group_by"),
+        (
+            "back",
+            {"topics": ["t"], "forward_to": "t"},
+            {"new": True},
+            ErrorCode.INVALID_ARGUMENT,
+            "queue.back.forward_to: a circle",
+        ),
+        ("fresh", {"on_expire": "nowhere_at_all:rule"}, {"new": True}, ErrorCode.INVALID_ARGUMENT, "nowhere_at_all"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_place(
+    name: str, settings: dict[str, Any], more: dict[str, Any], code: ErrorCode, why: str
+) -> None:
+    with pytest.raises(Refused, match=why) as refused:
+        ask(name, settings, **more)
+    assert refused.value.refusal.code is code
+
+
+@pytest.mark.feature("C65")
+def test_what_live_messages_forbid_is_asked_for_only_where_it_matters() -> None:
+    ask("orders", {"max_cancels": 2}).check_state(lambda _: pytest.fail("nobody had to be asked"))
+    made = ask("orders", {"priority": "/p"})
+    with pytest.raises(Refused, match="priority cannot change while anything is live: 2 are") as refused:
+        made.check_state(lambda _: 2)
+    assert refused.value.refusal.code is ErrorCode.IN_USE
+    made.check_state(lambda _: 0)
+
+
+@pytest.mark.feature("Q23")
+def test_settings_are_patched() -> None:
+    assert patched({"a": 1, "t": {"x": 1, "y": 2}}, {"a": None, "t": {"x": None, "z": 3}, "n": {"k": None}}) == {
+        "t": {"y": 2, "z": 3},
+        "n": {},
+    }
