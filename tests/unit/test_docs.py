@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from lapse.cli import COMMANDS
 from lapse.config import loads
 from lapse.config.entity import EntityConfig, QueueConfig, SowConfig
 from lapse.config.root import SecurityConfig, WorkerConfig
+from lapse.config.topic import TopicConfig
 from lapse.config.user import EntitlementConfig, UserConfig
 from lapse.core.entitlement import QUEUE_RIGHTS, SOW_RIGHTS, Right
 from lapse.core.error_code import ErrorCode
@@ -91,11 +93,15 @@ def test_every_key_is_documented_with_its_default(
 
 @pytest.mark.parametrize(
     ("heading", "model"),
-    [("## `[users.<name>]`", UserConfig), ("### `[users.<name>.entitlements.<entity>]`", EntitlementConfig)],
+    [
+        ("## `[users.<name>]`", UserConfig),
+        ("### `[users.<name>.entitlements.<entity>]`", EntitlementConfig),
+        ("## `[topic.<name>]`", TopicConfig),
+    ],
 )
-def test_every_key_of_users_is_documented(heading: str, model: type[BaseModel]) -> None:
+def test_every_key_of_users_and_topics_is_documented(heading: str, model: type[BaseModel]) -> None:
     text = DOCS["configuration.md"].split(f"\n{heading}\n")[1].split("\n#")[0]
-    shown = {None: "–", False: "`false`"}
+    shown = {None: "–", False: "`false`", PydanticUndefined: "required"}
     defaults = {name: field.get_default() for name, field in model.model_fields.items()}
     expected = {name: "`{}`" if default == {} else shown[default] for name, default in defaults.items()}
     assert {name: cells[0] for name, cells in rows(text).items()} == expected

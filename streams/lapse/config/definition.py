@@ -19,6 +19,7 @@ from lapse.config import expiry_function
 from lapse.config.document import explained
 from lapse.config.entity import QueueConfig, SowConfig
 from lapse.config.root import Config
+from lapse.config.topic import with_topic_lifetimes
 
 Kind = Literal["queue", "sow"]
 
@@ -130,7 +131,7 @@ def in_file(path: Path) -> dict[str, Definition]:
         OSError: it cannot be read.
         ValueError: it is no TOML.
     """
-    tree = tomllib.loads(path.read_text("utf-8-sig"))
+    tree = with_topic_lifetimes(tomllib.loads(path.read_text("utf-8-sig")))
     found: dict[str, Definition] = {}
     kinds: tuple[Kind, ...] = ("queue", "sow")
     for kind in kinds:

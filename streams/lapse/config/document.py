@@ -161,7 +161,8 @@ def explained(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], str]:
         the keys that lead to the fault from the top of the file, and what is wrong.
     """
     kind, context = fault["type"], fault.get("ctx", {})
-    path = [str(part) for part in (context["place"] if kind == "placed" else (*table, *fault["loc"]))]
+    known = context["place"] if kind == "placed" else (*table, *fault["loc"])
+    path = [str(part) for part in known if part != "[key]"]
     if kind == "misfit":
         path.append(context["key"])
     message: str = fault["msg"].removeprefix("Value error, ")
@@ -189,6 +190,7 @@ def _suggestion(path: list[str]) -> str:
 def _keys_beside(path: list[str]) -> set[str]:
     from lapse.config.entity import QueueConfig, SowConfig
     from lapse.config.retry import RetryConfig
+    from lapse.config.topic import TopicConfig
     from lapse.config.user import EntitlementConfig, UserConfig
 
     if len(path) == 1:
@@ -196,7 +198,12 @@ def _keys_beside(path: list[str]) -> set[str]:
     if path[0] == "queue" and path[2:3] == ["retry"] and len(path) > 3:
         return set(RetryConfig.model_fields)
     user = EntitlementConfig if path[2:3] == ["entitlements"] and len(path) > 4 else UserConfig
-    entities: dict[str, type[BaseModel]] = {"queue": QueueConfig, "sow": SowConfig, "users": user}
+    entities: dict[str, type[BaseModel]] = {
+        "queue": QueueConfig,
+        "sow": SowConfig,
+        "topic": TopicConfig,
+        "users": user,
+    }
     model = entities.get(path[0])
     if model is None:
         section = Config.model_fields[path[0]].annotation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -12,6 +12,8 @@ from lapse.config.circle import Way, circles
 from lapse.config.duration import DurationMs, PeriodMs
 from lapse.config.entity import QueueConfig, SowConfig
 from lapse.config.fault import fault
+from lapse.config.topic import TopicConfig, with_topic_lifetimes
+from lapse.config.topic_name import TopicName
 from lapse.config.user import UserConfig, read_keys
 from lapse.core.entitlement import Entitlement, entitlement_to
 from lapse.protocol import topic as topic_names
@@ -147,6 +149,7 @@ class Config(BaseModel):
         security: how to speak to Kafka.
         queue: the queues, by name.
         sow: the SOW topics, by name.
+        topic: underlying topics with a lifetime of their own, by name (L8).
         users: who may do what, by name; none = everybody may do everything (X4).
     """
 
@@ -156,7 +159,13 @@ class Config(BaseModel):
     security: SecurityConfig = SecurityConfig()
     queue: dict[str, QueueConfig] = {}
     sow: dict[str, SowConfig] = {}
+    topic: dict[TopicName, TopicConfig] = {}
     users: dict[str, UserConfig] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lifetimes_of_topics(cls, tree: Any) -> Any:
+        return with_topic_lifetimes(tree)
 
     @field_validator("users")
     @classmethod
@@ -193,6 +202,9 @@ class Config(BaseModel):
             raise fault(("sow", name), f"there is a queue {name}, too; a queue and a SOW topic cannot share a name")
         for name in self.queue:
             self._know_topics(name)
+        for topic in self.topic:
+            if not any(topic in queue.underlying(name) or queue.reads(topic) for name, queue in self.queue.items()):
+                raise fault(("topic", topic), f"no queue reads {topic}, so its lifetime would not count (L8)")
         self._refuse_clashes()
         self._refuse_circles()
         return self

@@ -87,6 +87,10 @@ def test_types_keys_and_names(text: str, told: str) -> None:
             QUEUE + 'default_publish_target = "x"',
             "2: queue.q.default_publish_target: x is none of the queue's topics: what is published there would",
         ),
+        (QUEUE + '[topic.x]\nexpiration = "1s"', "2: topic.x: no queue reads x, so its lifetime would not count (L8)"),
+        (QUEUE + '[topic.q]\nexpiration = "0s"', "3: topic.q.expiration: '0s': has to be longer than 0"),
+        (QUEUE + '[topic.q]\nttl = "1s"', "2: topic.q.expiration: has to be given"),
+        (QUEUE + '[topic.".."]\nexpiration = "1s"', "2: topic...: '..' is no name that Kafka allows a topic"),
         (QUEUE + 'recovery_point = "x:0:5"', "2: queue.q.recovery_point: x:0:5 is of none of the queue's topics: q"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from lapse.config.entity import QueueConfig
 from lapse.core.entitlement import Right, entitlement_to
 from lapse.core.queue.settings import Semantics
 from lapse.protocol import prefetch
@@ -31,12 +32,22 @@ _KEPT: Final = frozenset({Role.CHANGELOG, Role.COMMANDS, Role.DEAD_LETTERS})
 
 _CHANGELOG: Final = "-changelog"
 
+SHORTEST_MS: Final = 100
+"""A shorter lifetime than this is warned of."""
+
 _OF_LEASES: Final = ("max_deliveries", "max_cancels", "retry", "leasing", "lease_period", "max_lease_period")
 
 
 def warnings(topology: Topology) -> list[str]:
     """Return warnings about a configuration on its cluster, each a sentence that says what to do."""
-    found: list[str] = [*_in_vain(topology), *_shared_names(topology), *_uneven(topology), *_of_copies(topology)]
+    found: list[str] = [
+        *_in_vain(topology),
+        *_short_lived(topology),
+        *_passed_by(topology),
+        *_shared_names(topology),
+        *_uneven(topology),
+        *_of_copies(topology),
+    ]
     for name, queue in topology.config.queue.items():
         if queue.semantics is Semantics.AT_LEAST_ONCE:
             told = prefetch.advice(name, queue.max_deliveries, queue.max_per_subscription_backlog)
@@ -106,6 +117,32 @@ def _in_vain(topology: Topology) -> list[str]:
         if entity.expiration == "disabled" and "expiration_model" in said:
             found.append(f'{name}: expiration_model: without effect with expiration = "disabled". Take it out (L7)')
     return found
+
+
+def _short_lived(topology: Topology) -> list[str]:
+    """Lifetimes that are over before a message can be where it is to go."""
+    found: list[str] = []
+    for name, entity in [*topology.config.queue.items(), *topology.config.sow.items()]:
+        lifetimes = {"expiration": entity.expiration} if isinstance(entity.expiration, int) else {}
+        if isinstance(entity, QueueConfig) and entity.expiration != "disabled":
+            lifetimes |= {f"topic_expirations.{topic}": one for topic, one in entity.topic_expirations.items()}
+        found += [
+            f"{name}: {key}: {lifetime_ms} ms are about as long as a message takes from its producer to a consumer, so "
+            f"most will expire. Choose {SHORTEST_MS} ms or more (L10)"
+            for key, lifetime_ms in lifetimes.items()
+            if lifetime_ms < SHORTEST_MS
+        ]
+    return found
+
+
+def _passed_by(topology: Topology) -> list[str]:
+    """Queues beside which there is a topic of their own name that nobody reads."""
+    return [
+        f"queue {name}: there is a topic {name}, too, and no entity reads it: what a plain producer publishes there "
+        f"does not come to the queue. Producers write to {queue.publish_target(name)}; or name {name} in topics (Q2)"
+        for name, queue in topology.config.queue.items()
+        if name in topology.existing and name not in queue.underlying(name) and not topology.config.readers(name)
+    ]
 
 
 def _shared_names(topology: Topology) -> list[str]:

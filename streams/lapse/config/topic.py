@@ -1,0 +1,70 @@
+"""What `lapse.toml` says of a topic (`[topic.<name>]`): a lifetime, stated once for every queue that reads it (L8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lapse.config.duration import PeriodMs
+from lapse.config.entity import QueueConfig
+
+
+class TopicConfig(BaseModel):
+    """An underlying topic.
+
+    Attributes:
+        expiration: the lifetime of its messages in every queue that does not state another, ms (L8).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    expiration: PeriodMs
+
+
+def with_topic_lifetimes(tree: Any) -> Any:
+    """Give queues the lifetimes of the topics that they read, as their own `topic_expirations`.
+
+    What a queue states itself comes first. Nothing is checked here; what cannot be understood stays as it is.
+
+    Args:
+        tree: what stands in the file.
+    """
+    lifetimes = {name: topic["expiration"] for name, topic in _table(tree, "topic").items() if _understood(topic)}
+    queues = _table(tree, "queue")
+    if not lifetimes or not queues:
+        return tree
+    return {**tree, "queue": {name: _of_queue(name, queue, lifetimes) for name, queue in queues.items()}}
+
+
+def _of_queue(name: str, queue: Any, lifetimes: Mapping[str, object]) -> Any:
+    if not isinstance(queue, dict) or not isinstance(queue.get("topic_expirations", {}), dict):
+        return queue
+    read = {topic: lifetime for topic, lifetime in lifetimes.items() if _reads(name, queue, topic)}
+    return {**queue, "topic_expirations": {**read, **queue.get("topic_expirations", {})}} if read else queue
+
+
+def _reads(name: str, queue: Mapping[str, Any], topic: str) -> bool:
+    topics, pattern = queue.get("topics") or (), queue.get("topic_pattern")
+    if not isinstance(topics, (list, tuple)) or not isinstance(pattern, (str, type(None))):
+        return False
+    some = QueueConfig.model_construct(topics=tuple(topics), topic_pattern=pattern)
+    try:
+        return topic in some.underlying(name) or some.reads(topic)
+    except re.error:
+        return False
+
+
+def _understood(topic: Any) -> bool:
+    try:
+        TopicConfig.model_validate(topic)
+    except ValidationError:
+        return False
+    return True
+
+
+def _table(tree: Any, key: str) -> dict[str, Any]:
+    found = tree.get(key) if isinstance(tree, dict) else None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,45 @@
+"""What `lapse check` warns of although it works as configured."""
+
+from typing import Any
+
+import pytest
+
+from lapse.config.document import loads
+from lapse.runtime.topics.advice import warnings
+from lapse.runtime.topics.topology import Topology
+
+
+def told(text: str, *others: str) -> list[str]:
+    """The warnings on a cluster that has what the configuration wants, and some topics more."""
+    config = loads(text)
+    existing: dict[str, Any] = {wanted.name: wanted.partitions for wanted in Topology(config, {}).wanted()}
+    return warnings(Topology(config, {**existing, **dict.fromkeys(others, 1)}))
+
+
+@pytest.mark.feature("L10", "X7")
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        ('[queue.q]\nexpiration = "99ms"', ["q: expiration: 99 ms"]),
+        ('[queue.q]\nexpiration = "100ms"', []),
+        ('[sow.s]\nexpiration = "5ms"', ["s: expiration: 5 ms"]),
+        ('[queue.q]\nexpiration = "enabled"\ntopic_expirations = { q = "7ms" }', ["q: topic_expirations.q: 7 ms"]),
+        ('[queue.q]\ntopic_expirations = { q = "7ms" }', []),
+        ('[queue.q]\nexpiration = "1h"\n[topic.q]\nexpiration = "8ms"', ["q: topic_expirations.q: 8 ms"]),
+    ],
+)
+def test_lifetimes_that_no_message_survives_are_warned_of(table: str, keys: list[str]) -> None:
+    found = told(table)
+    assert len(found) == len(keys)
+    assert all(one.startswith(key) for one, key in zip(found, keys, strict=True))
+
+
+@pytest.mark.feature("Q2", "X7")
+def test_a_topic_of_the_queues_name_that_nobody_reads_is_warned_of() -> None:
+    elsewhere = '[queue.orders]\ntopics = ["orders-web"]\n'
+    assert told(elsewhere) == []
+    (warning,) = told(elsewhere, "orders")
+    assert "there is a topic orders, too, and no entity reads it" in warning
+    assert "Producers write to orders-web" in warning
+    assert told(elsewhere + '[sow.mirror]\ntopic = "orders"', "orders") == []
+    assert told("[queue.orders]", "orders") == []
