@@ -22,6 +22,7 @@ from lapse.config.fault import misfit
 from lapse.config.payload import PayloadConfig
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.config.retry import RetryConfig
+from lapse.config.shares import GroupLimit, GroupWeight, fit_together
 from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
@@ -145,6 +146,7 @@ class QueueConfig(EntityConfig):
         barrier: filter that says which messages are barriers (Q12).
         group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
         group_limit: most messages of a group that are leased at once; 1 also keeps the group in order (Q25).
+        group_weight: how many messages a group gets in its turn beside one of weight 1, by its value (Q25).
         target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
         forward_to: topic or queue that gets every message which could be delivered (Q21).
         auto_delete_on_idle: a queue that nobody uses for so long deletes itself, ms, at least 5 minutes (Q18, C39).
@@ -174,7 +176,8 @@ class QueueConfig(EntityConfig):
     priority: str | None = None
     barrier: str | None = None
     group_by: str | None = None
-    group_limit: int = Field(default=1, ge=1, le=1_000_000, strict=True)
+    group_limit: GroupLimit = 1
+    group_weight: dict[str, GroupWeight] = {}  # noqa: RUF012  # a model copies it
     target_queue_depth: int | None = Field(default=None, ge=1, strict=True)
     forward_to: TopicName | None = None
     auto_delete_on_idle: DurationMs | None = None
@@ -211,10 +214,7 @@ class QueueConfig(EntityConfig):
             raise misfit("priority", f'priority over {self.partitions} partitions requires ordering = "total" (Q17)')
         if self.target_queue_depth is not None and (self.priority is not None or self.barrier is not None):
             raise misfit("target_queue_depth", "is not possible together with priority or barrier (Q13)")
-        if self.group_limit > 1 and self.group_by is None:
-            raise misfit("group_limit", "needs group_by: the expression that says what a message's group is (Q25)")
-        if self.group_limit > 1 and self.target_queue_depth is not None:
-            raise misfit("group_limit", "above 1 is not possible together with target_queue_depth (C72)")
+        fit_together(self)
         for name, compiled in (("priority", compile_value), ("barrier", compile_filter), ("group_by", compile_value)):
             text = getattr(self, name)
             if text is not None:
@@ -288,6 +288,7 @@ class QueueConfig(EntityConfig):
             dead_letter_reasons=QUEUE_DEAD_LETTER_REASONS if reasons is None else frozenset(reasons),
             target_depth=self.target_queue_depth,
             group_limit=self.group_limit,
+            group_weights=self.group_weight,
             traits=TraitReader(
                 priority=None if self.priority is None else compile_value(self.priority),
                 barrier=None if self.barrier is None else compile_filter(self.barrier),

@@ -9,7 +9,7 @@ from lapse.config.document import loads
 from lapse.config.entity import QueueConfig
 
 
-@pytest.mark.feature("Q7", "Q11", "Q12", "Q13", "Q17", "C17", "Q2", "X7")
+@pytest.mark.feature("Q7", "Q11", "Q12", "Q13", "Q17", "C17", "C72", "Q2", "X7")
 @pytest.mark.parametrize(
     ("settings", "line", "key", "words"),
     [
@@ -33,6 +33,16 @@ from lapse.config.entity import QueueConfig
             4,
             "group_limit",
             "above 1 is not possible together with target_queue_depth",
+        ),
+        ("group_weight = { gold = 4 }", 3, "group_weight", "needs group_by"),
+        ('group_by = "/g"\ngroup_weight = { gold = 0 }', 4, "group_weight.gold", "expected 1 or more, not 0"),
+        ('group_by = "/g"\ngroup_weight = { gold = 0.5 }', 4, "group_weight.gold", "expected a whole number"),
+        ('group_by = "/g"\ngroup_weight = 4', 4, "group_weight", "expected a table"),
+        (
+            'group_by = "/g"\ngroup_weight = { gold = 4 }\ntarget_queue_depth = 9',
+            4,
+            "group_weight",
+            "is not possible together with target_queue_depth",
         ),
         ('lease_period = "30s"\nmax_lease_period = "10s"', 4, "max_lease_period", "shorter than lease_period"),
         ('topics = ["a", "b", "a"]', 3, "topics", "a is named twice"),

@@ -1,16 +1,14 @@
 """Choice: which messages go to which subscriptions, where more than the order of arrival counts.
 
 Messages are looked at in the order of delivery: by place, or by priority and then place (Q11); none at or behind the
-first barrier (Q12); of each group only the first that is there, and only while none is leased (Q20, C19), or any up to
-so many as may be leased at once (Q25). Each goes to
-a subscription that has space and whose filter it matches (Q14), by the queue's fairness (Q7); one that came back goes
-to its last holder only if no other takes it (C49).
+first barrier (Q12). Each goes to a subscription that has space and whose filter it matches (Q14), by the queue's
+fairness (Q7); one that came back goes to its last holder only if no other takes it (C49). Where there are groups, see
+`group_choice`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -69,8 +67,7 @@ class Chooser:
         self._state = state
         self._matching = matching
         self._traits = settings.traits
-        self._group_limit = settings.group_limit
-        self._full: set[int] = set()
+        self._in_group_order = settings.group_limit == 1
         self._now_ms = now_ms
         self._turns = turns
         self._filters = {""}
@@ -85,15 +82,9 @@ class Chooser:
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}
         dealt = 0
-        held: Counter[int] | None = None
-        if self._shares_groups:
-            held = self._state.index.held_by_group()
-            self._full = {group for group, count in held.items() if count >= self._group_limit}
         for segment, slots in self._in_order():
             if dealt == limit or not any(space.values()):
                 break
-            if held is not None:
-                slots = self._below_limit(segment, slots)
             slots, codes = self._matched(segment, slots, [one for one in ring if space[one.number]])
             last = self._state.last_holders((slots + segment.base).tolist()) if len(ring) > 1 else None
             for at, slot in enumerate(slots.tolist()):
@@ -102,14 +93,6 @@ class Chooser:
                 fitting = [one for one in ring if space[one.number] and codes[one.number][at] == YES]
                 if not fitting:
                     continue
-                if held is not None and segment.groups is not None:
-                    group = int(segment.groups[slot])
-                    if group != OWN_GROUP:
-                        if group in self._full:
-                            continue
-                        held[group] += 1
-                        if held[group] == self._group_limit:
-                            self._full.add(group)
                 chosen = self._turns.pick(fitting, outstanding, NOBODY if last is None else last[at])
                 shares[chosen.number].append(segment.base + slot)
                 space[chosen.number] -= 1
@@ -121,10 +104,11 @@ class Chooser:
 
     def groups_held_back(self, subscriptions: Sequence[Subscription]) -> int:
         """How many groups wait behind a first message that none of some subscriptions matches, whatever their space."""
-        if self._shares_groups or not (self.by_group and subscriptions) or not all(one.filter for one in subscriptions):
+        held_back = self._in_group_order and self.by_group and subscriptions
+        if not held_back or not all(one.filter for one in subscriptions):
             return 0
         count = 0
-        for segment, slots in self._in_order():
+        for segment, slots in self._one_per_group(self._in_order()):
             if segment.groups is not None:
                 unmatched = segment.groups[slots] != OWN_GROUP
                 for text in {one.filter for one in subscriptions}:
@@ -182,27 +166,12 @@ class Chooser:
         return slots[kept], {number: column[kept] for number, column in codes.items()}
 
     def _in_order(self) -> Iterator[Chunk]:
-        chunks = self._by_rank(self._barrier) if self._ranked else self._by_place(self._barrier)
-        return self._one_per_group(chunks) if self.by_group and not self._shares_groups else chunks
+        return self._by_rank(self._barrier) if self._ranked else self._by_place(self._barrier)
 
     @property
     def by_group(self) -> bool:
         """Whether groups count."""
         return self._state.index.grouped and self._traits.group is not None
-
-    @property
-    def _shares_groups(self) -> bool:
-        """Whether several messages of a group may be leased at once; then none of them holds another one back."""
-        return self._group_limit > 1 and self.by_group
-
-    def _below_limit(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Leave out messages of groups of which as many are leased as may be."""
-        if not self._full or segment.groups is None:
-            return slots
-        below = slots[~np.isin(segment.groups[slots], np.array(sorted(self._full), np.int64))]
-        if not len(below):  # a tenant with a great backlog has many such segments: none is looked through again
-            self._state.index.note_groups(segment)
-        return below
 
     @property
     def _ranked(self) -> bool:
@@ -227,11 +196,8 @@ class Chooser:
         return order[self._free(segment, barrier)[order]].astype(np.intp)
 
     def _hopeless(self, index: int, used: int) -> bool:
-        """Whether a segment has nothing for anyone; where groups count, even such a message may hold others back."""
-        if self._shares_groups and not self._state.index.has_other_groups(index, self._full):
-            return True
-        whole = self._traits.group is None or self._shares_groups
-        return whole and self._matching.hopeless(self._filters, index, used)
+        """Whether a segment has nothing for anyone; where groups count, even such a message holds others back."""
+        return not self.by_group and self._matching.hopeless(self._filters, index, used)
 
     def _by_place(self, barrier: int | None) -> Iterator[Chunk]:
         for segment in self._state.with_available(self._hopeless):

@@ -11,13 +11,16 @@ from lapse.core.queue.change import Change, joined
 from lapse.core.queue.choice import Chooser
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.fairness import Shares, Turns
+from lapse.core.queue.group_choice import GroupChooser
+from lapse.core.queue.group_turn import GroupTurn
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.life import Guard, Trigger, route
 from lapse.core.queue.matching import UNKNOWN, YES
-from lapse.core.queue.segment import SIZE, State
+from lapse.core.queue.segment import AVAILABLE, SIZE, State
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Delivery, Messages, ShardEvent, Step
 from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.waiting_groups import WaitingGroups
 
 STEP_MESSAGES: Final = 4096
 """About so many messages leave or are handed out in one step, so that a step does not hold up the others."""
@@ -37,6 +40,7 @@ class Dispatch:
         self._settings = decisions.settings
         self._matching = decisions.matching
         self._turns = Turns(decisions.settings.fairness)
+        self._lines: WaitingGroups | None = None
         self._waits_for_letters = False
 
     def deliver(self, now_ms: int, step: Step) -> bool:
@@ -88,16 +92,32 @@ class Dispatch:
         """Hand out where more than the order of arrival counts; how many messages went out."""
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, deadlines_count_ms)
-        if not chooser.by_group and not any(one.filter for one in subscriptions if one.space):
+        if chooser.by_group:
+            in_turn = GroupChooser(
+                self._state, self._matching, self._settings, self._turns, self._waiting_groups(), deadlines_count_ms
+            )
+            dealt, unknown = in_turn.deal(subscriptions, limit), in_turn.unknown
+        elif any(one.filter for one in subscriptions if one.space):
+            dealt, unknown = chooser.deal(subscriptions, limit), chooser.unknown
+        else:
             places = chooser.first(limit)
             for subscription, share in self._allot(places, subscriptions):
                 self._hand_out(subscription, [places[position] for position in share], now_ms, step)
             return len(places)
-        dealt = chooser.deal(subscriptions, limit)
-        self.unjudged = chooser.unknown[:JUDGED_AT_ONCE]
+        self.unjudged = unknown[:JUDGED_AT_ONCE]
         for subscription, places in dealt:
             self._hand_out(subscription, places, now_ms, step)
         return sum(len(places) for _, places in dealt)
+
+    def _waiting_groups(self) -> WaitingGroups:
+        """The groups that wait; found in the segments when first asked for."""
+        state = self._state
+        if self._lines is None or state.index.lines is not self._lines:
+            turn, ranked = GroupTurn(self._settings.group_weights), self._settings.traits.priority is not None
+            self._lines = state.index.lines = WaitingGroups(state.look, turn, ranked)
+            for segment in state.with_available():
+                self._lines.came(segment, np.flatnonzero(segment.state[: segment.used] == AVAILABLE))
+        return self._lines
 
     def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:
         """Deal out messages that everybody may have."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.instants import Instants
 from lapse.core.queue.message_state import BINDS, FILLS, THERE
-from lapse.core.queue.segment import AVAILABLE, Segment, Where, slots_of
+from lapse.core.queue.segment import Segment, Where, slots_of
 from lapse.core.queue.segment_summary import Outline
 from lapse.core.queue.tops import Key, Tops
 from lapse.core.queue.trait import OWN_GROUP, Flag
+from lapse.core.queue.waiting_groups import WaitingGroups
 
 
 class Index:
@@ -32,6 +33,7 @@ class Index:
         grouped: whether any message has a group.
         tops: which segment has the message that priority puts first.
         came_back: segments in which an available message may have a last holder (C49).
+        lines: which groups wait, in the order of their turn; None while nobody has asked.
     """
 
     def __init__(self, outline: Callable[[int], Outline], best: Callable[[int], Key | None]) -> None:
@@ -44,30 +46,22 @@ class Index:
         self.came_back: set[int] = set()
         self._bound_groups: Counter[int] = Counter()
         self._waiting_groups: Counter[int] = Counter()
-        self._groups_in: dict[int, frozenset[int]] = {}
+        self.lines: WaitingGroups | None = None
 
     def bound_groups(self) -> set[int]:
         """Groups of which a message is leased, sent, delayed or being transferred (Q20, C19)."""
         return set(self._bound_groups)
 
-    def held_by_group(self) -> Counter[int]:
-        """How many messages of each group somebody works on: leased or sent ones (Q25, C70)."""
-        return self._bound_groups - self._waiting_groups
+    def bound(self, group: int) -> int:
+        """How many messages of a group are leased, sent, delayed or being transferred."""
+        return self._bound_groups.get(group, 0)
 
-    def note_groups(self, segment: Segment) -> None:
-        """Learn which groups available messages of a segment are of, for as long as it does not change."""
-        if segment.groups is not None:
-            groups = segment.groups[: segment.used][segment.state[: segment.used] == AVAILABLE]
-            self._groups_in[segment.index] = frozenset(np.unique(groups).tolist())
-
-    def has_other_groups(self, index: int, groups: Set[int]) -> bool:
-        """Whether a segment may have something available that is of none of some groups."""
-        known = self._groups_in.get(index)
-        return known is None or not known <= groups
+    def held(self, group: int) -> int:
+        """How many messages of a group somebody works on: leased or sent ones (Q25, C70)."""
+        return self._bound_groups.get(group, 0) - self._waiting_groups.get(group, 0)
 
     def touch(self, segment: Segment) -> None:
         """Note that a segment changed."""
-        self._groups_in.pop(segment.index, None)
         if self.ranked:
             self.tops.touch(segment.index)
 
@@ -111,6 +105,13 @@ class Index:
         waiting = bound & ~FILLS[states]
         if waiting.any():
             _count(self._waiting_groups, groups[waiting], by)
+        if self.lines is not None:
+            self.lines.freed(groups[bound].tolist())
+
+    def became_available(self, segment: Segment, where: Where) -> None:
+        """Let messages wait for their groups' turns."""
+        if self.lines is not None:
+            self.lines.came(segment, slots_of(where))
 
     def note_until(self, segment: Segment, until_ms: int) -> None:
         """Note the end of a lease or delay."""

@@ -142,6 +142,11 @@ class Matching:
         column = self._filters[text][1].get(index)
         return np.zeros(len(slots), np.uint8) if column is None else column[slots]
 
+    def code(self, text: str, index: int, slot: int) -> int:
+        """What is known of one place of a segment under a filter."""
+        column = self._filters[text][1].get(index) if text else None
+        return (UNKNOWN if text else YES) if column is None else int(column[slot])
+
     def drop(self, indexes: Iterable[int]) -> None:
         """Forget segments that are gone."""
         for index in indexes:

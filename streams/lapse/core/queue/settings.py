@@ -63,6 +63,8 @@ class QueueSettings:
         configured: stands for the whole configuration; another one counts as use (Q18).
         shards: how many shards the queue has.
         group_limit: most messages of a group that are leased at once; 1 also keeps the group in order (Q20, Q25).
+        group_weights: how many messages a group gets in its turn beside one of weight 1, by its value as text
+            (Q25).
         traits: reads priority, barrier and group of messages (Q11, Q12, Q20).
         parse: reads payloads, for expressions.
     """
@@ -89,6 +91,7 @@ class QueueSettings:
     configured: str = ""
     shards: int = 1
     group_limit: int = 1
+    group_weights: Mapping[str, int] = field(default_factory=dict)
     traits: TraitReader = NO_TRAITS
     parse: Parse = json.loads
 

@@ -102,6 +102,10 @@ class QueueState:
         """What is known of a segment without its columns; of an empty one where there is none."""
         return self.segments.outline(index) or _NOTHING
 
+    def look(self, index: int) -> Segment | None:
+        """A segment to look at, not to change; None = it is gone."""
+        return self.segments.look(index) if index in self.segments else None
+
     def _put_away(self, segment: Segment) -> None:
         self.index.put_away(segment)
 
@@ -297,6 +301,7 @@ class QueueState:
             if change.traits is not NONE:
                 segment.set_traits(slot, slot + some, change.traits.slice(done, done + some))
                 self.index.note_traits(segment, slot, slot + some)
+            self.index.became_available(segment, slice(slot, slot + some))
             _append_run(segment.runs, Run(slot, change.source, offset + done, some))
             source.add(offset + done, place + done, some)
             self._touch(segment)
@@ -384,6 +389,7 @@ class QueueState:
         elif to is State.AVAILABLE:
             segment.available += count
             self.index.came_back.add(segment.index)
+            self.index.became_available(segment, where)
             self._head = min(self._head, segment.index)
         if meaning.expires and segment.deadline_ms is not None and count:
             self.index.note_deadlines(segment, segment.deadline_ms[where])

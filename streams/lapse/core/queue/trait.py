@@ -107,7 +107,7 @@ class TraitReader:
         if self.barrier is not None and flags is not None:
             flags[[self.barrier(message) for message in messages]] |= np.uint8(Flag.BARRIER)
         if self.group is not None:
-            groups = np.fromiter((_group(self.group(message)) for message in messages), np.int64, count)
+            groups = np.fromiter((group_of(self.group(message)) for message in messages), np.int64, count)
         return Traits(ranks, flags, groups)
 
 
@@ -115,7 +115,7 @@ NO_TRAITS: Final = TraitReader()
 """For a queue without priority, barrier and groups."""
 
 
-def _group(value: object) -> int:
+def group_of(value: object) -> int:
     """A hash that is the same in every process; 0 is kept for messages without a group."""
     if value is None:
         return OWN_GROUP

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -158,6 +158,8 @@ class Oracle:
         self.next_number = 0
         self.turn = -1
         self.served: list[int] = []
+        self.group_turn = Fraction(0)
+        self.group_tags: dict[object, Fraction] = {}
         self.began_ms = 0
         self.paused = False
         self.deliveries: list[Sent] = []
@@ -392,6 +394,7 @@ class Oracle:
         self.began_ms = now_ms
         self.turn = -1
         self.served = []
+        self.group_turn, self.group_tags = Fraction(0), {}
         for subscriber in self.subscribers.values():
             subscriber.last_seen_ms = max(subscriber.last_seen_ms, now_ms)
             cap = self.settings.max_backlog
@@ -413,23 +416,11 @@ class Oracle:
         waiting = self.before_the_barrier()
         if settings.traits.priority:
             places = {bookmark: place for place, bookmark in enumerate(self.order)}
-            waiting.sort(key=lambda m: (m.rank is None, -(m.rank or 0), places[m.bookmark]))
-        busy = {m.group for m in self.in_state("leased", "delayed", "sent", "transferring")}
-        held = Counter(m.group for m in self.in_state("leased", "sent"))
-        for message in waiting:
-            if message.state != "available" or self.late(message, now_ms):
-                continue
-            if settings.traits.group and message.group is not None and settings.group_limit == 1:
-                if message.group in busy:
-                    continue
-                busy.add(message.group)
-            grouped = settings.traits.group is not None and message.group is not None
-            if grouped and held[message.group] >= settings.group_limit > 1:
-                continue
+            waiting.sort(key=lambda m: (*self.urgency(m), places[m.bookmark]))
+        for message in self.in_turn([m for m in waiting if m.state == "available" and not self.late(m, now_ms)]):
             subscriber = self.choose(message)
             if subscriber is None:
                 continue
-            held[message.group] += 1
             message.state = "sent" if once else "leased"
             message.holder = subscriber.id
             message.deliveries += 1
@@ -437,6 +428,46 @@ class Oracle:
             if once:
                 self.events.append(Told("delivered_at_most_once", message.bookmark, subscriber.id))
             self.send(subscriber, message, message.until_ms)
+
+    def in_turn(self, waiting: list[Message]) -> Iterator[Message]:
+        """What can be handed out, in the order in which it is; each is handed out before the next is asked for."""
+        if not self.settings.traits.group:
+            yield from waiting
+            return
+        at = {message.bookmark: place for place, message in enumerate(waiting)}
+        while candidates := self.of_groups([m for m in waiting if m.state == "available"]):
+            first = min(candidates, key=lambda m: (*self.urgency(m), self.tag(m.group), at[m.bookmark]))
+            self.group_turn = self.tag(first.group)
+            self.group_tags[first.group] = self.group_turn + Fraction(1, self.weight(first.group))
+            yield first
+
+    def of_groups(self, waiting: list[Message]) -> list[Message]:
+        """Which of some messages in order their groups let go, and somebody takes (Q20, Q25)."""
+        limit = self.settings.group_limit
+        busy = Counter(m.group for m in self.in_state("leased", "sent"))
+        if limit == 1:
+            busy = Counter(m.group for m in self.in_state("leased", "delayed", "sent", "transferring"))
+        found = []
+        for message in waiting:
+            if message.group is not None and busy[message.group] >= limit:
+                continue
+            if message.group is not None and limit == 1:
+                busy[message.group] += 1  # the first of a group holds the others back, though nobody takes it
+            if any(self.space(s) and FILTERS[s.filter](message.body) for s in self.subscribers.values()):
+                found.append(message)
+        return found
+
+    def urgency(self, message: Message) -> tuple[bool, int]:
+        if not self.settings.traits.priority:
+            return True, 0
+        return message.rank is None, -(message.rank or 0)
+
+    def tag(self, group: object) -> Fraction:
+        """Where a group would start if it were served now: nobody has credit for absence (C71)."""
+        return max(self.group_turn, self.group_tags.get(group, Fraction(0)))
+
+    def weight(self, group: object) -> int:
+        return next((n for text, n in self.settings.group_weights.items() if group in (repr(text), text)), 1)
 
     def send(self, subscriber: Subscriber, message: Message, until_ms: int, barrier: bool = False) -> None:
         counts = (message.deliveries, message.cancels)

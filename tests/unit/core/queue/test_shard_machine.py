@@ -102,6 +102,7 @@ def queues(draw) -> QueueSettings:
         max_cancels=draw(st.sampled_from([0, 0, 1, 2])),
         retry=draw(RETRIES),
         group_limit=1 if depth else draw(st.sampled_from([1, 1, 2, 3])),
+        group_weights={} if depth else draw(st.sampled_from([{}, {"x": 3}, {"7": 2, "y": 5}])),
         dead_letter_topic=draw(st.sampled_from(["dlq.orders", ""])),
         dedup_window_ms=draw(st.sampled_from([0, 100, 100])),
     )

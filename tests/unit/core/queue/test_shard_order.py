@@ -1,6 +1,7 @@
 """Filters, priority, barriers, groups and target depth by name; each also runs beside the oracle (Q11 to Q14, Q20)."""
 
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 
@@ -761,7 +762,7 @@ def test_what_a_full_group_has_waiting_is_not_looked_through_again() -> None:
     with small(5):
         one = world(*[{"g": "x"}] * 40, {"g": "y"}, traits=GROUP, group_limit=2)
         one.subscribe("inky", 10)
-        assert got(one.deliver(), "inky") == [0, 1, 40]
+        assert got(one.deliver(), "inky") == [0, 40, 1]
         one.deliver()
         looked: list[int] = []
         look = one.shard.state.segments.look
@@ -771,6 +772,55 @@ def test_what_a_full_group_has_waiting_is_not_looked_through_again() -> None:
         assert not looked
         one.settle("acknowledge", "inky", at(1))
         assert got(one.deliver(), "inky") == [2]
+
+
+def served_in_turn(one: World, count: int) -> list[object]:
+    """The groups of so many messages, handed out and acknowledged one by one."""
+    groups = []
+    for _ in range(count):
+        (sent,) = one.deliver()["inky"]
+        groups.append(one.topics["orders", 0][sent.bookmark[2]].body.get("g"))
+        one.settle("acknowledge", "inky", at(sent.bookmark[2]))
+    return groups
+
+
+@pytest.mark.feature("Q25", "C70", "C71")
+def test_the_turn_among_groups_is_fair_whatever_their_backlogs() -> None:
+    """Messages without a group are one together; plain `group_by` has the same turn."""
+    one = world(*[{"g": "x"}] * 50, *[{}] * 3, *[{"g": "y"}] * 2, {"g": "z"}, traits=GROUP)
+    one.subscribe("inky", 1)
+    assert served_in_turn(one, 9) == ["x", None, "y", "z", "x", None, "y", "x", None]
+
+
+@pytest.mark.feature("Q25", "C71")
+def test_groups_get_messages_in_proportion_to_their_weights() -> None:
+    weights = {"x": 3, "7": 2, "true": 1}
+    bodies = [{"g": group} for group in ("x", 7, "z") for _ in range(30)]
+    one = world(*bodies, traits=GROUP, group_limit=5, group_weights=weights)
+    one.subscribe("inky", 1)
+    groups = served_in_turn(one, 36)
+    assert [groups.count(group) for group in ("x", 7, "z")] == [18, 12, 6]
+    assert max(len(list(run)) for group, run in groupby(groups) if group == "x") <= 3
+
+
+@pytest.mark.feature("Q25", "C71")
+def test_who_was_away_has_no_credit() -> None:
+    one = world(*[{"g": "x"}] * 20, traits=GROUP)
+    one.subscribe("inky", 1)
+    served_in_turn(one, 10)
+    for _ in range(5):
+        one.publish("orders", body={"g": "y"})
+    one.read("orders")
+    assert served_in_turn(one, 6) == ["y", "x", "y", "x", "y", "x"]
+
+
+@pytest.mark.feature("Q25", "Q11", "C71")
+def test_priority_comes_before_the_turn() -> None:
+    traits = TraitReader(priority=PRIORITY.priority, group=GROUP.group)
+    high, low = [{"g": "x", "p": 9}] * 4, [{"g": group, "p": 1} for group in "xxyyzz"]
+    one = world(*low, *high, traits=traits)
+    one.subscribe("inky", 1)
+    assert served_in_turn(one, 10) == ["x", "x", "x", "x", "y", "z", "x", "y", "z", "x"]
 
 
 @pytest.mark.feature("Q20", "Q16")
