@@ -273,11 +273,12 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
         self,
         *,
         keys: Iterable[str | bytes] = (),
+        data: Iterable[str | bytes] = (),
         filter: str | None = None,  # noqa: A002  # the command's word
         bookmarks: Iterable[str] = (),
     ) -> int:
-        """Delete records by keys, by filter or by bookmarks, and return how many were removed."""
-        return await asyncio.to_thread(self._twin.delete, keys=keys, filter=filter, bookmarks=bookmarks)
+        """Delete records by keys, by data, by filter or by bookmarks, and return how many were removed (S3)."""
+        return await asyncio.to_thread(self._twin.delete, keys=keys, data=data, filter=filter, bookmarks=bookmarks)
 
     async def delete_topic(self, *, force: bool = False) -> dict[str, int]:
         """Delete the whole SOW topic, if it is empty, and wait until its topics are gone; closes the client."""

@@ -94,22 +94,31 @@ class SowClient(Client[SowRecord]):
         self,
         *,
         keys: Iterable[str | bytes] = (),
+        data: Iterable[str | bytes] = (),
         filter: str | None = None,  # noqa: A002  # the command's word
         bookmarks: Iterable[str] = (),
     ) -> int:
-        """Delete records by keys, by filter or by bookmarks, and return how many were removed.
+        """Delete records by keys, by data, by filter or by bookmarks, and return how many were removed (S3).
+
+        Args:
+            keys: of these keys.
+            data: payloads; the records with the same key fields, where the key is in the payload.
+            filter: an expression; those that match.
+            bookmarks: those whose last update stands there; also withdraws a scheduled update.
 
         Raises:
-            ValueError: none of the three, or more than one; a bookmark of another form.
+            ValueError: none of the four, or more than one; a bookmark of another form.
             CommandFailed: a shard refused.
         """
-        some_keys, some_bookmarks = tuple(map(_bytes, keys)), tuple(bookmarks)
-        if sum((bool(some_keys), filter is not None, bool(some_bookmarks))) != 1:
-            raise ValueError("delete: name keys, a filter or bookmarks, and only one of them")
+        some_keys, some_data, some_bookmarks = tuple(map(_bytes, keys)), tuple(map(_bytes, data)), tuple(bookmarks)
+        if sum((bool(some_keys), bool(some_data), filter is not None, bool(some_bookmarks))) != 1:
+            raise ValueError("delete: name keys, data, a filter or bookmarks, and only one of them")
         for text in some_bookmarks:
             BookmarkRange.parse(text)
         session = self._live()
-        command = Command.of(command="sow_delete", keys=some_keys, filter=filter, bookmarks=some_bookmarks)
+        command = Command.of(
+            command="sow_delete", keys=some_keys, data=some_data, filter=filter, bookmarks=some_bookmarks
+        )
         answers = session.ask(session.partitions, command, self._timeout_s)
         return sum(answer.counts.get("removed", 0) for answer in answers)
 

@@ -22,10 +22,11 @@ _MODES: Final = ("sow_and_subscribe", "subscribe", "delta_subscribe", "sow_and_d
 
 
 class Deletion(BaseModel):
-    """Which records are deleted; one of the three.
+    """Which records are deleted; one of the four.
 
     Attributes:
         keys: of these keys.
+        data: payloads as text; those with the same key fields, where the key is in the payload.
         filter: an expression; those that match.
         bookmarks: those whose last update stands there; also withdraws a scheduled update.
     """
@@ -33,6 +34,7 @@ class Deletion(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     keys: list[str] = Field(default=[], max_length=MOST_RECORDS)
+    data: list[str] = Field(default=[], max_length=MOST_RECORDS)
     filter: str | None = None
     bookmarks: list[str] = Field(default=[], max_length=MOST_RECORDS)
 
@@ -100,7 +102,9 @@ async def _updates(subscription: SowSubscription) -> AsyncGenerator[bytes, None]
 async def _delete(call: Call) -> Response:
     wanted = call.decoded(Deletion)
     async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
-        removed = await topic.delete(keys=wanted.keys, filter=wanted.filter, bookmarks=wanted.bookmarks)
+        removed = await topic.delete(
+            keys=wanted.keys, data=wanted.data, filter=wanted.filter, bookmarks=wanted.bookmarks
+        )
     call.record("delete records", call.path["topic"], filter=wanted.filter, removed=removed)
     return answered({"removed": removed})
 

@@ -76,6 +76,11 @@ def test_updates_on_any_partition_meet_at_the_keys_home_and_survive_a_kill(worke
         )
         merged = {"id": 1, "n": 6, **{f"f{turn}": turn for turn in range(5)}}
         until(lambda: shown() == {1: merged}, "the deltas")
+        assert client.delete(data=['{"id": 2}']) == 0
+        assert client.delete(data=['{"id": 1, "n": "any"}']) == 1
+        assert shown() == {}
+        publish(kafka, name, [(0, {"id": 1})])
+        until(lambda: shown() == {1: {"id": 1}}, "the record again")
         assert client.delete(keys=["[1]", "[2]"]) == 1
         assert shown() == {}
 

@@ -102,6 +102,7 @@ def follow(
 @sow.command()
 @click.argument("topic")
 @click.option("-k", "--key", "keys", multiple=True, help="This key; may be repeated.")
+@click.option("--data", multiple=True, help="The record with the key fields of this payload; may be repeated.")
 @click.option("--bookmark", "bookmarks", multiple=True, help="The record last updated there; may be repeated.")
 @_FILTER
 @_SERVERS
@@ -109,14 +110,15 @@ def follow(
 def delete(
     topic: str,
     keys: tuple[str, ...],
+    data: tuple[str, ...],
     bookmarks: tuple[str, ...],
     expression: str | None,
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
-    """Delete records by key, by bookmark or by filter."""
+    """Delete records by key, by payload, by bookmark or by filter."""
     with _open(topic, bootstrap_servers) as client:
-        removed = client.delete(keys=keys, filter=expression, bookmarks=bookmarks)
+        removed = client.delete(keys=keys, data=data, filter=expression, bookmarks=bookmarks)
     click.echo(orjson.dumps({"removed": removed}) if as_json else f"{removed:,} records deleted.")
 
 

@@ -82,6 +82,7 @@ class Command:
     lease_ms: int | None = None
     delay_ms: int | None = None
     keys: tuple[bytes, ...] = ()
+    data: tuple[bytes, ...] = ()
     order_by: str | None = None
     top_n: int | None = None
     skip: int | None = None
@@ -104,8 +105,9 @@ class Command:
             raise ValueError(unknown or _told(found, len(found)))
         if "bookmarks" in fields:
             fields["bookmarks"] = tuple(fields["bookmarks"])
-        if "keys" in fields:
-            fields["keys"] = tuple(key.encode() if isinstance(key, str) else key for key in fields["keys"])
+        for name in ("keys", "data"):
+            if name in fields:
+                fields[name] = tuple(one.encode() if isinstance(one, str) else one for one in fields[name])
         return cls(**fields)
 
 

@@ -90,6 +90,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "lease_ms": _period,
     "delay_ms": _count,
     "keys": _array(None),
+    "data": _array(None),
     "order_by": _text,
     "top_n": _count,
     "skip": _count,
@@ -106,7 +107,7 @@ OPTIONAL: Final = frozenset(
 )
 """Fields that may be null."""
 
-_ITEMS: Final[Mapping[str, tuple[type, ...]]] = {"bookmarks": (str,), "keys": (str, bytes)}
+_ITEMS: Final[Mapping[str, tuple[type, ...]]] = {"bookmarks": (str,), "keys": (str, bytes), "data": (str, bytes)}
 """What the arrays hold."""
 
 _CHANGING: Final = frozenset({"sow_delete", "purge", "acknowledge", "cancel", "expire"})

@@ -267,6 +267,7 @@ SOW_COMMANDS = (
     _asked("sow_delete"),
     _asked("sow_delete", keys=["k"], filter="TRUE"),
     _asked("sow_delete", filter=""),
+    _asked("sow_delete", data=['{"symbol": "A"}']),
     _asked("sow", keys="k"),
     _asked("sow_delete", bookmarks=["prices:0"]),
     _asked("sow_delete", bookmarks=["prices:0:9-3"]),

@@ -152,19 +152,28 @@ def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
     Raises:
         Refused: it has no key.
     """
-    if not settings.key or record.value is None:
-        if record.key is None:
-            what = "a null value deletes by its record key, and" if record.value is None else "the record has no key:"
-            raise Refused(Reason.UNDECODABLE, f"{what} its record key is null")
-        return record.key
+    if settings.key and record.value is not None:
+        return key_in(record.value, settings, delta)
+    if record.key is None:
+        what = "a null value deletes by its record key, and" if record.value is None else "the record has no key:"
+        raise Refused(Reason.UNDECODABLE, f"{what} its record key is null")
+    return record.key
+
+
+def key_in(value: bytes, settings: SowSettings, delta: bool = False) -> bytes:
+    """Return the key that fields of a payload make (S1).
+
+    Raises:
+        Refused: the payload cannot be read, or a field is missing or unfit.
+    """
     try:
-        payload = settings.parse_delta(record.value) if delta else settings.parse(record.value)
+        payload = settings.parse_delta(value) if delta else settings.parse(value)
     except (ValueError, RecursionError) as error:
         raise Refused(Reason.UNDECODABLE, f"its key is in its payload, which cannot be read: {fault(error)}") from error
     try:
         try:
             return key.of_payload(payload, settings.key, delta)
         except key.InexactKey:
-            return key.of_payload(settings.parse_exactly(record.value), settings.key, exact=True)
+            return key.of_payload(settings.parse_exactly(value), settings.key, exact=True)
     except key.NoKey as error:
         raise Refused(Reason.UNDECODABLE, str(error)) from error

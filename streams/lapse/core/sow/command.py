@@ -12,6 +12,7 @@ from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.event import EventKind
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow import journal
+from lapse.core.sow.arrival import Refused, key_in
 from lapse.core.sow.deletion import Deletion, Places
 from lapse.core.sow.query import Inquiry, Query
 from lapse.core.sow.ranking import Order
@@ -150,8 +151,8 @@ class Commands:
                 )
 
     def _sow(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
-        if command.bookmarks:
-            raise CommandRefused("sow takes keys or a filter, not bookmarks")
+        if command.bookmarks or command.data:
+            raise CommandRefused("sow takes keys or a filter, neither bookmarks nor data")
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         order = None if command.order_by is None else Order.parse(command.order_by, self._settings.compile_value)
         inquiry = Inquiry(
@@ -170,16 +171,16 @@ class Commands:
         Query.begin(self._state, inquiry, step)
 
     def _sow_delete(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Counts | None:
-        given = [bool(command.keys), command.filter is not None, bool(command.bookmarks)]
+        given = [bool(command.keys), bool(command.data), command.filter is not None, bool(command.bookmarks)]
         if sum(given) != 1:
             raise CommandRefused(
-                f"sow_delete takes exactly one of keys, filter and bookmarks; {sum(given)} are given "
+                f"sow_delete takes exactly one of keys, data, filter and bookmarks; {sum(given)} are given "
                 "(to delete everything, send the filter TRUE)"
             )
         seen = predicates(None, row_filter, self._settings.compile_filter)
         asked = predicates(command.filter, None, self._settings.compile_filter)
-        if command.keys:
-            return self._delete_keys(command.keys, seen, at_ms, step)
+        if command.keys or command.data:
+            return self._delete_keys(command.keys or self._keys_in(command.data), seen, at_ms, step)
         withdrawn, places = 0, None
         if command.bookmarks:
             places = self._places(command.bookmarks)
@@ -223,8 +224,8 @@ class Commands:
     def _subscribe(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Subscription:
         if not command.subscription:
             raise CommandRefused("a subscription needs a name: set the field subscription")
-        if command.keys or command.bookmarks:
-            raise CommandRefused(f"{command.command} takes a filter, neither keys nor bookmarks")
+        if command.keys or command.bookmarks or command.data:
+            raise CommandRefused(f"{command.command} takes a filter, no keys, bookmarks or data")
         if command.order_by is not None or command.top_n is not None or command.skip is not None:
             raise CommandRefused(f"{command.command} takes no order_by, top_n or skip; use sow for a part")
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
@@ -329,6 +330,21 @@ class Commands:
                 ErrorCode.UNKNOWN_SUBSCRIPTION,
             )
         return subscriber
+
+    def _keys_in(self, data: Sequence[bytes]) -> list[bytes]:
+        """The keys of payloads (S3)."""
+        if not self._settings.key:
+            raise CommandRefused(
+                "sow_delete by data: the records of this SOW topic have the keys of Kafka, which no payload tells; "
+                "name them by keys"
+            )
+        found: list[bytes] = []
+        for at, payload in enumerate(data):
+            try:
+                found.append(key_in(payload, self._settings))
+            except Refused as error:
+                raise CommandRefused(f"sow_delete by data: data.{at}: {error}") from error
+        return found
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
         """Journal keys; those of other shards' keys are left out (C46)."""

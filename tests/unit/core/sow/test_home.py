@@ -135,3 +135,33 @@ def test_a_stamp_ahead_of_the_clock_counts_as_the_clock_between_partitions() -> 
         shard.arrive("orders", partition, [record], step, T + clock_ms)
     (entry,) = shard.state.entries.values()
     assert json.loads(payload_of(entry))["n"] == "next"
+
+
+@pytest.mark.feature("C46", "S1", "S3")
+def test_a_delete_by_data_takes_the_record_with_the_same_key_fields() -> None:
+    desks = shards(3)
+    everywhere(desks, {"id": "a", "n": 1}, 1, partition=0)
+    everywhere(desks, {"id": 7, "n": 1}, 1, partition=1)
+    everywhere(desks, {"id": "b", "n": 1}, 1, partition=2)
+    data = (b'{"id": "a"}', b'{"n": 9, "id": 7.0}', b'{"id": "nobody"}')
+    counts = [dict(desk.ask("sow_delete", 10, data=data).answers[0].counts) for desk in desks]
+    assert sum(count["removed"] for count in counts) == 2
+    assert sum(count["skipped"] for count in counts) == 1
+    assert [record["id"] for desk in desks for record in desk.select(20)] == ["b"]
+
+
+@pytest.mark.feature("S3", "X7")
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"{", "data.1: its key is in its payload, which cannot be read"),
+        (b'{"n": 1}', "data.1: the key field /id is missing or null"),
+        (b'{"id": []}', "data.1: the key field /id is an array"),
+    ],
+)
+def test_data_without_a_key_deletes_nothing(data: bytes, told: str) -> None:
+    desks = shards(1)
+    everywhere(desks, {"id": "a"}, 1, partition=0)
+    (answer,) = desks[0].ask("sow_delete", 10, data=(b'{"id": "a"}', data)).answers
+    assert told in answer.error
+    assert len(desks[0].select(20)) == 1
