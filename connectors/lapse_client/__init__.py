@@ -4,6 +4,7 @@ Everything public is importable from here; `lapse_client.aio` has the same names
 """
 
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse_client.admin import Admin, Defined
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.delivery import Delivery
@@ -32,6 +33,7 @@ from lapse_client.sow_subscription import SowSubscription
 from lapse_client.subscriber import QueueSubscriber
 
 __all__ = [
+    "Admin",
     "AlreadySettled",
     "AnswerTimeout",
     "Bookmark",
@@ -42,6 +44,7 @@ __all__ = [
     "ConnectionFailed",
     "DeadLetter",
     "DeadLetterReader",
+    "Defined",
     "Delivery",
     "EntityDeleted",
     "History",

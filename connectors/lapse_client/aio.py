@@ -22,6 +22,8 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client import publisher as sync_publisher
 from lapse_client import sow as sync_sow
 from lapse_client import subscriber as sync_subscriber
+from lapse_client.admin import Defined
+from lapse_client.aio_admin import Admin
 from lapse_client.aio_client import AsyncClient, Awakening
 from lapse_client.aio_queue import Queue
 from lapse_client.aio_reading import DeadLetterReader, history, replay
@@ -51,6 +53,7 @@ from lapse_client.sow_record import SowRecord
 from lapse_client.sow_subscription import SowSubscription as SyncSowSubscription
 
 __all__ = [
+    "Admin",
     "AlreadySettled",
     "AnswerTimeout",
     "Bookmark",
@@ -61,6 +64,7 @@ __all__ = [
     "ConnectionFailed",
     "DeadLetter",
     "DeadLetterReader",
+    "Defined",
     "Delivery",
     "EntityDeleted",
     "History",

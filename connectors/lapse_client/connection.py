@@ -290,7 +290,9 @@ def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
         for name in topics
         if name.startswith(topic.PREFIX) and name.endswith(COMMANDS) and len(name) > len(topic.PREFIX) + len(COMMANDS)
     ]
-    return sorted(name for name in names if (topic.sow(name) in topics) is sow)
+    return sorted(
+        name for name in names if (topic.sow(name) in topics) is sow and not name.startswith(topic.DEFINITIONS_PREFIX)
+    )
 
 
 def identity(prefix: str = "LAPSE") -> tuple[str, str]:

@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "publish": Lazy("lapse.cli.publish:publish", "Publish to a topic, or to a queue's default target."),
     "queue": Lazy(
         "lapse.cli.queue:queue",
-        "Receive from queues, look into them, settle messages; create, alter and delete queues.",
+        "Receive from queues, look into them, settle; create, alter, delete queues.",
     ),
     "dlq": Lazy("lapse.cli.dlq:dlq", "Look into dead letters, and send them back."),
     "explain": Lazy("lapse.cli.explain:explain", "Tell what happened to one message, from arrival to end."),
@@ -60,9 +60,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "replicate": Lazy(
         "lapse.cli.replicate:replicate", "Bring SOW topics to another deployment, with their deadlines.", extra="worker"
     ),
-    "sow": Lazy(
-        "lapse.cli.sow:sow", "Query, follow and delete records of SOW topics; create, alter and delete SOW topics."
-    ),
+    "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records; create, alter and delete SOW topics."),
     "spark": Lazy(
         "lapse_spark.cli:spark", "Count, archive, redrive and audit dead letters with Apache Spark.", extra="spark"
     ),

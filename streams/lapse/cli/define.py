@@ -120,7 +120,7 @@ def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None
         topic = DefinitionsTopic(config)
         made = draft(asked, understood(topic.read()), config, path.absolute().parent)
         made.check_state(lambda definition: live(definition, config))
-        cluster, differences = made.differences()
+        cluster, differences, _ = made.differences()
         if not dry_run:
             mend(cluster, differences)
             if made.differs is not None:

@@ -43,7 +43,7 @@ _LAZY: Final = {
 
 @click.group(cls=LazyGroup, lazy=_LAZY)
 def queue() -> None:
-    """Receive from queues, look into them, settle messages; create, alter and delete queues."""
+    """Receive from queues, look into them, settle; create, alter, delete queues."""
 
 
 @queue.command()

@@ -32,7 +32,7 @@ _LAZY: Final = {
 
 @click.group(cls=LazyGroup, lazy=_LAZY)
 def sow() -> None:
-    """Query, follow and delete records of SOW topics; create, alter and delete SOW topics."""
+    """Query, follow and delete records; create, alter and delete SOW topics."""
 
 
 @sow.command()

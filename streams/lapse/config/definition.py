@@ -74,6 +74,7 @@ class Definition:
         version: 1 for the first one; each change is the next.
         origin: where it came from, for people.
         settings: what stands in its table.
+        command: id of the client's command that it came from, which may be carried out twice; empty = from none.
     """
 
     name: str
@@ -81,11 +82,13 @@ class Definition:
     version: int
     origin: str
     settings: Mapping[str, Any]
+    command: str = ""
 
     def encode(self) -> bytes:
         """The value of its record."""
         settings = dict(self.settings)
         value = {"kind": self.kind, "version": self.version, "origin": self.origin, "settings": settings}
+        value |= {"command": self.command} if self.command else {}
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
     @classmethod
@@ -105,7 +108,7 @@ class Definition:
                 raise ValueError(f"definition of {name}: {key} is missing, or is no {kind.__name__}")
         if tree["kind"] not in ("queue", "sow") or tree["version"] < 1:
             raise ValueError(f'definition of {name}: kind has to be "queue" or "sow", and version 1 or more')
-        return cls(name, **{key: tree[key] for key in expected})
+        return cls(name, **{key: tree[key] for key in expected}, command=str(tree.get("command", "")))
 
     def config(self, beside: Path) -> QueueConfig | SowConfig:
         """Its settings, checked.

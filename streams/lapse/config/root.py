@@ -15,7 +15,7 @@ from lapse.config.fault import fault
 from lapse.config.topic import TopicConfig, with_topic_lifetimes
 from lapse.config.topic_name import TopicName
 from lapse.config.user import UserConfig, read_keys
-from lapse.core.entitlement import Entitlement, entitlement_to
+from lapse.core.entitlement import Entitlement, Right, entitlement_to
 from lapse.protocol import topic as topic_names
 
 WORKER_KEY: Final = "LAPSE_WORKER_KEY"
@@ -183,6 +183,11 @@ class Config(BaseModel):
         found = {name: entitlement_to(entity, user.granted()) for name, user in self.users.items()}
         return {name: one for name, one in found.items() if one.rights}
 
+    def creators(self) -> dict[str, Entitlement]:
+        """The users who may create entities of some name; of their entitlements that right alone (C67)."""
+        may = Entitlement(frozenset({Right.CREATE}))
+        return {name: may for name, user in self.users.items() if any(one.create for one in user.entitlements.values())}
+
     @model_validator(mode="after")
     def _names(self) -> Self:
         for kind, name in [*(("queue", name) for name in self.queue), *(("sow", name) for name in self.sow)]:
@@ -192,6 +197,8 @@ class Config(BaseModel):
                     f"{name!r} cannot name an entity: letters, digits, '.', '_' and '-' only, at most 200, "
                     f"not beginning with {topic_names.PREFIX!r}",
                 )
+            if name.startswith(topic_names.DEFINITIONS_PREFIX):
+                raise fault((kind, name), f"{name!r} cannot name an entity: topics of definitions are called so (Q23)")
             letters = name.startswith(topic_names.DEAD_LETTER_PREFIX)
             if letters and (kind == "sow" or name not in self.queue[name].underlying(name)):
                 raise fault(

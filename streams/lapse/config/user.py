@@ -22,6 +22,7 @@ class EntitlementConfig(BaseModel):
         read: to receive, query and settle.
         publish: to write to the underlying topics, and to delete records of a SOW topic.
         admin: to pause, resume, purge, transfer and delete.
+        create: to create and change entities of this name while workers run (C67).
         filter: an expression; what does not match it is not there for the user.
     """
 
@@ -30,6 +31,7 @@ class EntitlementConfig(BaseModel):
     read: bool = False
     publish: bool = False
     admin: bool = False
+    create: bool = False
     filter: str | None = None
 
     @field_validator("filter")
@@ -44,8 +46,8 @@ class EntitlementConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if not (self.read or self.publish or self.admin):
-            raise ValueError("grants nothing; set read, publish or admin to true, or take it out")
+        if not (self.read or self.publish or self.admin or self.create):
+            raise ValueError("grants nothing; set read, publish, admin or create to true, or take it out")
         if self.filter is not None and self.admin:
             raise ValueError(
                 "filter is not possible together with admin, which is about the whole entity; make the administrator "

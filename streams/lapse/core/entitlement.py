@@ -15,6 +15,7 @@ class Right(StrEnum):
     READ = "read"  # to receive and query, and to settle what may be seen
     PUBLISH = "publish"
     ADMIN = "admin"
+    CREATE = "create"  # to define an entity of this name: to create and to change it (C67)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,11 @@ class Entitlement:
 
 NOTHING: Final = Entitlement(frozenset())
 
-_ANY: Final = frozenset(Right)
+_ANY: Final = frozenset({Right.READ, Right.PUBLISH, Right.ADMIN})
 _READ: Final = frozenset({Right.READ})
 _PUBLISH: Final = frozenset({Right.PUBLISH})
 _ADMIN: Final = frozenset({Right.ADMIN})
+_CREATE: Final = frozenset({Right.CREATE})
 
 _OF_BOTH: Final = {
     "depth": _ANY,
@@ -74,6 +76,11 @@ SOW_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
     "sow_delete": _PUBLISH,
 }
 """Of each command to a SOW topic the rights of which one is needed."""
+
+DEFINITION_RIGHTS: Final[Mapping[str, frozenset[Right]]] = dict.fromkeys(
+    ("create_queue", "alter_queue", "create_sow", "alter_sow"), _CREATE
+)
+"""Of each command about definitions the right that is needed on some name; the name itself is looked at later."""
 
 
 def missing(command: str, entitlement: Entitlement, needed: Mapping[str, frozenset[Right]]) -> str:

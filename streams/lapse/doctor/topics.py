@@ -12,7 +12,7 @@ from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import Role
 
-_OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG, Role.SOW})
+_OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG, Role.SOW, Role.DEFINER})
 """Topics that lapse makes and nobody else writes."""
 
 _EXACTLY: Final = ("cleanup.policy", "message.timestamp.type")

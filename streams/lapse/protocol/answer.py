@@ -54,6 +54,7 @@ class Answer:
     handed_over: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     code: str = ""
+    late: tuple[str, ...] = ()
 
 
 MOST_SETTLEMENTS: Final = 10_000

@@ -24,6 +24,8 @@ SOW_COMMANDS: Final = frozenset(
     "sow sow_delete subscribe sow_and_subscribe delta_subscribe sow_and_delta_subscribe "
     "unsubscribe heartbeat depth delete tick".split()
 )
+DEFINITION_COMMANDS: Final = frozenset("create_queue alter_queue create_sow alter_sow".split())
+"""What is asked of the workers as a whole, about what the entities are (Q23)."""
 
 
 MOST_BYTES: Final = 2 << 20
@@ -91,6 +93,9 @@ class Command:
     force: bool = False
     transfer: str = ""
     to: str = ""
+    entity: str = ""
+    settings: str | None = None
+    version: int | None = None
 
     @classmethod
     def of(cls, **fields: Any) -> Command:

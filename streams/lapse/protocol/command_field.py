@@ -99,11 +99,14 @@ CHECKS: Final[Mapping[str, Check]] = {
     "force": _truth,
     "transfer": _name,
     "to": _name,
+    "entity": _name,
+    "settings": _text,
+    "version": _period,
 }
 """The check of each field's value."""
 
 OPTIONAL: Final = frozenset(
-    "filter max_backlog heartbeat_timeout_ms lease_ms delay_ms order_by top_n skip batch_size".split()
+    "filter max_backlog heartbeat_timeout_ms lease_ms delay_ms order_by top_n skip batch_size settings version".split()
 )
 """Fields that may be null."""
 

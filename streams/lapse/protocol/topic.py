@@ -8,6 +8,9 @@ from typing import Final
 
 PREFIX: Final = "lapse."
 DEAD_LETTER_PREFIX: Final = "dlq."
+DEFINITIONS_PREFIX: Final = "definitions."
+"""No entity is called so: topics about definitions begin with it (Q23)."""
+
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 """What an entity may be called: a Kafka topic name, short enough for the longest name made of it."""
 
@@ -53,7 +56,18 @@ def table(entity: str) -> str:
 
 def definitions(app_id: str) -> str:
     """Compacted topic that says what the entities of a deployment are (Q23)."""
-    return f"{PREFIX}definitions.{app_id}"
+    return f"{PREFIX}{DEFINITIONS_PREFIX}{app_id}"
+
+
+def definer(app_id: str) -> str:
+    """What stands in the place of an entity where commands are about definitions (Q23)."""
+    return f"{DEFINITIONS_PREFIX}{app_id}"
+
+
+def of_definer(app_id: str, users: Iterable[str]) -> list[str]:
+    """The topics of commands about definitions, and of the answers, those of each user included."""
+    name = definer(app_id)
+    return [commands(name), *(deliveries(name, user) for user in ("", *users))]
 
 
 def own(app_id: str, entity: str) -> tuple[str, ...]:

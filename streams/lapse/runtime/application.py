@@ -16,6 +16,7 @@ from lapse.config import Config, QueueConfig, SowConfig, key
 from lapse.config.definition import Decided
 from lapse.config.key import Keys
 from lapse.protocol import confluent
+from lapse.protocol import topic as names
 from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security
 from lapse.runtime.kafka.membership import Membership
@@ -30,11 +31,13 @@ from lapse.runtime.shard.services import Services
 from lapse.runtime.sow.entity import SowEntity
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
-from lapse.runtime.topics.definition_follower import DefinitionFollower
+from lapse.runtime.topics.definer import Definer
+from lapse.runtime.topics.definition_follower import DefinitionFollower, Serving
 from lapse.runtime.topics.entity_cleanup import EntityCleanup
 from lapse.runtime.topics.late_entity import LateEntities
 from lapse.runtime.topics.log_watch import LogWatch
 from lapse.runtime.topics.topology import Topology, TopologyError
+from lapse.runtime.topics.worker_messages import WorkerMessages
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ class LapseApp(faust.App):
         late_entities: has those served later.
         membership: takes its own dead predecessor out of the group.
         definitions: follows the definitions topic; None = the file decides what the entities are.
+        definer: carries out what clients ask about definitions; None where the file decides.
     """
 
     entities: dict[str, Entity]
@@ -79,6 +83,7 @@ class LapseApp(faust.App):
     _make: Callable[[str, Topology, Config], Entity]
     membership: Membership
     definitions: DefinitionFollower | None
+    definer: Definer | None
     _beside: set[asyncio.Task[None]]
 
     async def on_start(self) -> None:
@@ -101,6 +106,8 @@ class LapseApp(faust.App):
         self.log_watch.start()
         if self.definitions is not None:
             self.definitions.start()
+        if self.definer is not None:
+            self.definer.start()
         self.late_entities.start()
         await super().on_start()
 
@@ -187,7 +194,7 @@ class LapseApp(faust.App):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._beside.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            end_process(f"taking out a deleted entity: {error}", error)
+            end_process(f"beside the shards: {error}", error)
 
     async def release_shards(self, *_: Any, **__: Any) -> None:
         """Finish the steps under way, give every shard up, and disconnect."""
@@ -199,6 +206,8 @@ class LapseApp(faust.App):
         self.log_watch.stop()
         if self.definitions is not None:
             await self.definitions.stop()
+        if self.definer is not None:
+            await self.definer.stop()
         await self.late_entities.stop()
         for task in self._beside:
             task.cancel()
@@ -278,7 +287,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     app._beside = set()
     app.membership = Membership(Path(str(app.conf.datadir)), worker.app_id, app.services.connection)
     app.not_served = deleted
-    app.definitions = None
+    app.definitions = app.definer = None
     if decided is not None:
         app.warnings += decided.told
         app.definitions = DefinitionFollower(app, config, decided, app.services.connection)
@@ -303,6 +312,8 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     for name in topology.entities():
         make(name, topology)
     app._make = make
+    if app.definitions is not None and decided is not None:
+        app.definer = _definer(app, app.definitions, config, decided, keys)
     app.late_entities = LateEntities(app, barred, lambda: Cluster(config).topology(served=True), make)
     app.log_watch = LogWatch(
         lambda: list(app.entities.values()), app.renew, app.services.topic_ids, app.services.log_reader
@@ -323,6 +334,25 @@ def _entity(name: str, topology: Topology, services: Services, target: str | Non
         return QueueEntity(name, topology.config.queue[name], topology.partitions(name), services, target)
     most_bytes = topology.record_bytes(name)
     return SowEntity(name, topology.config.sow[name], topology.partitions(name), services, most_bytes)
+
+
+def _definer(
+    app: LapseApp, follower: DefinitionFollower, config: Config, decided: Decided, keys: Keys | None
+) -> Definer:
+    """What carries out commands about definitions, and tells and asks the other workers."""
+    name = names.definer(config.lapse.app_id)
+    guard = None
+    if keys is not None:
+        guard = Guard(name, "deployment", keys.users, config.creators(), keys.workers, app.services.clock.now_ms)
+    messages = WorkerMessages(name, app.services, guard, Serving(app, follower))
+
+    async def tell_served(entity: str) -> None:
+        tables: Any = app.tables
+        await tables.restored()
+        await messages.tell_served(entity)
+
+    follower.on_served = lambda entity: app.beside(tell_served(entity))
+    return Definer(config, decided.beside, app.services, guard, messages)
 
 
 def _said_of(keys: Keys | None) -> str:

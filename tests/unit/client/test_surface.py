@@ -15,11 +15,21 @@ from lapse_client.connection import Connection, entities
 def test_the_public_surface_is_this() -> None:
     assert sorted(lapse_client.__all__) == lapse_client.__all__
     assert set(lapse_client.__all__) == {
-        *("AlreadySettled", "AnswerTimeout", "Bookmark", "BookmarkRange", "Closed", "CommandFailed", "Connection"),
+        *(
+            "Admin",
+            "AlreadySettled",
+            "AnswerTimeout",
+            "Bookmark",
+            "BookmarkRange",
+            "Closed",
+            "CommandFailed",
+            "Connection",
+        ),
         *(
             "ConnectionFailed",
             "DeadLetter",
             "DeadLetterReader",
+            "Defined",
             "Delivery",
             "EntityDeleted",
             "History",

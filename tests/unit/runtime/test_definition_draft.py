@@ -82,6 +82,19 @@ def test_what_cannot_be_is_refused_with_the_place(
     assert refused.value.refusal.code is code
 
 
+@pytest.mark.feature("C66")
+def test_a_command_that_is_carried_out_twice_is_known_again() -> None:
+    made = ask("orders", {"max_cancels": 2}, command="1")
+    again = draft(
+        Request("orders", "queue", {"max_cancels": 2}, "bob", False, 3, "1"), {"orders": made.after}, Config(), Path()
+    )
+    assert (again.after, again.differs, again.is_new) == (made.after, None, True), (
+        "although its version is not 3 any more"
+    )
+    assert not ask("orders", {}, command="1").is_new
+    assert Definition.decode("orders", made.after.encode()) == made.after
+
+
 @pytest.mark.feature("C65")
 def test_what_live_messages_forbid_is_asked_for_only_where_it_matters() -> None:
     ask("orders", {"max_cancels": 2}).check_state(lambda _: pytest.fail("nobody had to be asked"))

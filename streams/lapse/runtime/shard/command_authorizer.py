@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from lapse.core.entitlement import NOTHING, QUEUE_RIGHTS, SOW_RIGHTS, Entitlement, Right, missing
+from lapse.core.entitlement import DEFINITION_RIGHTS, NOTHING, QUEUE_RIGHTS, SOW_RIGHTS, Entitlement, Right, missing
 from lapse.core.error_code import ErrorCode
 from lapse.core.used_signature import VALID_MS, UsedSignatures, is_valid
 from lapse.protocol import command as commands
@@ -87,7 +87,7 @@ class Guard:
 
     Attributes:
         entity: its name.
-        kind: `queue` or `SOW topic`, for people.
+        kind: `queue`, `SOW topic` or `deployment`, for people.
         keys: of every user of the deployment.
         entitlements: of those who have one.
         worker_keys: with which shards sign what they say to each other.
@@ -123,7 +123,7 @@ class CommandAuthorizer:
         self._guard = guard
         self._partition = partition
         self._topic = topic.commands(guard.entity)
-        self._needed = QUEUE_RIGHTS if guard.kind == "queue" else SOW_RIGHTS
+        self._needed = _NEEDED.get(guard.kind, SOW_RIGHTS)
         self._used = UsedSignatures()
 
     @property
@@ -242,6 +242,7 @@ class CommandAuthorizer:
         return refusal
 
 
+_NEEDED: Final = {"queue": QUEUE_RIGHTS, "SOW topic": SOW_RIGHTS, "deployment": DEFINITION_RIGHTS}
 _SIGN: Final = "Sign commands as docs/security.md says; the Python client does with LAPSE_USER and LAPSE_SECRET"
 CAUSES: Final = ("unsigned", "unknown_user", "signature", "stale", "repeated", "entitlement", "shard_message")
 """Why a command is refused at the door."""

@@ -43,6 +43,7 @@ class Request:
         origin: who asks, for people.
         new: whether it is to be created; else it is to be changed.
         version: what a change is based on; None = on what is there.
+        command: id of the command, so that it is known again when it is carried out a second time; empty = from none.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Request:
     origin: str
     new: bool
     version: int | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,18 @@ class Draft:
         after: what it is to be; of the version that is there if nothing differs.
         differs: what changes; None = nothing does.
         config: a configuration with all that is defined, and with it.
+        repeated: whether the request was carried out before.
     """
 
     after: Definition
     differs: DefinitionChange | None
     config: Config = field(repr=False)
+    repeated: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this request changes something, or has done so when it was carried out before."""
+        return self.differs is not None or self.repeated
 
     def check_state(self, live: Callable[[Definition], int | None]) -> None:
         """See whether what is live allows it (C65).
@@ -79,8 +88,8 @@ class Draft:
         if self.differs is not None and (why := refusal(self.differs, live)):
             raise Refused(ErrorCode.IN_USE, why)
 
-    def differences(self) -> tuple[Cluster, list[Difference]]:
-        """What of its topics is not there, or not as it has to be.
+    def differences(self) -> tuple[Cluster, list[Difference], int]:
+        """What of its topics is not there, or not as it has to be; and how many shards it has.
 
         Raises:
             TopologyError: the cluster does not answer.
@@ -95,7 +104,7 @@ class Draft:
         found = [one for one in topology.differences() if name in one.bars or one.topic in own]
         if stuck := [f"{one.topic}: {one.what}" for one in found if not one.mended]:
             raise Refused(ErrorCode.INVALID_ARGUMENT, f"{name} could not be served: {'; '.join(stuck)}")
-        return cluster, found
+        return cluster, found, topology.partitions(name)
 
 
 def mend(cluster: Cluster, differences: list[Difference]) -> None:
@@ -124,6 +133,8 @@ def draft(request: Request, there: Mapping[str, Definition], config: Config, bes
         Refused: it cannot be; the text says why, and what to do.
     """
     before = there.get(request.name)
+    if before is not None and before.command and before.command == request.command:
+        return Draft(before, None, among(config, there.values(), beside), repeated=True)
     word = WORD[request.kind]
     if request.new:
         after = _created(request, before, beside)
@@ -154,7 +165,7 @@ def refusal(differs: DefinitionChange, live: Callable[[Definition], int | None])
 
 def _created(request: Request, before: Definition | None, beside: Path) -> Definition:
     settings = patched({}, request.settings)
-    after = Definition(request.name, request.kind, 1, request.origin, settings)
+    after = Definition(request.name, request.kind, 1, request.origin, settings, request.command)
     if before is None:
         return after
     try:
@@ -181,7 +192,7 @@ def _changed(request: Request, before: Definition) -> Definition:
             f"{before.origin}. Look at it, and ask again",
         )
     settings = patched(before.settings, request.settings)
-    return Definition(name, before.kind, before.version + 1, request.origin, settings)
+    return Definition(name, before.kind, before.version + 1, request.origin, settings, request.command)
 
 
 def patched(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:

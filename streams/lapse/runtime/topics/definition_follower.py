@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
-
-from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
-from aiokafka.structs import TopicPartition
 
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.config.definition import Decided, Definition, DefinitionChange, change, only, with_entity
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note
+from lapse.runtime.topics.topic_follower import TopicFollower
 from lapse.runtime.topics.topology import Topology, TopologyError
-from lapse.runtime.watch import end_process
 
 if TYPE_CHECKING:
     from lapse.runtime.shard.entity import Entity
+    from lapse.runtime.shard.runner import Runner
 
 logger = logging.getLogger(__name__)
 
-_WAIT_MS: Final = 500
 _AGAIN_S: Final = 0.2
+
+_LIVE: Final = (
+    *("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying"),
+    "records",
+)
+"""The figures of a shard that are about what is live, of queues and SOW topics."""
 
 
 class FollowingWorker(Protocol):
@@ -60,6 +62,9 @@ class DefinitionFollower:
         config: where the cluster is, and whose deployment it is.
         decided: what the worker began with.
         connection: aiokafka's settings: brokers and security.
+
+    Attributes:
+        on_served: told of an entity whose definition is served here from now on.
     """
 
     def __init__(self, app: FollowingWorker, config: Config, decided: Decided, connection: Mapping[str, Any]) -> None:
@@ -68,19 +73,22 @@ class DefinitionFollower:
         self._topic = DefinitionsTopic(config)
         self._beside = decided.beside
         self._serving: dict[str, Definition] = dict(decided.definitions)
-        self._connection = connection
-        self._task: asyncio.Task[None] | None = None
+        self._found: dict[str, bytes] = {}
+        self._follower = TopicFollower(self._topic.name, connection, self._follow)
+        self.on_served: Callable[[str], None] = _nobody
 
     def start(self) -> None:
         """Begin to follow."""
-        self._task = asyncio.create_task(self._run(), name="definitions")
-        self._task.add_done_callback(_ended)
+        self._follower.start()
 
     async def stop(self) -> None:
         """Follow no longer."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._follower.stop()
+
+    def version(self, name: str) -> int:
+        """Which version of an entity's definition is served here; 0 = none."""
+        served = self._serving.get(name)
+        return 0 if served is None else served.version
 
     async def withdraw(self, name: str) -> None:
         """Take out the definition of an entity whose topics were removed."""
@@ -89,37 +97,18 @@ class DefinitionFollower:
         except (OutdatedChange, TopologyError) as error:
             logger.warning("%s is deleted, and still defined: %s. `lapse apply` creates it anew", name, error)
 
-    async def _run(self) -> None:
-        while True:
-            consumer = AIOKafkaConsumer(
-                **self._connection, isolation_level="read_committed", enable_auto_commit=False, group_id=None
-            )
-            try:
-                await consumer.start()
-                consumer.assign([TopicPartition(self._topic.name, 0)])
-                await consumer.seek_to_beginning()
-                await self._follow(consumer)
-            except (KafkaError, OSError) as error:
-                logger.warning("could not read %s, and will try again: %s", self._topic.name, error)
-                await asyncio.sleep(_WAIT_MS / 1000)
-            finally:
-                await consumer.stop()
-
-    async def _follow(self, consumer: AIOKafkaConsumer) -> None:
-        found: dict[str, bytes] = {}
-        while True:
-            batches = await consumer.getmany(timeout_ms=_WAIT_MS)
-            named = {note(found, record.key, record.value) for records in batches.values() for record in records}
-            new: list[Definition] = []
-            for name in named:
-                if name is None:
-                    continue
-                if name in found:
-                    new += await self._hear(name, found[name])
-                else:
-                    self._serving.pop(name, None)
-            if new:
-                await self._begin(new)
+    async def _follow(self, records: Sequence[Any]) -> None:
+        named = {note(self._found, record.key, record.value) for record in records}
+        new: list[Definition] = []
+        for name in named:
+            if name is None:
+                continue
+            if name in self._found:
+                new += await self._hear(name, self._found[name])
+            else:
+                self._serving.pop(name, None)
+        if new:
+            await self._begin(new)
 
     async def _hear(self, name: str, value: bytes) -> list[Definition]:
         """Take up what a definition says now, if it is news; one that is not served yet is returned."""
@@ -134,6 +123,7 @@ class DefinitionFollower:
             return []
         if differs is None:
             self._serving[name] = after
+            self.on_served(name)
         elif serving is None and name not in self._app.entities:
             if names.table(name) not in self._app.tables:
                 return [after]
@@ -175,6 +165,7 @@ class DefinitionFollower:
         for name in topology.entities():
             one = self._serving[name] = understood[name]
             logger.info("%s: version %d is served: new, by %s", name, one.version, one.origin)
+            self.on_served(name)
 
     async def _take_up(self, differs: DefinitionChange) -> None:
         after = differs.after
@@ -190,10 +181,39 @@ class DefinitionFollower:
                     ", ".join(differs.keys),
                     after.origin,
                 )
+                self.on_served(after.name)
                 return
             await asyncio.sleep(_AGAIN_S)  # the group rebalances
 
 
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        end_process(f"following definitions: {error}", error)  # crash-only
+def _nobody(entity: str) -> None:
+    """Tell nobody."""
+
+
+class Serving:
+    """What a worker's own shards serve, for the other workers.
+
+    Args:
+        app: the worker's.
+        follower: knows the versions.
+    """
+
+    def __init__(self, app: FollowingWorker, follower: DefinitionFollower) -> None:
+        self._app = app
+        self._follower = follower
+
+    def served(self, entity: str) -> tuple[int, list[int]]:
+        """The version that is served here, and the shards that serve it."""
+        return self._follower.version(entity), sorted(self._runners(entity))
+
+    def live(self, entity: str) -> dict[int, int]:
+        """How many messages or records each shard has that is here."""
+        found: dict[int, int] = {}
+        for partition, runner in self._runners(entity).items():
+            gauges = runner.machine.gauges()
+            found[partition] = sum(gauges.get(state, 0) for state in _LIVE)
+        return found
+
+    def _runners(self, entity: str) -> dict[int, Runner]:
+        served = self._app.entities.get(entity)
+        return {} if served is None else dict(served.runners)

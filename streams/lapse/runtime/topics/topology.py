@@ -43,6 +43,10 @@ class TopologyError(RuntimeError):
 _HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, Role.DEAD_LETTERS})
 
 
+_OF_ANY_BREADTH: Final = frozenset({*OF_THE_USER, Role.DEFINER})
+"""Topics whose number of partitions is no fault by itself; `_misshapen` looks at underlying ones."""
+
+
 class Standing(StrEnum):
     """How much of what goes with an entity is on the cluster."""
 
@@ -238,6 +242,14 @@ class Topology:
         if target is not None:
             yield Wanted(target, Role.FORWARDED, name, count, {**stamped, **large})
 
+    def _of_definitions(self) -> Iterator[Wanted]:
+        """The topics on which clients ask for entities, and are answered (Q23)."""
+        if self.config.lapse.definitions == "file":
+            return
+        settings = {"message.timestamp.type": "LogAppendTime", **_LARGE, "retention.ms": "86400000"}
+        for name in names.of_definer(self.config.lapse.app_id, self.config.creators()):
+            yield Wanted(name, Role.DEFINER, names.definer(self.config.lapse.app_id), 1, settings)
+
     def wanted(self) -> list[Wanted]:
         """Every topic that the configuration needs, once; several entities may name the same one."""
         return list(self._wanted)
@@ -245,7 +257,7 @@ class Topology:
     @cached_property
     def _wanted(self) -> tuple[Wanted, ...]:
         found: dict[str, Wanted] = {}
-        for topic in itertools.chain.from_iterable(map(self._of, self.entities())):
+        for topic in itertools.chain(self._of_definitions(), *map(self._of, self.entities())):
             known = found.get(topic.name)
             if known is not None and known.role is topic.role is Role.DEAD_LETTERS:
                 topic = replace(topic, partitions=max(topic.partitions, known.partitions))
@@ -259,13 +271,13 @@ class Topology:
         deleted = set(self.deleted())
         for topic in self.wanted():
             count = self.existing.get(topic.name)
-            bars = (topic.entity,) if topic.role not in OF_THE_USER else ()
+            bars = () if topic.role in OF_THE_USER or topic.role is Role.DEFINER else (topic.entity,)
             if count is None:
                 what = f"missing; {topic.role.value} of {topic.entity}, {topic.partitions} partitions"
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
                     what += f"; {topic.entity} was deleted, this begins a new one"
                 found.append(Difference(topic.name, what, topic, bars=bars))
-            elif count != topic.partitions and topic.role not in (Role.DEAD_LETTERS, Role.FORWARDED, Role.UNDERLYING):
+            elif count != topic.partitions and topic.role not in _OF_ANY_BREADTH:
                 found.append(
                     Difference(
                         topic.name,
@@ -340,13 +352,14 @@ class Topology:
                 principal = users[user].principal
                 if principal is None:
                     continue
-                commands, deliveries = names.commands(name), names.deliveries(name, user)
-                found += [Grant(commands, principal, "WRITE"), Grant(deliveries, principal, "READ")]
-                if workers is not None:
-                    found += [Grant(one, workers, operation) for one in (commands, deliveries) for operation in _OWN]
+                found += _commanding(name, user, principal, workers)
                 for topic in self.sources(name) if Right.PUBLISH in entitlement.rights else ():
                     found.append(Grant(topic, principal, "WRITE"))
                     found += [] if workers is None else [Grant(topic, workers, "READ")]
+        if self.config.lapse.definitions == "topic":
+            own = names.definer(self.config.lapse.app_id)
+            for user in self.config.creators():
+                found += _commanding(own, user, users[user].principal, workers)
         return list(dict.fromkeys(found))
 
     def _not_granted(self) -> list[Difference]:
@@ -362,9 +375,9 @@ class Topology:
     def _too_small(self) -> list[Difference]:
         """Topics that exist and might refuse what an entity has to write to them."""
         found: dict[str, Difference] = {}
-        for topic in self.wanted():
+        for topic in (one for one in self.wanted() if one.role in _HOLDS_PAYLOADS):
             limit, needed = self.limits.get(topic.name), self._most_bytes(topic.entity)
-            if topic.role in _HOLDS_PAYLOADS and limit is not None and limit < needed:
+            if limit is not None and limit < needed:
                 what = f"{MOST_BYTES} is {limit:,}; with its headers a message of {topic.entity} may take {needed:,}"
                 found[topic.name] = Difference(topic.name, what, alter={MOST_BYTES: topic.config[MOST_BYTES]})
         return list(found.values())
@@ -420,3 +433,14 @@ class Topology:
             listed = "\n".join(f"  {why}" for why in dict.fromkeys(itertools.chain.from_iterable(barred.values())))
             raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
         return self.without(barred) if barred else self
+
+
+def _commanding(name: str, user: str, principal: str | None, workers: str | None) -> list[Grant]:
+    """The rights that a user needs to give commands and read the answers, and with them the workers."""
+    if principal is None:
+        return []
+    commands, deliveries = names.commands(name), names.deliveries(name, user)
+    found = [Grant(commands, principal, "WRITE"), Grant(deliveries, principal, "READ")]
+    if workers is not None:
+        found += [Grant(one, workers, operation) for one in (commands, deliveries) for operation in _OWN]
+    return found

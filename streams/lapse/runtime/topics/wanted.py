@@ -21,6 +21,7 @@ class Role(StrEnum):
     SOW = "sow"
     DEAD_LETTERS = "dead letters"
     FORWARDED = "forwarded messages"
+    DEFINER = "commands about definitions"
 
 
 OF_THE_USER: Final = frozenset({Role.UNDERLYING, Role.DEAD_LETTERS, Role.FORWARDED})

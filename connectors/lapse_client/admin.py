@@ -1,0 +1,134 @@
+"""An administrator: creates, changes and deletes queues and SOW topics of a running deployment (Q23, C64 to C67)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from lapse.protocol import topic
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse_client.client import Client
+from lapse_client.connection import Connection
+from lapse_client.error import LapseError
+from lapse_client.listener import Listener
+from lapse_client.queue import Queue
+from lapse_client.session import Session
+from lapse_client.sow import SowClient
+
+DEFAULT_DEPLOYMENT: Final = "lapse"
+"""`app_id` where lapse.toml says nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """What came of it.
+
+    Attributes:
+        name: the entity.
+        version: of its definition, from now on.
+        changed: whether something changed; False = it was so already.
+        shards: how many shards it has.
+        late: the shards that do not serve it yet, `<entity>:<partition>`; each worker takes it up by itself. A change
+            that counts from the workers' next start on names all of them.
+    """
+
+    name: str
+    version: int
+    changed: bool
+    shards: int
+    late: tuple[str, ...] = ()
+
+
+class Admin(Client[None]):
+    """Creates, changes and deletes queues and SOW topics while the workers run; a context manager.
+
+    The deployment has to keep its definitions on a topic: `definitions = "topic"` in lapse.toml. Where users are
+    configured, creating and changing takes the right `create` on the name (docs/entities-at-run-time.md).
+
+    Args:
+        deployment: `app_id` of its workers, as in lapse.toml.
+        connection: the cluster; from the environment by default.
+        timeout_s: how long to wait for answers, in seconds.
+    """
+
+    def __init__(
+        self, deployment: str = DEFAULT_DEPLOYMENT, *, connection: Connection | None = None, timeout_s: float = 30.0
+    ) -> None:
+        super().__init__(f"the administrator of {deployment}", connection, timeout_s)
+        self.deployment = deployment
+
+    def create_queue(self, name: str, **settings: Any) -> Defined:
+        """Create a queue, and the topics that it lacks; returns when all its shards serve it, or after two seconds.
+
+        One that is there with the same settings stays as it is, so a program may create what it needs at each start.
+
+        Args:
+            name: the queue.
+            settings: as in lapse.toml: `lease_period="30s"`, `topics=["a", "b"]`, `retry={"delay": "10s"}`.
+
+        Raises:
+            CommandFailed: it is not to be; `code` and the text say why.
+            AnswerTimeout: no worker answered.
+        """
+        return self._define("create_queue", name, settings)
+
+    def alter_queue(self, name: str, *, version: int | None = None, **settings: Any) -> Defined:
+        """Change settings of a queue; those that are not named stay.
+
+        Args:
+            name: the queue.
+            version: refuse if another version is there than this one.
+            settings: those that change; None = back to the default, and a dictionary is merged with what is there.
+
+        Raises:
+            CommandFailed: it is not to be; `code` and the text say why.
+            AnswerTimeout: no worker answered.
+        """
+        return self._define("alter_queue", name, settings, version)
+
+    def delete_queue(self, name: str, *, force: bool = False) -> dict[str, int]:
+        """Delete a queue, and wait until its topics are gone; see `Queue.delete`."""
+        self._live()
+        with Queue(name, connection=self._connection, timeout_s=self._timeout_s) as queue:
+            return queue.delete(force=force)
+
+    def create_sow_topic(self, name: str, **settings: Any) -> Defined:
+        """Create a SOW topic; as `create_queue`."""
+        return self._define("create_sow", name, settings)
+
+    def alter_sow_topic(self, name: str, *, version: int | None = None, **settings: Any) -> Defined:
+        """Change settings of a SOW topic; as `alter_queue`."""
+        return self._define("alter_sow", name, settings, version)
+
+    def delete_sow_topic(self, name: str, *, force: bool = False) -> dict[str, int]:
+        """Delete a SOW topic, and wait until its topics are gone; see `SowClient.delete_topic`."""
+        self._live()
+        with SowClient(name, connection=self._connection, timeout_s=self._timeout_s) as client:
+            return client.delete_topic(force=force)
+
+    def _define(self, command: str, name: str, settings: dict[str, Any], version: int | None = None) -> Defined:
+        try:
+            text = orjson.dumps(settings, option=orjson.OPT_NON_STR_KEYS).decode()
+        except TypeError as error:
+            raise ValueError(f"settings of {name}: {error}; give texts, numbers, lists and dictionaries") from error
+        asked = Command.of(command=command, entity=name, settings=text, version=version)
+        answer: Answer
+        (answer,) = self._live().ask([0], asked, self._timeout_s)
+        figures = answer.counts
+        return Defined(name, figures["version"], bool(figures["changed"]), figures["shards"], answer.late)
+
+    def _open(self) -> None:
+        definer = topic.definer(self.deployment)
+        needed = {topic.commands(definer), self._connection.deliveries(definer)}
+        if missing := needed - self._connection.partitions(*needed).keys():
+            user = f", and user {self._connection.user} the right to create something" if self._connection.user else ""
+            raise LapseError(
+                f"deployment {self.deployment}: there is no topic {', '.join(sorted(missing))}, or it may not be seen. "
+                f'Its lapse.toml needs app_id = "{self.deployment}" and definitions = "topic"{user}; then run '
+                "`lapse apply`"
+            )
+        self._session = Session(self._connection, [(definer, 1)], self._lifecycle)
+        self._session.open(Listener(), self._timeout_s)

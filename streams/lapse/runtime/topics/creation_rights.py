@@ -1,0 +1,86 @@
+"""What a user needs to define an entity (C67)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any, Final
+
+from lapse.config import Config, QueueConfig
+from lapse.core.entitlement import Entitlement, Right, entitlement_to
+
+_ALL: Final = (".*", ".+")
+"""Patterns of an entitlement that match every name."""
+
+
+def lacking(config: Config, name: str, user: str) -> str:
+    """What a user lacks to have an entity defined like this, in words; empty = they may.
+
+    Names of entitlements are those of entities and of topics alike.
+
+    Args:
+        config: with the entity.
+        name: the entity.
+        user: who asks.
+    """
+    granted = config.users[user].granted() if user in config.users else {}
+    if Right.CREATE not in entitlement_to(name, granted).rights:
+        return _told(Right.CREATE, name)
+    entity = config.queue[name] if name in config.queue else config.sow[name]
+    for topic in entity.underlying(name):
+        if why := _reading(topic, granted):
+            return why
+    if isinstance(entity, QueueConfig) and entity.topic_pattern is not None:
+        # A pattern takes in what is created later, so all it may match has to be theirs to read.
+        own = (granted[pattern] for pattern in (entity.topic_pattern, *_ALL) if pattern in granted)
+        if not any(_reads_all(one) for one in own):
+            return f"unfiltered read on the pattern {entity.topic_pattern!r}, or on '.*'"
+    for target in _targets(config, name):
+        if Right.PUBLISH not in entitlement_to(target, granted).rights:
+            return _told(Right.PUBLISH, target)
+    return ""
+
+
+def _targets(config: Config, name: str) -> Iterator[str]:
+    """Where the entity writes, other than to the dead-letter topic of its own name."""
+    queue = config.queue.get(name)
+    entity = queue or config.sow[name]
+    if isinstance(entity.dead_letter, str):
+        yield from _owners(config, entity.dead_letter)
+    if queue is not None and queue.forward_to is not None:
+        yield from [queue.forward_to] if queue.forward_to in config.queue else _owners(config, queue.forward_to)
+
+
+def _owners(config: Config, topic: str) -> list[str]:
+    """The names on which a right to write to a topic is looked for: the entities that read it, or its own."""
+    return config.readers(topic) or [topic]
+
+
+def _reading(topic: str, granted: Mapping[str, Entitlement]) -> str:
+    entitlement = entitlement_to(topic, granted)
+    if Right.READ not in entitlement.rights:
+        return _told(Right.READ, topic)
+    return f"read without a filter on {topic}" if entitlement.filter else ""
+
+
+def _reads_all(entitlement: Entitlement) -> bool:
+    return Right.READ in entitlement.rights and not entitlement.filter
+
+
+def _told(right: Right, name: str) -> str:
+    return f"{right} on {name}"
+
+
+def forbidden_settings(settings: Mapping[str, Any]) -> str:
+    """What no client may set, in words; empty = nothing is.
+
+    Functions run in the workers, and files are read by them: who keeps the workers decides about both.
+    """
+    if settings.get("on_expire") is not None:
+        return "on_expire names code that workers run; only lapse.toml and `lapse queue alter` may set it"
+    written = settings.get("value_writer_schemas")
+    files = written.values() if isinstance(written, Mapping) else written if isinstance(written, list) else ()
+    for file in (settings.get("value_schema"), *files):
+        if isinstance(file, str) and (PurePath(file).is_absolute() or ".." in PurePath(file).parts):
+            return f"{file} is no file beside the workers' lapse.toml; a client may name those only"
+    return ""

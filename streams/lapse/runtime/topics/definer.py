@@ -1,0 +1,284 @@
+"""The definer: carries out what clients ask about definitions (Q23, C66, C67).
+
+Every worker has one. They are a consumer group of their own over a topic of one partition, so one of them is at work,
+and another one takes its place. A command is done when it is answered: whoever takes over does an unanswered one again,
+and what is there already changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from aiokafka import AIOKafkaConsumer
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka.structs import TopicPartition
+from confluent_kafka import KafkaException
+
+from lapse.config import Config
+from lapse.config.definition import Kind
+from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.shard.answer import CommandAnswer
+from lapse.protocol import topic as names
+from lapse.protocol.command import DEFINITION_COMMANDS, Command, CommandError, Encoding
+from lapse.runtime.shard.authorizer_memory import remembering
+from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, Guard, admit_all, parted, whose
+from lapse.runtime.shard.output import ShardOutput
+from lapse.runtime.shard.refusal_log import RefusalLog
+from lapse.runtime.shard.services import Services
+from lapse.runtime.topics.creation_rights import forbidden_settings, lacking
+from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
+from lapse.runtime.topics.topology import TopologyError
+from lapse.runtime.topics.worker_messages import WorkerMessages
+from lapse.runtime.tp import TP
+from lapse.runtime.watch import end_process
+
+logger = logging.getLogger(__name__)
+
+SERVED_S: Final = 2.0
+"""So long all shards may take to serve a definition, before those that do not are named (C66)."""
+
+_LATEST_MS: Final = 60_000
+"""A command that waited longer is not carried out: whoever sent it does not expect it any more."""
+
+OF_WORKERS: Final = b"\x00"
+"""So begin the keys of what workers write for each other."""
+
+_LOOK_S: Final = 3.0
+_WAIT_MS: Final = 500
+_TRIES: Final = 3
+_ORDERS: Final[Mapping[str, tuple[Kind, bool]]] = {
+    "create_queue": ("queue", True),
+    "alter_queue": ("queue", False),
+    "create_sow": ("sow", True),
+    "alter_sow": ("sow", False),
+}
+
+
+class Definer:
+    """Carries out commands about definitions.
+
+    Args:
+        config: of the deployment, as the worker was started with it.
+        beside: where the files are that settings name.
+        services: what the worker has.
+        guard: who may give commands; None = no users are configured, and everybody may.
+        messages: from and to the other workers.
+    """
+
+    def __init__(
+        self, config: Config, beside: Path, services: Services, guard: Guard | None, messages: WorkerMessages
+    ) -> None:
+        self._config = config
+        self._beside = beside
+        self._services = services
+        self._guard = guard
+        self._messages = messages
+        self._definitions = DefinitionsTopic(config)
+        self._definer = names.definer(config.lapse.app_id)
+        self._topic = names.commands(self._definer)
+        self._authorizer: CommandAuthorizer | None = None
+        self._refusals = RefusalLog(self._definer)
+        self._output = ShardOutput(self._definer, 0, 0, "", 1)
+        self._output.users = None if guard is None else guard.entitlements.keys()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to take part."""
+        self._task = asyncio.create_task(self._run(), name="definer")
+        self._task.add_done_callback(_ended)
+
+    async def stop(self) -> None:
+        """Take part no longer; what is not answered is another worker's."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._messages.stop()
+
+    async def _run(self) -> None:
+        await self._wait_for_topics()
+        await self._messages.start()
+        while True:
+            consumer = AIOKafkaConsumer(
+                **self._services.connection,
+                group_id=self._topic,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                session_timeout_ms=self._config.lapse.session_timeout,
+                heartbeat_interval_ms=self._config.lapse.session_timeout // 3,
+            )
+            try:
+                await consumer.start()
+                consumer.subscribe([self._topic], listener=_Listener(self._forget))
+                while True:
+                    for place, records in (await consumer.getmany(timeout_ms=_WAIT_MS)).items():
+                        await self._carry_out(place, records)
+                        await consumer.commit({place: records[-1].offset + 1})
+            except (CommitFailedError, IllegalStateError):
+                logger.debug("%s: another worker goes on, and does again what is not answered", self._topic)
+            except (KafkaError, OSError) as error:
+                logger.warning("%s could not be read, and is tried again: %s", self._topic, error)
+                await asyncio.sleep(_WAIT_MS / 1000)
+            finally:
+                await consumer.stop()
+
+    async def _wait_for_topics(self) -> None:
+        needed = set(names.of_definer(self._config.lapse.app_id, self._config.creators()))
+        told = False
+        while missing := needed - await self._services.topics():
+            if not told:
+                logger.warning(
+                    "Clients cannot create entities: missing %s. Run `lapse apply`", ", ".join(sorted(missing))
+                )
+                told = True
+            await asyncio.sleep(_LOOK_S)
+
+    def _forget(self) -> None:
+        """Another worker may have carried out commands meanwhile."""
+        self._authorizer = None
+
+    async def _carry_out(self, place: TopicPartition, records: list[Any]) -> None:
+        if self._guard is not None and self._authorizer is None:
+            at, now_ms = TP(place.topic, place.partition), self._services.clock.now_ms()
+            self._authorizer = await remembering(self._guard, at, records[0].offset, self._services.log_reader, now_ms)
+        self._refusals.sum_up()
+        for record in records:
+            if record.key is not None and record.key.startswith(OF_WORKERS):
+                continue
+            answer, encoding = await self._command(record)
+            if answer is not None:
+                for safe in await self._services.output_producer.send([self._output.answer(answer, encoding)]):
+                    await safe
+
+    async def _command(self, record: Any) -> tuple[CommandAnswer | None, Encoding]:
+        """Carry out one command, and say what is answered; None = nothing."""
+        try:
+            admitted = admit_all(record) if self._authorizer is None else self._authorizer.read(record)
+        except CommandError as error:
+            self._refusals.tell(whose(record), record.offset, str(error))
+            told = CommandAnswer(error.id, error.command, error.subscription, record.timestamp, error.refusal)
+            return (None if error.silent else told), error.encoding
+        command = admitted.command
+        if self._services.clock.now_ms() - record.timestamp > _LATEST_MS:
+            logger.warning("%s %s came too late, and is not carried out", command.command, command.entity)
+            return None, admitted.encoding
+        try:
+            answer = await self._define(admitted)
+        except Refused as refused:
+            self._refusals.tell(whose(record), record.offset, str(refused))
+            answer = _answer(admitted, refused.refusal)
+        except (TopologyError, KafkaException) as error:
+            answer = _answer(admitted, Refusal(ErrorCode.SHARD_UNAVAILABLE, f"{command.entity}: {error}. Ask again"))
+        silent = command.answer == "none" or (command.answer == "errors" and answer.refusal is None)
+        return (None if silent else answer), admitted.encoding
+
+    async def _define(self, admitted: Admitted) -> CommandAnswer:
+        """Define an entity.
+
+        Raises:
+            Refused: it is not to be.
+            TopologyError: the cluster refuses, or does not answer.
+        """
+        user = parted(admitted.command.id)[0] if self._guard is not None else ""
+        request = asked(admitted.command, user)
+        for attempt in range(_TRIES):
+            try:
+                made, shards = await self._publish(request, user)
+                break
+            except OutdatedChange as error:
+                if attempt == _TRIES - 1:
+                    raise Refused(ErrorCode.OUTDATED, str(error)) from error
+        late = await self._messages.await_served(request.name, made.after.version, shards, SERVED_S)
+        counts = {"version": made.after.version, "shards": shards, "changed": int(made.is_new)}
+        told = tuple(f"{request.name}:{shard}" for shard in late)
+        return _answer(admitted, None, tuple(counts.items()), (("late", told),))
+
+    async def _publish(self, request: Request, user: str) -> tuple[Draft, int]:
+        """Write a definition, once all allows it; returns it, and the number of its shards."""
+        there = understood(await asyncio.to_thread(self._definitions.read))
+        made = draft(request, there, self._config, self._beside)
+        if self._guard is not None and (why := lacking(made.config, request.name, user)):
+            raise Refused(
+                ErrorCode.FORBIDDEN,
+                f"to define {request.name} like this takes {why}; {user} has not got it. Whoever keeps lapse.toml can "
+                f"grant it: users.{user}.entitlements",
+            )
+        cluster, differences, shards = await asyncio.to_thread(made.differences)
+        if made.differs is not None and made.differs.asks_for_emptiness:
+            live = await self._messages.live(request.name, shards, SERVED_S)
+            made.check_state(lambda _: live)
+        await asyncio.to_thread(mend, cluster, differences)
+        if made.differs is not None:
+            await asyncio.to_thread(self._definitions.publish, [made.after])
+        return made, shards
+
+
+def asked(command: Command, user: str) -> Request:
+    """What a command asks for.
+
+    Args:
+        command: it was read.
+        user: whose it is; empty = no users are configured.
+
+    Raises:
+        Refused: it is no command about definitions, or its settings cannot be read.
+    """
+    order = _ORDERS.get(command.command)
+    if order is None:
+        known = ", ".join(sorted(DEFINITION_COMMANDS))
+        raise Refused(ErrorCode.UNKNOWN_COMMAND, f"{command.command!r}: unknown; definitions know {known}")
+    if not command.entity:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field entity: names what is to be defined")
+    try:
+        settings = orjson.loads(command.settings or "{}")
+    except orjson.JSONDecodeError as error:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: no JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: expected a JSON object")
+    kind, new = order
+    if new and command.version is not None:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field version: what is new has none")
+    if not new and not settings:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: names nothing that changes")
+    if why := forbidden_settings(settings):
+        raise Refused(ErrorCode.FORBIDDEN, f"{command.entity}: {why}")
+    return Request(
+        command.entity, kind, settings, user or command.client or "a client", new, command.version, command.id
+    )
+
+
+def _answer(
+    admitted: Admitted,
+    refusal: Refusal | None,
+    counts: Iterable[tuple[str, int]] = (),
+    facts: tuple[tuple[str, object], ...] = (),
+) -> CommandAnswer:
+    command = admitted.command
+    return CommandAnswer(
+        command.id, command.command, command.subscription, admitted.at_ms, refusal, tuple(counts), facts
+    )
+
+
+class _Listener(ConsumerRebalanceListener):
+    """Tells when this worker is at work no longer."""
+
+    def __init__(self, revoked: Callable[[], None]) -> None:
+        self._revoked = revoked
+
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        """Another worker may go on."""
+        self._revoked()
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        """Nothing."""
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        end_process(f"carrying out commands about definitions: {error}", error)  # crash-only

@@ -1,0 +1,78 @@
+"""Following a topic of one partition, as every worker does by itself: from its beginning, or from now on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
+
+from lapse.runtime.watch import end_process
+
+logger = logging.getLogger(__name__)
+
+_WAIT_MS: Final = 500
+
+
+class TopicFollower:
+    """Reads a topic of one partition, for as long as the worker runs.
+
+    Args:
+        topic: which one.
+        connection: aiokafka's settings: brokers and security.
+        take: gets what was read, in order; nothing else is read meanwhile.
+        from_end: whether it begins with what is written from now on; else with the topic's first record, and after
+            the loss of the connection again.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        connection: Mapping[str, Any],
+        take: Callable[[Sequence[Any]], Awaitable[None]],
+        *,
+        from_end: bool = False,
+    ) -> None:
+        self._topic = topic
+        self._connection = connection
+        self._take = take
+        self._from_end = from_end
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._task = asyncio.create_task(self._run(), name=f"following {self._topic}")
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Read no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        place = TopicPartition(self._topic, 0)
+        while True:
+            consumer = AIOKafkaConsumer(
+                **self._connection, isolation_level="read_committed", enable_auto_commit=False, group_id=None
+            )
+            try:
+                await consumer.start()
+                consumer.assign([place])
+                await (consumer.seek_to_end if self._from_end else consumer.seek_to_beginning)()
+                while True:
+                    batches = await consumer.getmany(timeout_ms=_WAIT_MS)
+                    await self._take(batches.get(place, ()))
+            except (KafkaError, OSError) as error:
+                logger.warning("could not read %s, and will try again: %s", self._topic, error)
+                await asyncio.sleep(_WAIT_MS / 1000)
+            finally:
+                await consumer.stop()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            end_process(f"following {self._topic}: {error}", error)  # crash-only

@@ -1,0 +1,189 @@
+"""What workers say to each other about definitions: who serves which version, and how much is live (C65, C66).
+
+They are records of the topic of commands about definitions, as messages between shards are of an entity's. Each worker
+reads all of them by itself, from its start on. Where users are configured they are sealed with the workers' key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+import orjson
+from aiokafka.errors import KafkaError
+
+from lapse.protocol import topic as names
+from lapse.runtime.kafka.output import Output
+from lapse.runtime.shard.authorizer_memory import remembering
+from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
+from lapse.runtime.shard.services import Services
+from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
+from lapse.runtime.topics.topic_follower import TopicFollower
+from lapse.runtime.tp import TP
+
+logger = logging.getLogger(__name__)
+
+_SERVED: Final = "served"
+_LIVE: Final = "live"
+_ASK_SERVED: Final = "who serves"
+_ASK_LIVE: Final = "what is live"
+
+_CLOCK_KEY: Final = b"\x00clock"
+"""Key of a record that is written to see how the broker stamps it."""
+
+_AGAIN_S: Final = 0.5
+"""So often it is asked again: shards move between workers, and a worker may just have begun."""
+
+
+class LocalShards(Protocol):
+    """What a worker knows of its own shards."""
+
+    def served(self, entity: str) -> tuple[int, list[int]]:
+        """The version that is served here, and the shards that serve it."""
+
+    def live(self, entity: str) -> dict[int, int]:
+        """How many messages or records each shard has that is here."""
+
+
+class WorkerMessages:
+    """Tells the other workers, asks them, and answers them.
+
+    Args:
+        definer: what stands in the place of an entity in the topic's name.
+        services: what the worker has.
+        guard: who may say something; None = no users are configured, and everybody may.
+        local: this worker's own shards.
+    """
+
+    def __init__(self, definer: str, services: Services, guard: Guard | None, local: LocalShards) -> None:
+        self._topic = names.commands(definer)
+        self._services = services
+        self._guard = guard
+        self._local = local
+        self._authorizer: CommandAuthorizer | None = None
+        self._listens = False
+        self._served: dict[str, tuple[int, set[int]]] = {}
+        self._live: dict[str, dict[int, int]] = {}
+        self._news = asyncio.Event()
+        self._follower = TopicFollower(self._topic, services.connection, self._take, from_end=True)
+
+    async def start(self) -> None:
+        """Begin to listen."""
+        await self._measure_clock()
+        if self._guard is not None:
+            place = TP(self._topic, 0)
+            end = (await self._services.log_reader.ends([place]))[place]
+            now_ms = self._services.clock.now_ms()
+            self._authorizer = await remembering(self._guard, place, end, self._services.log_reader, now_ms)
+        self._follower.start()
+        self._listens = True
+
+    async def _measure_clock(self) -> None:
+        """Know the broker's clock, which a worker without shards has not met yet."""
+        clock = self._services.clock
+        began = time.monotonic()
+        if not clock.is_measured:
+            written = await self._services.output_producer.send_one(self._topic, 0, _CLOCK_KEY, b"")
+            clock.measured(began, time.monotonic(), written.timestamp)
+
+    async def stop(self) -> None:
+        """Listen no longer."""
+        await self._follower.stop()
+
+    async def tell_served(self, entity: str) -> None:
+        """Say which shards of an entity are served here, and in which version."""
+        version, shards = self._local.served(entity)
+        if shards:
+            await self._say(_SERVED, entity=entity, version=version, shards=shards)
+
+    async def await_served(self, entity: str, version: int, shards: int, timeout_s: float) -> list[int]:
+        """Wait until all shards of an entity serve a version.
+
+        Args:
+            entity: its name.
+            version: of its definition.
+            shards: how many it has.
+            timeout_s: how long to wait, s.
+
+        Returns:
+            those that did not say so in time.
+        """
+
+        def late() -> list[int]:
+            known, ready = self._served.get(entity, (0, set()))
+            return [one for one in range(shards) if known != version or one not in ready]
+
+        await self._ask(_ASK_SERVED, entity, lambda: not late(), timeout_s)
+        return late()
+
+    async def live(self, entity: str, shards: int, timeout_s: float) -> int | None:
+        """How many messages or records all shards of an entity have; None = a shard did not say so in time."""
+        question = uuid4().hex
+        told = self._live[question] = {}
+        try:
+            await self._ask(_ASK_LIVE, entity, lambda: len(told) >= shards, timeout_s, question)
+            return sum(told.values()) if len(told) >= shards else None
+        finally:
+            del self._live[question]
+
+    async def _ask(
+        self, kind: str, entity: str, done: Callable[[], bool], timeout_s: float, question: str = ""
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + timeout_s
+        ask_at = loop.time()
+        while not done() and (now := loop.time()) < give_up:
+            if now >= ask_at:
+                await self._say(kind, entity=entity, question=question)
+                ask_at = now + _AGAIN_S
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), min(give_up, ask_at) - now)
+            except TimeoutError:
+                continue
+
+    async def _say(self, kind: str, **what: Any) -> None:
+        if not self._listens:
+            return  # the topic may not be there
+        value = orjson.dumps({"kind": kind, **what})
+        seal = [] if self._authorizer is None else self._authorizer.seal(0, value)
+        output = Output(self._topic, 0, SHARD_MESSAGE_KEY, value, seal)
+        try:
+            for safe in await self._services.output_producer.send([output]):
+                await safe
+        except KafkaError as error:  # whoever asked goes without, and says so
+            logger.warning("%s: could not be written: %s", self._topic, error)
+
+    async def _take(self, records: Sequence[Any]) -> None:
+        for record in records:
+            if record.key != SHARD_MESSAGE_KEY:
+                continue
+            if self._authorizer is not None and not self._authorizer.is_sealed(record):
+                logger.warning("%s, offset %d: a message that no worker has sealed", self._topic, record.offset)
+                continue
+            try:
+                await self._hear(orjson.loads(record.value))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                logger.warning("%s, offset %d: no message of a worker: %r", self._topic, record.offset, error)
+
+    async def _hear(self, said: Mapping[str, Any]) -> None:
+        kind, entity = said["kind"], str(said["entity"])
+        if kind == _SERVED:
+            version, shards = int(said["version"]), {int(one) for one in said["shards"]}
+            known, ready = self._served.get(entity, (0, set()))
+            self._served[entity] = (version, ready | shards if known == version else shards)
+        elif kind == _LIVE:
+            told = self._live.get(said["question"])
+            if told is not None:
+                told.update({int(shard): int(count) for shard, count in said["live"].items()})
+        elif kind == _ASK_SERVED:
+            await self.tell_served(entity)
+        elif kind == _ASK_LIVE:
+            live = {str(shard): count for shard, count in self._local.live(entity).items()}
+            if live:
+                await self._say(_LIVE, entity=entity, question=said["question"], live=live)
+        self._news.set()

@@ -1,0 +1,139 @@
+"""Clients create, change and delete entities of a running deployment, as far as they may (Q23, C64 to C67)."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lapse.config import load
+from lapse.config.definition import Definition
+from lapse.core.error_code import ErrorCode
+from lapse.runtime.topics.definitions import DefinitionsTopic
+from lapse_client import Admin, CommandFailed, LapseError, Publisher, QueueSubscriber, SowClient
+from lapse_client.aio import Admin as AsyncAdmin
+from support.deployment import Deploy, Deployment
+from support.entitled import Entitled
+from support.log import until
+
+
+def defined(here: Deployment) -> dict[str, Definition]:
+    found = DefinitionsTopic(load(here.config)).read()
+    return {name: Definition.decode(name, value) for name, value in found.items()}
+
+
+@pytest.mark.feature("Q23", "C64", "C65", "C66", "X3")
+def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    fresh = {"partitions": 2, "lease_period": "20s", "retry": {"delay": "1s"}}
+    first, second = here.worker(), here.worker()
+    until(lambda: all("No users" in one.text for one in (first, second)), "both are there", 40)
+    until(lambda: first.shards + second.shards, "the shard is at one of them", 40)
+    name, prices = here.name("fresh"), here.name("prices")
+    with Admin(here.app_id, connection=here.connection) as admin:
+        made = admin.create_queue(name, **fresh)
+        assert (made.version, made.changed, made.shards) == (1, True, 2)
+        assert admin.create_queue(name, **{**fresh, "retry": {"delay": "1000ms"}}).changed is False
+        until(lambda: not admin.create_queue(name, **fresh).late, "served")
+        with Publisher(here.connection) as publisher:
+            publisher.publish(name, b"one")
+        with QueueSubscriber(name, 1, connection=here.connection) as subscriber:
+            held = subscriber.receive(20)
+            assert held is not None
+            changed = admin.alter_queue(name, version=1, max_deliveries=3, retry=None)
+            assert (changed.version, changed.changed, changed.late) == (2, True, ()), "all shards serve it (C66)"
+            for code, settings in (
+                (ErrorCode.OUTDATED, {"version": 1, "max_deliveries": 4}),
+                (ErrorCode.INVALID_ARGUMENT, {"lease": "1s"}),
+                (ErrorCode.INVALID_ARGUMENT, {}),
+                (ErrorCode.IN_USE, {"group_by": "/customer"}),
+                (ErrorCode.FORBIDDEN, {"on_expire": "os:system"}),
+                (ErrorCode.FORBIDDEN, {"value_format": "avro", "value_schema": "../worker.key"}),
+            ):
+                with pytest.raises(CommandFailed) as refused:
+                    admin.alter_queue(name, **settings)
+                assert refused.value.code == code, refused.value
+            held.acknowledge()
+        with pytest.raises(CommandFailed, match="already, with other settings") as refused:
+            admin.create_queue(name, lease_period="1s")
+        assert refused.value.code == ErrorCode.EXISTS
+        with pytest.raises(CommandFailed, match="there is no queue"):
+            admin.alter_queue(f"{name}x", lease_period="1s")
+        late = admin.alter_queue(name, topics=[name, here.name("more")]).late
+        assert set(late) == {f"{name}:0", f"{name}:1"}, "topics count from the next start on"
+
+    async def asynchronous() -> None:
+        async with AsyncAdmin(here.app_id, connection=here.connection) as admin:
+            assert (await admin.create_sow_topic(prices)).shards == 1
+            assert (await admin.alter_sow_topic(prices, dedup_window="1s")).version == 2
+            with SowClient(prices, connection=here.connection) as client:
+                assert list(client.query()) == []
+            await admin.delete_sow_topic(prices)
+            await admin.delete_queue(name)
+
+    asyncio.run(asynchronous())
+    until(lambda: set(defined(here)) == {here.name("orders")}, "their definitions went with them", 40)
+    assert f"definitions.{here.app_id}" not in here.connection.queues(), "what answers about definitions is no queue"
+    with pytest.raises(LapseError, match="deployment nowhere: there is no topic lapse.definitions.nowhere.commands"):
+        Admin("nowhere", connection=here.connection).start()
+
+
+@pytest.fixture
+def office(kafka: str, tmp_path: Path) -> Iterator[Entitled]:
+    """A deployment whose users may create entities of some names, and one who may not."""
+    deployment = Entitled(kafka, tmp_path, {})
+    token = deployment.token
+    deployment.users = {
+        "alice": {
+            "entitlements": {
+                f"mine.*{token}": {"create": True, "read": True, "publish": True, "admin": True},
+                f"part-{token}": {"read": True, "filter": "/desk = 'A'"},
+                f"open-{token}": {"read": True},
+            }
+        },
+        "bob": {"entitlements": {f"other-{token}": {"create": True}}},
+        "carol": {"entitlements": {".*": {"read": True, "publish": True, "admin": True}}},
+    }
+    deployment.configure({"open": {}, "part": {}}, definitions="topic")
+    deployment.apply().worker().wait_for_shards(2)
+    yield deployment
+    deployment.close()
+
+
+@pytest.mark.feature("C67", "X4")
+def test_who_may_create_what(office: Entitled) -> None:
+    mine = office.name("mine")
+
+    def refused(user: str, name: str, **settings: object) -> str:
+        with Admin(office.app_id, connection=office.as_user(user)) as admin, pytest.raises(CommandFailed) as caught:
+            admin.create_queue(name, **settings)
+        assert caught.value.code == ErrorCode.FORBIDDEN
+        return str(caught.value)
+
+    with Admin(office.app_id, connection=office.as_user("alice")) as admin:
+        made = admin.create_queue(mine, topics=[office.name("open"), mine])
+        assert made.version == 1
+        assert defined(office)[mine].origin == "alice"
+        until(lambda: not admin.create_queue(mine, topics=[office.name("open"), mine]).late, "it is served")
+        with office.subscriber_of("alice", "mine", 1) as subscriber:
+            office.write("open", "one")
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            delivery.acknowledge()
+        assert admin.alter_queue(mine, max_deliveries=2).version == 2
+        with pytest.raises(CommandFailed, match="to define .* like this takes publish on letters") as caught:
+            admin.alter_queue(mine, dead_letter=office.name("letters"))
+        assert caught.value.code == ErrorCode.FORBIDDEN
+        admin.delete_queue(mine)
+    assert f"takes create on {office.name('fresh')}; alice has not got it" in refused("alice", office.name("fresh"))
+    told = refused("alice", office.name("mine.2"), topics=[office.name("part")])
+    assert f"takes read without a filter on {office.name('part')}" in told
+    assert f"read on {office.name('other')}" in refused("bob", office.name("other"))
+    with pytest.raises(LapseError, match="user carol the right to create something"):
+        Admin(office.app_id, connection=office.as_user("carol")).start()
+    forger = Admin(office.app_id, connection=office.as_user("alice", "a key that is not alice's own"))
+    with forger, pytest.raises(CommandFailed, match="the signature is not alice's"):
+        forger.create_queue(mine)
+    nobody = Admin(office.app_id, connection=office.connection)
+    with nobody, pytest.raises(CommandFailed, match="bears no user"):
+        nobody.create_queue(mine)
