@@ -19,15 +19,18 @@ import orjson
 if __name__ == "__main__":  # the modules of the tests are found from tests/
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from lapse.config import Config
+from lapse.config.definition import Definition
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.journal import restore
 from lapse.core.queue.retry import RetryRule
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
-from lapse.protocol import event
+from lapse.protocol import command, event
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
+from lapse.protocol.command import CommandError
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
@@ -36,6 +39,8 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from lapse.runtime.sow.settings import JSON, avro
+from lapse.runtime.topics.definer import asked
+from lapse.runtime.topics.definition_draft import Refused, draft
 from support.packed import outputs_of
 from unit.gateway import bad_requests
 
@@ -304,6 +309,35 @@ QUEUE_COMMANDS = (
     _asked("renew", bookmarks=["prices:0:0"]),
 )
 
+DEFINED = {
+    "orders": Definition("orders", "queue", 3, "lapse.toml", {"lease_period": "1m"}),
+    "prices": Definition("prices", "sow", 1, "alice", {}),
+}
+
+DEPLOYMENT_COMMANDS = (
+    _asked("create"),
+    _asked("create_queue"),
+    _asked("create_queue", entity="fresh", settings="lease_period=30s"),
+    _asked("create_queue", entity="fresh", settings="[]"),
+    _asked("create_queue", entity="fresh", settings={"lease_period": "30s"}),
+    _asked("create_queue", entity="fresh", version=1),
+    _asked("create_queue", entity="a b"),
+    _asked("create_queue", entity="definitions.lapse"),
+    _asked("create_queue", entity="fresh", settings='{"lease": "30s"}'),
+    _asked("create_queue", entity="fresh", settings='{"lease_period": 30}'),
+    _asked("create_queue", entity="fresh", settings='{"forward_to": "fresh"}'),
+    _asked("create_queue", entity="fresh", settings='{"on_expire": "os:system"}'),
+    _asked("create_queue", entity="fresh", settings='{"value_format": "avro", "value_schema": "/etc/passwd"}'),
+    _asked("create_queue", entity="orders", settings='{"lease_period": "30s"}'),
+    _asked("create_sow", entity="orders"),
+    _asked("alter_queue", entity="order", settings='{"lease_period": "30s"}'),
+    _asked("alter_queue", entity="orders"),
+    _asked("alter_queue", entity="orders", settings='{"lease_period": "30s"}', version=2),
+    _asked("alter_queue", entity="orders", settings='{"partitions": 4}'),
+    _asked("alter_queue", entity="prices", settings='{"lease_period": "30s"}'),
+    _asked("alter_queue", entity="orders", settings='{"priority": "/p"}'),
+)
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -352,6 +386,13 @@ CHAPTERS = (
         "The answer has this text, or this result for the bookmark (C16). The queue holds `prices:0:0`, and nobody has "
         "it.",
         QUEUE_COMMANDS,
+    ),
+    Chapter(
+        "Commands to a deployment",
+        "deployment",
+        "The answer has this text, and nothing is defined. There are the queue `orders`, in version 3 and with 7 "
+        "messages in it, and the SOW topic `prices` (Q23).",
+        DEPLOYMENT_COMMANDS,
     ),
 )
 
@@ -403,6 +444,8 @@ def told(chapter: Chapter, case: Case) -> str:
     """Give a case to a machine, and return what its sender is told."""
     if chapter.entity == "retries":
         return _told_of_its_return(case)
+    if chapter.entity == "deployment":
+        return _told_of_a_definition(case)
     machine = (queue if chapter.entity == "queue" else sow)(**dict(case.settings))
     if case.commands:
         machine.arrive("prices", 0, [Input()])
@@ -415,6 +458,16 @@ def told(chapter: Chapter, case: Case) -> str:
     texts = list(_texts(finish(machine)))
     assert len(texts) == 1, f"{case.shown}: expected to be told once, was told {texts}"
     return texts[0]
+
+
+def _told_of_a_definition(case: Case) -> str:
+    """Ask for a definition; what the refusal says."""
+    try:
+        request = asked(command.decode(case.given[-1].value)[0], "bob")
+        draft(request, DEFINED, Config(), Path()).check_state(lambda _: 7)
+    except (CommandError, Refused) as error:
+        return str(error)
+    raise AssertionError(f"{case.shown}: was not refused")
 
 
 def _told_of_its_return(case: Case) -> str:
