@@ -17,6 +17,7 @@ from lapse.config.definition import Decided
 from lapse.config.key import Keys
 from lapse.protocol import confluent
 from lapse.protocol import topic as names
+from lapse.runtime.health import Readiness, readiness
 from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security
 from lapse.runtime.kafka.membership import Membership
@@ -110,6 +111,11 @@ class LapseApp(faust.App):
             self.definer.start()
         self.late_entities.start()
         await super().on_start()
+
+    def readiness(self) -> Readiness:
+        """Whether the worker serves what it is to serve."""
+        given = self.consumer.assignment() if self.membership.joined else set()
+        return readiness(self.entities, given, self.membership.joined, self.late_entities.barred, self.log_watch.away_s)
 
     async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """As Faust's; which member this is has to be known before anything is done as it."""
@@ -318,7 +324,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     app.log_watch = LogWatch(
         lambda: list(app.entities.values()), app.renew, app.services.topic_ids, app.services.log_reader
     )
-    app.metrics = MetricsServer(app.entities, app.services.clock)
+    app.metrics = MetricsServer(app.entities, app.services.clock, app.readiness)
     app.metrics_address = worker.metrics_host, worker.metrics_port
     app.users = _said_of(keys)
     app.on_partitions_revoked.connect(app.pause_shards, weak=False)

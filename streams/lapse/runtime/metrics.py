@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as Late
 from typing import Any, Final
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lapse.core.reason import Reason
+from lapse.runtime import health
 from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.figures import Distribution, ShardFigures
 from lapse.runtime.shard.machine import Machine
@@ -50,12 +51,20 @@ class Figures(Collector):
     Args:
         entities: by name.
         clock: the broker's clock.
+        look: tells whether the worker serves what it is to serve.
         loop: where the shards live.
     """
 
-    def __init__(self, entities: Mapping[str, Entity], clock: BrokerClock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        entities: Mapping[str, Entity],
+        clock: BrokerClock,
+        look: Callable[[], health.Readiness],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._entities = entities
         self._clock = clock
+        self._look = look
         self._loop = loop
 
     def describe(self) -> Iterable[Metric]:
@@ -78,7 +87,7 @@ class Figures(Collector):
             for partition, runner in list(entity.runners.items()):
                 oldest_ms = await runner.machine.oldest_ms()
                 rows.append(((entity.name, str(partition)), runner.machine, oldest_ms))
-        return [*self._standing(rows), *_done(rows), *_distributions(rows), *self._rules(rows)]
+        return [*self._standing(rows), *_done(rows), *_distributions(rows), *self._rules(rows), *self._whole()]
 
     def _standing(self, rows: list[_Row]) -> Iterator[Metric]:
         """How things stand now."""
@@ -109,6 +118,20 @@ class Figures(Collector):
         skew = GaugeMetricFamily("lapse_clock_offset_seconds", "The broker's clock less this machine's (L13).")
         skew.add_metric([], self._clock.skew_ms / 1000)
         yield from (messages, oldest, subscriptions, records, segments, loads, waiting, skew)
+
+    def _whole(self) -> Iterator[Metric]:
+        """The worker as a whole."""
+        found = self._look()
+        shards = GaugeMetricFamily(
+            "lapse_worker_shards", "Shards that the worker was given, and serves.", labels=["state"]
+        )
+        shards.add_metric(["assigned"], found.assigned)
+        shards.add_metric(["served"], found.served)
+        barred = GaugeMetricFamily("lapse_worker_barred_entities", "Entities that cannot be served (C52).")
+        barred.add_metric([], len(found.barred))
+        away = GaugeMetricFamily("lapse_worker_broker_away_seconds", "For how long the brokers have not answered.")
+        away.add_metric([], found.away_s or 0)
+        yield from (shards, barred, away)
 
     def _rules(self, rows: list[_Row]) -> Iterator[Metric]:
         """Calls of `on_expire` functions (L15)."""
@@ -181,27 +204,33 @@ class MetricsServer:
     Args:
         entities: by name.
         clock: the broker's clock.
+        look: tells whether the worker serves what it is to serve.
     """
 
-    def __init__(self, entities: Mapping[str, Entity], clock: BrokerClock) -> None:
+    def __init__(
+        self, entities: Mapping[str, Entity], clock: BrokerClock, look: Callable[[], health.Readiness]
+    ) -> None:
         self._entities = entities
         self._clock = clock
+        self._look = look
         self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, host: str, port: int) -> None:
-        """Serve the figures of the running event loop's shards at `http://host:port/metrics`.
+        """Serve the figures of the running event loop's shards at `http://host:port/metrics`, and `/health`, `/ready`.
 
         An address that cannot be had is warned about: a worker can do without.
         """
         registry = CollectorRegistry()
-        registry.register(Figures(self._entities, self._clock, asyncio.get_running_loop()))
+        loop = asyncio.get_running_loop()
+        registry.register(Figures(self._entities, self._clock, self._look, loop))
         try:
             started: Any = start_http_server(port, host, registry)
         except OSError as error:
             logger.warning("no metrics: metrics_port %d on %s cannot be had: %s", port, host, error.strerror or error)
             return
         self._server, self._thread = started
+        self._server.set_app(health.beside(make_wsgi_app(registry), self._look, loop))
         logger.info("metrics at http://%s:%d/metrics", host, port)
 
     def stop(self) -> None:

@@ -54,12 +54,18 @@ class Membership:
             logger.info("%s: %s; the group waits for the session timeout", self._directory, error)
         return left
 
+    @property
+    def joined(self) -> bool:
+        """Whether this worker is a member of the group."""
+        return bool(self._noted)
+
     def note(self, member: str) -> None:
         """Note which member of the group this worker is."""
-        if self._file is None or member == self._noted:
+        if member == self._noted:
             return
         self._noted = member
-        self._write({"group": self._group, "member": member})
+        if self._file is not None:
+            self._write({"group": self._group, "member": member})
 
     def close(self) -> None:
         """This worker has left by itself."""

@@ -69,6 +69,11 @@ class LateEntities:
         self._looks = 0
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def barred(self) -> Mapping[str, list[str]]:
+        """The entities that cannot be served so far, and why."""
+        return self._barred
+
     def start(self) -> None:
         """Begin to look, if there is anything to look for."""
         if self._barred:

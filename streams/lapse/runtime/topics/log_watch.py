@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -60,6 +61,12 @@ class LogWatch:
         self._missing: Counter[str] = Counter()
         self._topics = 0
         self._task: asyncio.Task[None] | None = None
+        self._away_since: float | None = None
+
+    @property
+    def away_s(self) -> float | None:
+        """For how long the brokers have not answered, seconds; None = they do."""
+        return None if self._away_since is None else time.monotonic() - self._away_since
 
     def start(self) -> None:
         """Begin to look."""
@@ -75,7 +82,9 @@ class LogWatch:
             await asyncio.sleep(max(_EVERY_S, self._topics / _TOPICS_A_SECOND))
             try:
                 await self.look()
+                self._away_since = None
             except (KafkaError, KafkaException, TimeoutError) as error:
+                self._away_since = self._away_since or time.monotonic()
                 logger.warning("could not look at the underlying topics, and will again soon: %s", error)
 
     async def look(self) -> None:

@@ -1,0 +1,130 @@
+"""Whether a worker lives and serves: `/health` and `/ready`, beside its figures, for those who supervise it.
+
+A worker that hangs is not healthy: start it again. One that is not ready needs time, or an operator: its shards are
+still being restored, or it has no place in the group yet, or the brokers are away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import TimeoutError as Late
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from lapse.protocol import topic as names
+from lapse.runtime.shard.entity import Entity
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 5.0
+"""An event loop that has not answered for so long hangs."""
+
+_NAMED: Final = 10
+"""So many shards are named that are still awaited; the others are counted."""
+
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+Wsgi = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+
+class Readiness(NamedTuple):
+    """Whether a worker serves what it is to serve.
+
+    Attributes:
+        joined: whether it is a member of the group of workers.
+        assigned: how many shards the group has given to it; none is right where there are more workers than shards.
+        served: how many of them answer.
+        awaited: the others, such as `orders 0`.
+        barred: entities that cannot be served as the cluster is, and why, by name (C52).
+        away_s: for how long the brokers have not answered, seconds; None = they do.
+    """
+
+    joined: bool
+    assigned: int
+    served: int
+    awaited: tuple[str, ...]
+    barred: Mapping[str, list[str]]
+    away_s: float | None
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything that it has is served. What is barred needs an operator, and holds nothing else back."""
+        return self.joined and not self.awaited and self.away_s is None
+
+    @property
+    def why(self) -> str:
+        """Why it is not ready; empty = it is."""
+        if self.away_s is not None:
+            return f"the brokers have not answered for {self.away_s:.0f} s"
+        if not self.joined:
+            return "the worker has no place in its consumer group yet"
+        if self.awaited:
+            return f"{len(self.awaited)} of {self.assigned} shards are not restored yet"
+        return ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "ready": self.ready,
+            "why": self.why,
+            "assigned": self.assigned,
+            "served": self.served,
+            "awaited": list(self.awaited[:_NAMED]),
+            "barred": {name: list(why) for name, why in self.barred.items()},
+        }
+
+
+def readiness(
+    entities: Mapping[str, Entity],
+    assignment: Iterable[tuple[str, int]],
+    joined: bool,
+    barred: Mapping[str, list[str]],
+    away_s: float | None,
+) -> Readiness:
+    """Hold what a worker serves against what it has been given: one partition of a commands topic for each shard.
+
+    Args:
+        entities: of the worker, with their shards.
+        assignment: the partitions that the group has given to it.
+        joined: whether it is a member of the group.
+        barred: entities that cannot be served, and why.
+        away_s: for how long the brokers have not answered, seconds; None = they do.
+    """
+    by_topic = {names.commands(name): entity for name, entity in entities.items()}
+    assigned = sorted((by_topic[topic].name, partition) for topic, partition in assignment if topic in by_topic)
+    awaited = tuple(f"{name} {partition}" for name, partition in assigned if partition not in entities[name].runners)
+    return Readiness(joined, len(assigned), len(assigned) - len(awaited), awaited, barred, away_s)
+
+
+def beside(app: Wsgi, look: Callable[[], Readiness], loop: asyncio.AbstractEventLoop) -> Wsgi:
+    """Serve `/health` and `/ready` beside what an application serves.
+
+    Args:
+        app: has all other paths.
+        look: tells how things stand; called on the loop.
+        loop: where the shards live.
+    """
+
+    async def ask() -> Readiness:
+        return look()
+
+    def serve(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path not in ("/health", "/ready") or environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+            return app(environ, start_response)
+        asked = asyncio.run_coroutine_threadsafe(ask(), loop)
+        facts: dict[str, Any]
+        try:
+            found = asked.result(PATIENCE_S)
+        except Late:
+            asked.cancel()
+            good, facts = False, {"healthy": False, "why": f"the event loop did not answer within {PATIENCE_S:.0f} s"}
+        else:
+            good, facts = (True, {"healthy": True}) if path == "/health" else (found.ready, found.as_dict())
+        status = "200 OK" if good else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+        return [orjson.dumps(facts)]
+
+    return serve
