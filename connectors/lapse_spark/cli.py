@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Final, Literal, cast
@@ -204,7 +203,7 @@ def redrive(
             choice,
             Target(topic=to, lifetime=lifetime, ttl_ms=ttl_ms),
             path=audit_path,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=cluster.now_ms(*entity[:1]),
             dry_run=not send,
             rate=rate,
             limit=limit,

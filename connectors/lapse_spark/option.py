@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from lapse_client import time_check
 from lapse_client.error import LapseError
 from lapse_spark import lapse_toml
 from lapse_spark.connection import Connection
@@ -46,6 +47,16 @@ class Cluster:
     def session(self, name: str, *, delta: bool = False) -> SparkSession:
         """The Spark session for a job of this name; with `delta` one that knows Delta Lake."""
         return session(f"lapse {name}", master=self.master, config=self.config, delta=delta)
+
+    def now_ms(self, entity: str = "") -> int:
+        """The broker's time, ms since the epoch (C3); where it cannot be found this machine's, and a warning says so.
+
+        Args:
+            entity: one whose commands topic may be written to; empty = any.
+        """
+        return time_check.now_ms(
+            self.connection.of_lapse(), entity, lambda why: click.echo(f"Warning: {why}", err=True)
+        )
 
 
 class Instant(click.ParamType):

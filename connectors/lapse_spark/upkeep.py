@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import click
 from rich.console import Console
@@ -51,6 +51,7 @@ def alerts(
             cluster.session("alerts"),
             cluster.connection,
             path,
+            now=datetime.fromtimestamp(cluster.now_ms() / 1000, UTC),
             within=timedelta(hours=within_hours),
             topic=topic,
             webhook=webhook,

@@ -1,6 +1,7 @@
 """The redrive of Spark and the command `lapse dlq redrive`: one memory, and the same refusals."""
 
 import json
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -111,3 +112,23 @@ def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redr
     assert values(spark, kafka, origin) == [b"b", b"c"]
     assert redrive("--overwrite", "--send") == (1, 2, {"no payload": 1, "unconfirmed transfer": 1})
     assert values(spark, kafka, origin) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.feature("C3", "C30")
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+def test_deadlines_go_by_the_brokers_clock(kafka, dead, create_topic, unique, tmp_path, monkeypatch, ahead_s):
+    """The job runs on a machine whose clock is wrong by an hour; one letter's deadline has passed, one's has not."""
+    create_topic(topic.commands(dead.name), config={"message.timestamp.type": "LogAppendTime"})
+    origin, now_ms = create_topic(unique("orders")), time.time_ns() // 1_000_000
+    for offset, expires_at_ms in enumerate([now_ms - 1_800_000, now_ms + 1_800_000]):
+        dead.wire.letter(dead.name, Bookmark(origin, 0, offset), Reason.MAX_DELIVERIES, expires_at_ms=expires_at_ms)
+    dead.wire.flush()
+    right, right_ns = time.time, time.time_ns
+    words = ["redrive", str(tmp_path), "--pattern", dead.pattern, "--bootstrap", kafka, "--entity", dead.name, "--json"]
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "time", lambda: right() + ahead_s)
+        clock.setattr(time, "time_ns", lambda: right_ns() + ahead_s * 1_000_000_000)
+        answer = CliRunner().invoke(commands, words)
+    assert "Warning" not in answer.output
+    told = json.loads(answer.stdout)
+    assert (told["sent"], told["deadline_passed"]) == (2, 1)
