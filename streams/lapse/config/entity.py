@@ -22,7 +22,7 @@ from lapse.config.fault import misfit
 from lapse.config.payload import PayloadConfig
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.config.retry import RetryConfig
-from lapse.config.shares import GroupLimit, GroupWeight, fit_together
+from lapse.config.shares import GroupLimit, GroupWeight, RateSetting, fit_together
 from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
@@ -145,6 +145,8 @@ class QueueConfig(EntityConfig):
         priority: expression whose value orders messages, highest first (Q11).
         barrier: filter that says which messages are barriers (Q12).
         group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
+        rate: most deliveries in any window (Q25).
+        group_rate: the same of each group.
         group_limit: most messages of a group that are leased at once; 1 also keeps the group in order (Q25).
         group_weight: how many messages a group gets in its turn beside one of weight 1, by its value (Q25).
         target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
@@ -176,6 +178,8 @@ class QueueConfig(EntityConfig):
     priority: str | None = None
     barrier: str | None = None
     group_by: str | None = None
+    rate: RateSetting | None = None
+    group_rate: RateSetting | None = None
     group_limit: GroupLimit = 1
     group_weight: dict[str, GroupWeight] = {}  # noqa: RUF012  # a model copies it
     target_queue_depth: int | None = Field(default=None, ge=1, strict=True)
@@ -214,7 +218,17 @@ class QueueConfig(EntityConfig):
             raise misfit("priority", f'priority over {self.partitions} partitions requires ordering = "total" (Q17)')
         if self.target_queue_depth is not None and (self.priority is not None or self.barrier is not None):
             raise misfit("target_queue_depth", "is not possible together with priority or barrier (Q13)")
-        fit_together(self)
+        fit_together(
+            {
+                "rate": self.rate is not None,
+                "group_rate": self.group_rate is not None,
+                "group_limit": self.group_limit > 1,
+                "group_weight": bool(self.group_weight),
+            },
+            grouped=self.group_by is not None,
+            bounded=self.target_queue_depth is not None,
+            orders=1 if self.ordering == "total" else self.partitions,
+        )
         for name, compiled in (("priority", compile_value), ("barrier", compile_filter), ("group_by", compile_value)):
             text = getattr(self, name)
             if text is not None:
@@ -287,6 +301,8 @@ class QueueConfig(EntityConfig):
             dead_letter_topic=self.dead_letter_topic(name),
             dead_letter_reasons=QUEUE_DEAD_LETTER_REASONS if reasons is None else frozenset(reasons),
             target_depth=self.target_queue_depth,
+            rate=self.rate,
+            group_rate=self.group_rate,
             group_limit=self.group_limit,
             group_weights=self.group_weight,
             traits=TraitReader(

@@ -1,12 +1,16 @@
-"""What `lapse.toml` says of shares between the groups of a queue: `group_limit`, `group_weight` (Q25, C72)."""
+"""What `lapse.toml` says of shares: `rate`, `group_rate`, `group_limit`, `group_weight` (Q25, C71, C72)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from lapse.config.duration import period_ms
 from lapse.config.fault import misfit
+from lapse.core.queue.rate import Rate
 
 GroupLimit = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 """Most messages of a group that are leased at once."""
@@ -14,26 +18,59 @@ GroupLimit = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 GroupWeight = Annotated[int, Field(ge=1, le=1_000, strict=True)]
 """How many messages a group gets in its turn, beside a group of weight 1."""
 
-
-class Shared(Protocol):
-    """The settings of a queue that decide whether its groups can have shares."""
-
-    group_by: str | None
-    group_limit: int
-    group_weight: dict[str, int]
-    target_queue_depth: int | None
+_RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.*)\Z")
+_KEYS: Final = {"messages", "per"}
+_MOST: Final = 1_000_000_000
 
 
-def fit_together(queue: Shared) -> None:
-    """Look whether a queue's settings can hold together.
+def rate(value: object) -> Rate:
+    """Read a rate: `"100/1s"`, `"100/s"` or `{ messages = 100, per = "1s" }`.
 
     Raises:
-        PydanticCustomError: they cannot; it says which, and why.
+        ValueError: it is none, or 0.
     """
-    said = {"group_limit": queue.group_limit > 1, "group_weight": bool(queue.group_weight)}
+    count: object
+    if isinstance(value, Rate):
+        return value
+    if isinstance(value, dict) and value.keys() == _KEYS:
+        count, per = value["messages"], value["per"]
+    elif isinstance(value, str) and (match := _RATE.match(value.strip())):
+        count, per = int(match[1]), match[2] if match[2][:1].isdigit() else f"1{match[2]}"
+    else:
+        raise ValueError(f'expected a rate such as "100/1s" or {{ messages = 100, per = "1s" }}, not {value!r}')
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise ValueError(f"messages: expected a whole number, not {count!r}")
+    if not 1 <= count <= _MOST:
+        raise ValueError(f"{value!r}: from 1 to {_MOST} messages; to hold all deliveries back, pause the queue (C71)")
+    return Rate(count, period_ms(per))
+
+
+RateSetting = Annotated[Rate, BeforeValidator(rate)]
+"""A field that is written as a rate."""
+
+
+def fit_together(said: Mapping[str, bool], *, grouped: bool, bounded: bool, orders: int) -> None:
+    """Look whether what a queue says of shares fits the rest of it.
+
+    Args:
+        said: which of the settings it has.
+        grouped: whether it has `group_by`.
+        bounded: whether it has `target_queue_depth`.
+        orders: how many orders there are beside each other: one, or one for each partition.
+
+    Raises:
+        PydanticCustomError: it does not; it says what, and why.
+    """
     for key in [key for key, is_said in said.items() if is_said]:
-        if queue.group_by is None:
+        if key != "rate" and not grouped:
             raise misfit(key, "needs group_by: the expression that says what a message's group is (Q25)")
-        if queue.target_queue_depth is not None:
+        if bounded:
             above = "above 1 " if key == "group_limit" else ""
             raise misfit(key, f"{above}is not possible together with target_queue_depth (C72)")
+    if said["rate"] and orders > 1:
+        raise misfit("rate", over_partitions(orders))
+
+
+def over_partitions(count: int) -> str:
+    """What is wrong with a rate of a queue over so many partitions."""
+    return f'a rate over {count} partitions requires ordering = "total"; group_rate counts in each partition (C72)'

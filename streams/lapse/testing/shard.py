@@ -176,6 +176,7 @@ class MemoryShard:
                 raise Crash
             self._write_journal([*items, self._progress(effects.step)])
         self._write(effects.after, crash, CrashPoint.DELIVERIES)
+        self.machine.written(effects, self._cluster.now_ms)
         return bool(effects.before or items or effects.after)
 
     def _write(

@@ -7,6 +7,7 @@ import pytest
 from lapse.config import ConfigError
 from lapse.config.document import loads
 from lapse.config.entity import QueueConfig
+from lapse.core.queue.rate import Rate
 
 
 @pytest.mark.feature("Q7", "Q11", "Q12", "Q13", "Q17", "C17", "C72", "Q2", "X7")
@@ -44,6 +45,16 @@ from lapse.config.entity import QueueConfig
             "group_weight",
             "is not possible together with target_queue_depth",
         ),
+        ('rate = "0/1s"', 3, "rate", "pause the queue"),
+        ('rate = "5"', 3, "rate", 'expected a rate such as "100/1s"'),
+        ('rate = "5/1y"', 3, "rate", "expected a duration"),
+        ('rate = "5/0s"', 3, "rate", "has to be longer than 0"),
+        ('rate = { messages = 1.5, per = "1s" }', 3, "rate", "expected a whole number, not 1.5"),
+        ("rate = { messages = 5 }", 3, "rate", 'expected a rate such as "100/1s"'),
+        ('partitions = 2\nrate = "5/1s"', 4, "rate", 'over 2 partitions requires ordering = "total"'),
+        ('rate = "5/1s"\ntarget_queue_depth = 9', 3, "rate", "not possible together with target_queue_depth"),
+        ('group_rate = "5/1s"', 3, "group_rate", "needs group_by"),
+        ('group_by = "/g"\ngroup_rate = "0/1s"', 4, "group_rate", "pause the queue"),
         ('lease_period = "30s"\nmax_lease_period = "10s"', 4, "max_lease_period", "shorter than lease_period"),
         ('topics = ["a", "b", "a"]', 3, "topics", "a is named twice"),
         ('topic_pattern = "a.*"', 3, "topic_pattern", "needs default_publish_target"),
@@ -74,3 +85,21 @@ def test_a_pattern_matches_others_topics_only(pattern: str, reads: list[str], pa
     queue = QueueConfig(topic_pattern=pattern, topics=("given",))
     assert [topic for topic in [*reads, *passes] if queue.reads(topic)] == reads
     assert bool(re.compile(queue.pattern() or "").flags & re.IGNORECASE) is ("(?i)" in pattern)
+
+
+@pytest.mark.feature("Q25", "C71", "C72")
+@pytest.mark.parametrize(
+    ("said", "rate"),
+    [
+        ('"100/1s"', Rate(100, 1_000)),
+        ('"100/s"', Rate(100, 1_000)),
+        ('" 6000 / 10m "', Rate(6_000, 600_000)),
+        ('{ messages = 3, per = "1h" }', Rate(3, 3_600_000)),
+    ],
+)
+def test_a_rate_is_a_number_of_messages_in_a_window(said: str, rate: Rate) -> None:
+    queue = loads(
+        f'[queue.q]\npartitions = 2\nordering = "total"\ngroup_by = "/g"\nrate = {said}\ngroup_rate = {said}\n'
+    )
+    settings = queue.queue["q"].settings("q", 0)
+    assert (settings.rate, settings.group_rate) == (rate, rate)

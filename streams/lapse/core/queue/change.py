@@ -49,6 +49,8 @@ class ChangeKind(IntEnum):
     USED = 51
     HELD = 60
     TRANSFER = 61
+    COUNTED = 70
+    UNCOUNTED = 71
 
 
 HANDS_OUT: Final = frozenset({ChangeKind.LEASED, ChangeKind.SENT})
@@ -76,6 +78,8 @@ class Change:
         untils_ms: CANCELLED, RETURNED: end of each message's delay, ms since the epoch; None = all end together.
         traits: ARRIVED, SCHEDULED: what the queue's expressions say of each message.
         facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it;
+            COUNTED: deliveries that count in the windows of rates; `offset` is then the number of their batch, as it is
+            of UNCOUNTED, which forgets one;
             IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp;
             LETTER_PENDING: what the letter has to say.
             RETIRING: the retirement, empty = in service; USED: the configuration, `until_ms` is when.

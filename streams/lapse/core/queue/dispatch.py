@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from lapse.core.queue.allowance import Allowance
 from lapse.core.queue.change import Change, joined
 from lapse.core.queue.choice import Chooser
 from lapse.core.queue.decision import Decisions
@@ -29,11 +30,15 @@ STEP_MESSAGES: Final = 4096
 class Dispatch:
     """Hands messages out.
 
+    Args:
+        decisions: the shard's.
+        allowance: what the rates let go.
+
     Attributes:
         unjudged: places whose payloads are needed to go on delivering.
     """
 
-    def __init__(self, decisions: Decisions) -> None:
+    def __init__(self, decisions: Decisions, allowance: Allowance) -> None:
         self.unjudged: list[int] = []
         self._decisions = decisions
         self._state = decisions.state
@@ -41,11 +46,17 @@ class Dispatch:
         self._matching = decisions.matching
         self._turns = Turns(decisions.settings.fairness)
         self._lines: WaitingGroups | None = None
+        self._again = False
+        self._allowance = allowance
         self._waits_for_letters = False
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
-        return self._deliver(now_ms, step) or self._waits_for_letters
+        self._allowance.begin()
+        self._again = False
+        more = self._deliver(now_ms, step) or self._waits_for_letters or self._again
+        self._allowance.close(now_ms, step)
+        return more
 
     def _deliver(self, now_ms: int, step: Step) -> bool:
         self.unjudged = []
@@ -60,6 +71,12 @@ class Dispatch:
         if not space:
             return False
         limit = min(space, STEP_MESSAGES)
+        if self._allowance.is_bounded:
+            limit = min(limit, self._allowance.room(now_ms))
+            if not limit:
+                if next(self._state.with_available(), None) is not None:
+                    self._allowance.wait()
+                return False
         if self._settings.traits.wanted or self._matching.active:
             handed = self._deliver_by_choice(subscriptions, limit, now_ms, step)
             return bool(self.unjudged) or handed == limit < space
@@ -92,11 +109,12 @@ class Dispatch:
         """Hand out where more than the order of arrival counts; how many messages went out."""
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, deadlines_count_ms)
-        if chooser.by_group:
+        if chooser.by_group or self._allowance.by_group:
             in_turn = GroupChooser(
-                self._state, self._matching, self._settings, self._turns, self._waiting_groups(), deadlines_count_ms
+                self._decisions, self._turns, self._waiting_groups(), self._allowance, deadlines_count_ms
             )
-            dealt, unknown = in_turn.deal(subscriptions, limit), in_turn.unknown
+            dealt, unknown = in_turn.deal(subscriptions, limit, now_ms), in_turn.unknown
+            self._again = in_turn.again
         elif any(one.filter for one in subscriptions if one.space):
             dealt, unknown = chooser.deal(subscriptions, limit), chooser.unknown
         else:
@@ -132,6 +150,8 @@ class Dispatch:
         self._decisions.do(
             Change(row.changes[0], joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step
         )
+        if self._allowance.is_bounded:
+            self._allowance.give(places)
         for messages in self._decisions.messages_at(places):
             step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.payload))
             if row.tells:

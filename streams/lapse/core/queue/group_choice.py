@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from lapse.core.queue.allowance import Allowance
+from lapse.core.queue.counted import Of
+from lapse.core.queue.decision import Decisions
 from lapse.core.queue.fairness import Turns
-from lapse.core.queue.matching import UNKNOWN, YES, Matching
+from lapse.core.queue.matching import UNKNOWN, YES
 from lapse.core.queue.segment import AVAILABLE, NOBODY, Segment
-from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.state import QueueState
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.trait import OWN_GROUP
-from lapse.core.queue.waiting_groups import Found, Line, WaitingGroups
+from lapse.core.queue.waiting_groups import Entry, Found, Line, WaitingGroups
 
 
 class _Visit:
@@ -51,94 +52,118 @@ class GroupChooser:
     """Deals out messages of one shard at one instant, as far as groups let it.
 
     Args:
-        state: the shard's.
-        matching: what is known under the filters.
-        settings: the queue's.
+        decisions: the shard's.
         turns: which subscription was served when.
         lines: which groups wait.
-        now_ms: the instant; negative = deadlines do not count.
+        allowance: what the rates let go.
+        deadlines_count_ms: the instant; negative = deadlines do not count.
     """
 
     def __init__(
         self,
-        state: QueueState,
-        matching: Matching,
-        settings: QueueSettings,
+        decisions: Decisions,
         turns: Turns,
         lines: WaitingGroups,
-        now_ms: int,
+        allowance: Allowance,
+        deadlines_count_ms: int,
     ) -> None:
-        self._state = state
-        self._matching = matching
-        self._limit = settings.group_limit
+        self._state = decisions.state
+        self._matching = decisions.matching
+        self._limit = decisions.settings.group_limit
         self._turns = turns
         self._lines = lines
-        self._now_ms = now_ms
-        barriers = state.index.barriers
-        self._barrier = barriers[0] if barriers and settings.traits.barrier is not None else None
+        self._allowance = allowance
+        self._now_ms = deadlines_count_ms
+        barriers = self._state.index.barriers
+        self._barrier = barriers[0] if barriers and decisions.settings.traits.barrier is not None else None
         self._given: Counter[int] = Counter()
+        self._counted: Counter[Of] = Counter()
         self._filters: set[str] = set()
+        self._visits: dict[Line, _Visit] = {}
+        self._blocked: set[int] = set()
+        self.again = False
+        """Whether a look at what is left is due once these deliveries count."""
         self.unknown: list[int] = []
         """Places that have to be judged under the filters before anything behind them can be dealt out."""
 
-    def deal(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
+    def deal(
+        self, subscriptions: Sequence[Subscription], limit: int, now_ms: int
+    ) -> list[tuple[Subscription, list[int]]]:
         """Deal out at most `limit` messages; each share in the order in which it was dealt out."""
         ring = [one for one in subscriptions if one.space]
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}
         self._filters = {one.filter for one in ring}
         open_ones, alone = ring, len(ring) == 1
-        visits: dict[Line, _Visit] = {}
-        blocked: set[int] = set()
         lines, dealt = self._lines, 0
+        by_rate = self._allowance.by_group
+        if by_rate:
+            waits_until_ms = lines.reached(self._allowance.reached_ms(now_ms))
+            if waits_until_ms is not None:
+                self._allowance.wait_until(waits_until_ms)
         while dealt < limit and open_ones and (entry := lines.first()) is not None:
-            line, group = (entry[0], entry[3]), entry[3]
-            if self._is_full(group):
-                lines.set_aside(entry)
+            visit = self._candidate(entry, now_ms)
+            if visit is None or visit.found is None:
                 continue
-            visit = visits.get(line)
-            if visit is None:
-                visit = visits[line] = _Visit(lines.messages(line, self._hopeless))
-            self._pass_late(visit)
-            if visit.found is None:
-                if visit.kept is None:
-                    lines.forget(line)
-                continue
-            segment, slot = visit.found
+            line, (segment, slot) = (entry[0], entry[3]), visit.found
             place = segment.base + slot
-            if group in blocked or (self._barrier is not None and place >= self._barrier):
-                visit.keep()
-                continue
-            if place != entry[2] or lines.turn.start(group) != entry[1]:
-                lines.enter(line, place)
-                continue
             fitting = self._fitting(segment, slot, open_ones)
-            if fitting is None:
-                visit.keep()
-                break
             if not fitting:
                 visit.keep()
-                if self._limit == 1 and group != OWN_GROUP:
-                    blocked.add(group)
-                else:
-                    visit.go_on()
-                    lines.enter(line, place + 1)
+                if fitting is None:
+                    break
+                self._pass_by(line, visit, place)
                 continue
-            last = NOBODY if alone else self._last_holder(segment, slot)
-            chosen = self._turns.pick(fitting, outstanding, last)
+            chosen = self._turns.pick(fitting, outstanding, NOBODY if alone else self._last_holder(segment, slot))
             shares[chosen.number].append(place)
             outstanding[chosen.number] += 1
             if outstanding[chosen.number] >= chosen.max_backlog:
                 open_ones = [one for one in open_ones if one is not chosen]
             dealt += 1
-            self._given[group] += 1
-            lines.turn.serve(group)
+            self._given[line[1]] += 1
+            if by_rate:
+                self._counted[_of(line[1], place)] += 1
+            lines.turn.serve(line[1])
             visit.go_on()
             lines.enter(line, place + 1)
-        for line, visit in visits.items():
+        for line, visit in self._visits.items():
             if visit.kept is not None:
                 lines.enter(line, visit.kept)
         return [(one, shares[one.number]) for one in ring if shares[one.number]]
+
+    def _candidate(self, entry: Entry, now_ms: int) -> _Visit | None:
+        """The line that an entry is of, if its first message is next; else the entry is put where it belongs."""
+        band, tag, first, group = entry
+        line, lines = (band, group), self._lines
+        if self._is_full(group):
+            lines.set_aside(entry)
+            return None
+        visit = self._visits.get(line)
+        if visit is None:
+            visit = self._visits[line] = _Visit(lines.messages(line, self._hopeless))
+        self._pass_late(visit)
+        if visit.found is None:
+            if visit.kept is None:
+                lines.forget(line)
+            return None
+        place = visit.found[0].base + visit.found[1]
+        if group in self._blocked or (self._barrier is not None and place >= self._barrier):
+            visit.keep()
+            return None
+        if self._allowance.by_group and self._waits(entry, visit, place, now_ms):
+            return None
+        if place != first or lines.turn.start(group) != tag:
+            lines.enter(line, place)
+            return None
+        return visit
+
+    def _pass_by(self, line: Line, visit: _Visit, place: int) -> None:
+        """Leave a message that nobody takes; with a limit of one it holds its group back."""
+        if self._limit == 1 and line[1] != OWN_GROUP:
+            self._blocked.add(line[1])
+        else:
+            visit.go_on()
+            self._lines.enter(line, place + 1)
 
     def _is_full(self, group: int) -> bool:
         """Whether as many messages of a group are leased as may be."""
@@ -147,6 +172,24 @@ class GroupChooser:
         index = self._state.index
         leased = index.bound(group) if self._limit == 1 else index.held(group)
         return leased + self._given[group] >= self._limit
+
+    def _waits(self, entry: Entry, visit: _Visit, place: int, now_ms: int) -> bool:
+        """Whether a message waits for its group's rate; then the line comes up again when that lets it go."""
+        of = _of(entry[3], place)
+        if self._allowance.group_room(of, now_ms) > self._counted[of]:
+            return False
+        if entry[3] != OWN_GROUP:
+            if self._counted[of]:  # what is dealt out now is counted at the end
+                visit.keep()
+                self.again = True
+            else:
+                self._lines.set_aside_until(entry, self._allowance.wait_for(of))
+            return True
+        self._allowance.wait_for(of)
+        visit.keep()
+        visit.go_on()
+        self._lines.enter((entry[0], entry[3]), place + 1)
+        return True
 
     def _pass_late(self, visit: _Visit) -> None:
         """Pass over messages whose deadline has passed."""
@@ -183,3 +226,8 @@ class GroupChooser:
     def _hopeless(self, index: int, used: int) -> bool:
         """Whether a segment has nothing for anyone, and nothing that holds its group back."""
         return self._limit > 1 and self._matching.hopeless(self._filters, index, used)
+
+
+def _of(group: int, place: int) -> Of:
+    """What a message's delivery counts for: its group, or itself alone (C70)."""
+    return (OWN_GROUP, place) if group == OWN_GROUP else (group, -1)

@@ -7,7 +7,7 @@ The changelog topic keeps the latest record of every key, so the journal is laid
 - `g` epoch segment: a segment, whole, with the sequence of the last step that it contains; no value once it is gone.
 - `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
   remembered acknowledgment. `i` epoch number: message ids that were seen within the window. `y` epoch source offset: a
-  dying message. `t` epoch number: a transfer under way.
+  dying message. `t` epoch number: a transfer under way. `r` epoch number: deliveries that count in windows of rates.
 - `z` epoch 0: how far the queue's end is. `u` epoch 0: when a temporary queue was last used.
 
 The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
@@ -29,6 +29,7 @@ import numpy as np
 
 from lapse.core.queue import places, scheduled_record
 from lapse.core.queue.change import COME_BACK, HANDS_OUT, Change, ChangeKind
+from lapse.core.queue.counted import batch_of
 from lapse.core.queue.ending import entry
 from lapse.core.queue.pending_letter import pending_letter_of
 from lapse.core.queue.scheduled import scheduled_of
@@ -77,6 +78,8 @@ _KEPT_APART: Final = frozenset(
         ChangeKind.RETIRING,
         ChangeKind.USED,
         ChangeKind.TRANSFER,
+        ChangeKind.COUNTED,
+        ChangeKind.UNCOUNTED,
     }
 )
 
@@ -139,6 +142,8 @@ class QueueJournal:
             items.append((_SCHEDULED_KEY.pack(b"y", self._epoch, *name), json.dumps(dying.facts()).encode()))
         for number, chunk in state.repeats.chunks.items():
             items.append((_KEY.pack(b"i", self._epoch, number), json.dumps(chunk).encode()))
+        for number, batch in state.counted.batches.items():
+            items.append((_KEY.pack(b"r", self._epoch, number), json.dumps(batch.facts()).encode()))
         items += [(_KEY.pack(kind, self._epoch, 0), value) for kind, value in state.ending.entries()]
         items.append((_KEY.pack(b"d", self._epoch, state.sequence % RING), _encode(state, self._released)))
         items += [(key, None) for key in self._obsolete]
@@ -200,6 +205,9 @@ class QueueJournal:
             chunk = (change.source, change.until_ms, change.facts.get("ids"))
             value = json.dumps(chunk).encode() if change.kind is ChangeKind.IDENTIFIED else None
             return _KEY.pack(b"i", self._epoch, change.offset), value
+        if change.kind in (ChangeKind.COUNTED, ChangeKind.UNCOUNTED):
+            value = json.dumps(change.facts).encode() if change.kind is ChangeKind.COUNTED else None
+            return _KEY.pack(b"r", self._epoch, change.offset), value
         if change.kind in (ChangeKind.RETIRING, ChangeKind.USED):
             kind, ending = entry(change)
             return _KEY.pack(kind, self._epoch, 0), ending
@@ -379,6 +387,8 @@ def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
         case b"s":
             _, _, source, offset = _SCHEDULED_KEY.unpack(key)
             state.scheduled.add(source, offset, scheduled_record.unpack(value))
+        case b"r":
+            state.counted.add(_KEY.unpack(key)[2], batch_of(json.loads(value)))
         case b"t":
             state.transfers.add(json.loads(value))
         case kind:

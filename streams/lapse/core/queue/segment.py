@@ -295,6 +295,15 @@ class Segment:
         """The run in which a place stands."""
         return self.runs[bisect_right(self.runs, slot, key=_slot_of) - 1]
 
+    def append_run(self, run: Run) -> None:
+        """Take in what stands behind all other runs."""
+        if self.runs:
+            last = self.runs[-1]
+            if (last.source, last.slot + last.count, last.offset + last.count) == (run.source, run.slot, run.offset):
+                self.runs[-1] = Run(last.slot, last.source, last.offset, last.count + run.count)
+                return
+        self.runs.append(run)
+
     def encode(self) -> bytes:
         """Pack the segment for the journal."""
         used = self.used

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lapse.core.lifetime import Expiration
+from lapse.core.queue.rate import Rate
 from lapse.core.queue.retry import NO_RETRY, RetryRule
 from lapse.core.queue.trait import NO_TRAITS, TraitReader
 from lapse.core.queue.view import Parse
@@ -62,6 +63,8 @@ class QueueSettings:
         idle_ms: a queue that nobody used for so long deletes itself, ms; 0 = never (Q18).
         configured: stands for the whole configuration; another one counts as use (Q18).
         shards: how many shards the queue has.
+        rate: most deliveries in any window; None = any number (Q25).
+        group_rate: the same of each group.
         group_limit: most messages of a group that are leased at once; 1 also keeps the group in order (Q20, Q25).
         group_weights: how many messages a group gets in its turn beside one of weight 1, by its value as text
             (Q25).
@@ -90,6 +93,8 @@ class QueueSettings:
     idle_ms: int = 0
     configured: str = ""
     shards: int = 1
+    rate: Rate | None = None
+    group_rate: Rate | None = None
     group_limit: int = 1
     group_weights: Mapping[str, int] = field(default_factory=dict)
     traits: TraitReader = NO_TRAITS

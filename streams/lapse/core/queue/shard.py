@@ -13,6 +13,7 @@ from lapse.core.expression import compile_filter
 from lapse.core.queue import settlement
 from lapse.core.queue.activity import Activity
 from lapse.core.queue.advance import Advance
+from lapse.core.queue.allowance import Allowance
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES, Dispatch
@@ -65,7 +66,8 @@ class QueueShard:
         self._truncation = Truncation(self._decisions, self._transitions, self._schedule, self._locator)
         self.subscribing = Subscribing(self._decisions, self._transitions, self.matching)
         self._purge = Purge(self._decisions, self._transitions, self._schedule, self._inquiry)
-        self._dispatch = Dispatch(self._decisions)
+        self.allowance = Allowance(self._decisions)
+        self._dispatch = Dispatch(self._decisions, self.allowance)
         self.handed_out = HandedOut(self._decisions)
         self._pending_letters = PendingLetters(self._decisions)
         self.activity = Activity(self._decisions)
@@ -354,6 +356,7 @@ class QueueShard:
 
     def advance(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
         """See `Advance.to`."""
+        self.allowance.reach(now_ms)
         return self._advance.to(now_ms, step, most)
 
     def end_lost(self, now_ms: int, step: Step) -> None:
@@ -366,11 +369,11 @@ class QueueShard:
 
     def next_due_ms(self) -> int:
         """The next instant at which `advance` has something to do; `NEVER` if there is none."""
-        return self._advance.next_due_ms()
+        return min(self._advance.next_due_ms(), self.allowance.frees_ms)
 
     def is_due(self, at_ms: int) -> bool:
         """Whether `advance` has something to do at an instant; what is scheduled may wait for older arrivals (C76)."""
-        return self._advance.is_due(at_ms)
+        return self.allowance.frees_ms <= at_ms or self._advance.is_due(at_ms)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
         """See `Advance.waits_for_arrivals`."""
@@ -380,13 +383,14 @@ class QueueShard:
         """Know that what arrived up to an instant was taken in; a shard that was never told waits for nothing (C76)."""
         self._schedule.read_to_ms = to_ms
 
-    def take_over(self, now_ms: int, step: Step | None = None) -> None:
+    def take_over(self, now_ms: int, step: Step | None = None, unwritten: bool = False) -> None:
         """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5).
 
         With a step, limits that were lowered below the counts of unleased messages take them out (C23); leased ones
         follow when their lease ends. A changed cap on backlogs reaches the subscriptions that are there (Q3). What was
         sent at most once waits on for its acknowledgment, or its subscriber's end (C79). Not before the journal has
-        begun: a change has to stand behind what it changes.
+        begun: a change has to stand behind what it changes. `unwritten`: whether deliveries were written now that the
+        owner before had decided (C55); they count as of now (C71).
         """
         self._decisions.began_ms = now_ms
         self.agreement.take_over(now_ms)
@@ -396,6 +400,7 @@ class QueueShard:
         self.subscribing.cap_anew(step)
         self._transitions.remove_beyond_limits(now_ms, step)
         self.activity.begin(now_ms, step)
+        self.allowance.take_over(now_ms, step, unwritten)
 
     # What goes out
 

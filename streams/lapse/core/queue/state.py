@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lapse.core.queue import repeats
 from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in
+from lapse.core.queue.counted import Counted
 from lapse.core.queue.ending import Ending
 from lapse.core.queue.index import Index
 from lapse.core.queue.life import Impossible
@@ -63,6 +64,7 @@ class QueueState:
         pending: messages whose letters are refused, as (source, offset), in the order of removal (C27).
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
+        counted: deliveries that count in the windows of rates (Q25).
         transfers: hand-overs of messages that have not come to their end (Q17).
         paused: whether deliveries are held back (C21).
         ending: when the shard was last used, and how far its end is (C4, C39, Q18).
@@ -85,6 +87,7 @@ class QueueState:
         self.remembered: set[tuple[int, int]] = set()
         self.repeats = Repeats()
         self.transfers = Transfers()
+        self.counted = Counted()
         self.paused = False
         self.ending = Ending()
         self.dirty: dict[int, int] = {}
@@ -240,6 +243,8 @@ class QueueState:
                 repeats.apply(self.repeats, change)
             case ChangeKind.REPLACED:
                 self.sources.replace(change.source)
+            case ChangeKind.COUNTED | ChangeKind.UNCOUNTED:
+                self.counted.apply(change)
             case ChangeKind.TRANSFER:
                 self.transfers.apply(change)
             case _:
@@ -302,7 +307,7 @@ class QueueState:
                 segment.set_traits(slot, slot + some, change.traits.slice(done, done + some))
                 self.index.note_traits(segment, slot, slot + some)
             self.index.became_available(segment, slice(slot, slot + some))
-            _append_run(segment.runs, Run(slot, change.source, offset + done, some))
+            segment.append_run(Run(slot, change.source, offset + done, some))
             source.add(offset + done, place + done, some)
             self._touch(segment)
             done += some
@@ -442,12 +447,3 @@ class QueueState:
         """Count what the holders of a segment's messages have outstanding."""
         if segment.holder is not None:
             self.subscription_table.count_each(segment.holder[FILLS[segment.state]], 1)
-
-
-def _append_run(runs: list[Run], run: Run) -> None:
-    if runs:
-        last = runs[-1]
-        if (last.source, last.slot + last.count, last.offset + last.count) == (run.source, run.slot, run.offset):
-            runs[-1] = Run(last.slot, last.source, last.offset, last.count + run.count)
-            return
-    runs.append(run)

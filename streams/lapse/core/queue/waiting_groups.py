@@ -66,6 +66,7 @@ class WaitingGroups:
         self._waiting: dict[Line, _Waiting] = {}
         self._heap: list[Entry] = []
         self._set_aside: dict[int, list[Entry]] = {}
+        self._until: list[tuple[int, Entry]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -138,6 +139,16 @@ class WaitingGroups:
     def set_aside(self, entry: Entry) -> None:
         """Keep an entry that was taken out until its group is `freed`."""
         self._set_aside.setdefault(entry[3], []).append(entry)
+
+    def set_aside_until(self, entry: Entry, instant_ms: int) -> None:
+        """Keep an entry that was taken out until an instant is `reached`, ms since the epoch."""
+        heapq.heappush(self._until, (instant_ms, entry))
+
+    def reached(self, now_ms: int) -> int | None:
+        """Let lines come up again whose instant has come; the next such instant, None if no line waits for one."""
+        while self._until and self._until[0][0] <= now_ms:
+            heapq.heappush(self._heap, heapq.heappop(self._until)[1])
+        return self._until[0][0] if self._until else None
 
     def forget(self, line: Line) -> None:
         """Let a line go that has nothing left."""

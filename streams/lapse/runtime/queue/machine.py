@@ -98,6 +98,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._judge = Judge(shard, payloads, lambda: self.under_way)
         self._waiting: deque[Admitted] = deque()
         self._released = restored.released
+        shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads)
         self._now_ms = 0
         self._purging: Admitted | None = None
@@ -283,6 +284,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._note_arrivals()
         self._crowd.advance(now_ms, self._step)
 
+    def written(self, effects: Effects, now_ms: int) -> None:
+        """Know that the effects of a step are written by an instant, ms since the epoch."""
+        if effects.counted_to >= 0:
+            self.shard.allowance.written(effects.counted_to, now_ms)
+
     def took(self, seconds: float) -> None:
         """Let a crowd leave in parts that take as long as they should (C60)."""
         self._crowd.took(seconds)
@@ -335,7 +341,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Begin an epoch; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
         self._now_ms = max(self._now_ms, now_ms)
         items = self._journal.begin()
-        self.shard.take_over(now_ms, self._step)
+        self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
         self._end_of_others(now_ms)
         if self._forwarding is not None:
             self._forwarding.begin(self.shard, now_ms, self._step)
@@ -415,6 +421,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         step = at_work.core
         effects.before += at_work.unread + self._output.events(step.events, step.removals)
         effects.step = self.shard.state.sequence
+        if step.deliveries and self.shard.allowance.is_bounded:
+            effects.must_arrive, effects.counted_to = True, self.shard.allowance.counted_to
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
         self.figures.queue_step(step)

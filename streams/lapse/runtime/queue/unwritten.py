@@ -84,11 +84,15 @@ class JournaledDeliveries:
         changes: what they were, each with the sequence of its step.
         output: writes them, and knows where subscriptions are spoken to.
         payloads: the records behind the messages.
+
+    Attributes:
+        has_found: whether some were not written.
     """
 
     def __init__(
         self, shard: QueueShard, changes: Sequence[tuple[int, Change]], output: QueueOutput, payloads: PayloadWindow
     ) -> None:
+        self.has_found = False
         self._shard = shard
         self._changes = changes
         self._output = output
@@ -123,6 +127,7 @@ class JournaledDeliveries:
                 self._shard.handed_out.take_back(places[one] for one in at)
             elif at:
                 found.append(replace(delivery, messages=delivery.messages.some(np.array(at, np.intp))))
+        self.has_found = bool(found)
         if found:
             settings, count = self._shard.settings, sum(len(one.messages) for one in found)
             logger.info(

@@ -38,6 +38,7 @@ class Effects:
         after: deliveries and answers; sent once the journal is safe.
         must_arrive: whether they have to be safe before the next step (C35).
         step: by which number the journal knows the step (C55).
+        counted_to: number of the last deliveries that count in the windows of rates; negative = there are none (Q25).
     """
 
     before: list[Output | Packed] = field(default_factory=list)
@@ -46,3 +47,4 @@ class Effects:
     after: list[Output | Packed] = field(default_factory=list)
     must_arrive: bool = False
     step: int = 0
+    counted_to: int = -1

@@ -53,7 +53,9 @@ def warnings(topology: Topology) -> list[str]:
             told = prefetch.advice(name, queue.max_deliveries, queue.max_per_subscription_backlog)
             found += [told] if told else []
         if queue.group_by is not None and queue.ordering == "partition" and topology.partitions(name) > 1:
-            does = "keeps a group in order" if queue.group_limit == 1 else "and group_limit count"
+            counted = [key for key in ("group_limit", "group_rate", "group_weight") if key in queue.model_fields_set]
+            does = "keeps a group in order" if queue.group_limit == 1 else "counts"
+            does += f", as does {' and '.join(counted)}," if counted else ""
             found.append(
                 f"queue {name}: group_by {does} within each of {topology.partitions(name)} partitions "
                 'only. Publish with the group as the Kafka key, or take ordering = "total" (C32)'

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Final
 
 from lapse.config import Config, QueueConfig, SowConfig
+from lapse.config.shares import over_partitions
 from lapse.core.entitlement import Right
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES
@@ -394,6 +395,9 @@ class Topology:
             count = self.partitions(name)
             if queue.priority is not None and queue.ordering == "partition" and count > 1:
                 what = f'queue.{name}.priority: priority over {count} partitions requires ordering = "total" (Q17)'
+                found.append(Difference(names.commands(name), what, bars=(name,)))
+            if queue.rate is not None and queue.ordering == "partition" and count > 1:
+                what = f"queue.{name}.rate: {over_partitions(count)}"
                 found.append(Difference(names.commands(name), what, bars=(name,)))
         return found
 

@@ -5,12 +5,14 @@ Slow and plain on purpose. Nothing of `lapse.core.queue` is used but its setting
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from lapse.core.queue.rate import Rate
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 
 Bookmark = tuple[str, int, int]
@@ -158,6 +160,7 @@ class Oracle:
         self.next_number = 0
         self.turn = -1
         self.served: list[int] = []
+        self.handed_out: list[tuple[int, object]] = []
         self.group_turn = Fraction(0)
         self.group_tags: dict[object, Fraction] = {}
         self.began_ms = 0
@@ -395,6 +398,8 @@ class Oracle:
         self.turn = -1
         self.served = []
         self.group_turn, self.group_tags = Fraction(0), {}
+        if not self.rates():
+            self.handed_out = []
         for subscriber in self.subscribers.values():
             subscriber.last_seen_ms = max(subscriber.last_seen_ms, now_ms)
             cap = self.settings.max_backlog
@@ -417,10 +422,14 @@ class Oracle:
         if settings.traits.priority:
             places = {bookmark: place for place, bookmark in enumerate(self.order)}
             waiting.sort(key=lambda m: (*self.urgency(m), places[m.bookmark]))
-        for message in self.in_turn([m for m in waiting if m.state == "available" and not self.late(m, now_ms)]):
+        waiting = [m for m in waiting if m.state == "available" and not self.late(m, now_ms)]
+        for message in self.in_turn(waiting, now_ms):
             subscriber = self.choose(message)
             if subscriber is None:
                 continue
+            if self.rates():
+                whose = self.rated(message) if self.group_rate() else None
+                self.handed_out.append((self.counts_at(now_ms), whose))
             message.state = "sent" if once else "leased"
             message.holder = subscriber.id
             message.deliveries += 1
@@ -429,19 +438,51 @@ class Oracle:
                 self.events.append(Told("delivered_at_most_once", message.bookmark, subscriber.id))
             self.send(subscriber, message, message.until_ms)
 
-    def in_turn(self, waiting: list[Message]) -> Iterator[Message]:
+    def counts_at(self, now_ms: int) -> int:
+        """As of when a delivery counts: while the clock is behind an earlier one, as of that."""
+        return max([now_ms, *(at_ms for at_ms, _ in self.handed_out)])
+
+    def group_rate(self) -> Rate | None:
+        return self.settings.group_rate if self.settings.traits.group else None
+
+    def rates(self) -> list[Rate]:
+        return [rate for rate in (self.settings.rate, self.group_rate()) if rate is not None]
+
+    def rated(self, message: Message) -> object:
+        """What a message's delivery counts for: its group, or itself alone (C70)."""
+        return message.bookmark if message.group is None else message.group
+
+    def lets_go(self, rate: Rate, now_ms: int, of: object = None) -> bool:
+        """Whether one more delivery keeps a rate in every half-open window (C71)."""
+        begin_ms = self.counts_at(now_ms) - rate.per_ms
+        return sum(at_ms > begin_ms and of in (None, whose) for at_ms, whose in self.handed_out) < rate.count
+
+    def frees_ms(self, now_ms: int) -> int | None:
+        """When something that waits for a rate, and that somebody takes, may go."""
+        instants = {at_ms + rate.per_ms for at_ms, _ in self.handed_out for rate in self.rates()}
+        for instant_ms in sorted(one for one in instants if one > now_ms):
+            later = copy.deepcopy(self)
+            later.deliver(instant_ms)
+            if later.deliveries:
+                return instant_ms
+        return None
+
+    def in_turn(self, waiting: list[Message], now_ms: int) -> Iterator[Message]:
         """What can be handed out, in the order in which it is; each is handed out before the next is asked for."""
+        rate = self.settings.rate
         if not self.settings.traits.group:
-            yield from waiting
+            yield from (m for m in waiting if rate is None or self.lets_go(rate, now_ms))
             return
         at = {message.bookmark: place for place, message in enumerate(waiting)}
-        while candidates := self.of_groups([m for m in waiting if m.state == "available"]):
+        while candidates := self.of_groups([m for m in waiting if m.state == "available"], now_ms):
+            if rate is not None and not self.lets_go(rate, now_ms):
+                return
             first = min(candidates, key=lambda m: (*self.urgency(m), self.tag(m.group), at[m.bookmark]))
             self.group_turn = self.tag(first.group)
             self.group_tags[first.group] = self.group_turn + Fraction(1, self.weight(first.group))
             yield first
 
-    def of_groups(self, waiting: list[Message]) -> list[Message]:
+    def of_groups(self, waiting: list[Message], now_ms: int) -> list[Message]:
         """Which of some messages in order their groups let go, and somebody takes (Q20, Q25)."""
         limit = self.settings.group_limit
         busy = Counter(m.group for m in self.in_state("leased", "sent"))
@@ -453,6 +494,9 @@ class Oracle:
                 continue
             if message.group is not None and limit == 1:
                 busy[message.group] += 1  # the first of a group holds the others back, though nobody takes it
+            rate = self.group_rate()
+            if rate is not None and not self.lets_go(rate, now_ms, self.rated(message)):
+                continue
             if any(self.space(s) and FILTERS[s.filter](message.body) for s in self.subscribers.values()):
                 found.append(message)
         return found

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.rate import Rate
 from lapse.core.queue.retry import NO_RETRY, Cause, RetryRule
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
@@ -67,6 +68,9 @@ BODIES = st.fixed_dictionaries(
         "f": st.sampled_from([0, 1, 2]),
     },
 )
+RATES = st.sampled_from([None, None, None, Rate(1, 50), Rate(2, 100), Rate(3, 400), Rate(1, 100_000)])
+"""The rates of deliveries that a queue, or its groups, may have (Q25)."""
+
 TEXTS = st.sampled_from(["", "", *FILTERS])
 RETRIES = st.just(NO_RETRY) | st.builds(
     RetryRule,
@@ -102,6 +106,8 @@ def queues(draw) -> QueueSettings:
         max_cancels=draw(st.sampled_from([0, 0, 1, 2])),
         retry=draw(RETRIES),
         group_limit=1 if depth else draw(st.sampled_from([1, 1, 2, 3])),
+        rate=None if depth else draw(RATES),
+        group_rate=None if depth or traits.group is None else draw(RATES),
         group_weights={} if depth else draw(st.sampled_from([{}, {"x": 3}, {"7": 2, "y": 5}])),
         dead_letter_topic=draw(st.sampled_from(["dlq.orders", ""])),
         dedup_window_ms=draw(st.sampled_from([0, 100, 100])),
@@ -235,6 +241,15 @@ class ShardMachine(RuleBasedStateMachine):
     def idle(self) -> None:
         """A temporary queue that nobody uses any more (Q18)."""
         self.world.idle()
+
+    @rule()
+    def wait_for_rate(self) -> None:
+        """Something that waits for a rate goes as soon as the window lets it, and not before."""
+        frees_ms = self.world.oracle.frees_ms(self.world.now_ms)
+        if frees_ms is not None and frees_ms < self.world.now_ms + 10_000:
+            for wait_ms in (frees_ms - self.world.now_ms - 1, 1):
+                self.world.advance(wait_ms)
+                self.world.deliver()
 
     @precondition(lambda self: self.world.oracle.next_due_ms() is not None)
     @rule(early_ms=st.sampled_from([0, 0, 1]))
@@ -419,6 +434,8 @@ class ShardMachine(RuleBasedStateMachine):
             queue = replace(queue, max_backlog=backlog)
         if traits is not None and queue.target_depth is None:
             queue = replace(queue, traits=traits)
+        # A longer window would begin with what the shorter one remembered.
+        queue = replace(queue, rate=self.world.settings.rate, group_rate=self.world.settings.group_rate)
         if commit:
             self.world.commit()
         self.world.crash(queue, torn, stall, compact)

@@ -356,6 +356,9 @@ class World:
             assert not self.shard.unjudged
 
         self._both(until_done, lambda: self.oracle.deliver(self.now_ms))
+        if self.settings.rate or self.settings.group_rate:
+            frees_ms = self.oracle.frees_ms(self.now_ms)
+            assert self.shard.next_due_ms() <= (NEVER if frees_ms is None else frees_ms)
         return by_subscription(self._last_sent)
 
     def _judge(self, places: list[int]) -> None:
@@ -952,6 +955,7 @@ def dump(state: QueueState) -> bytes:
         sorted(state.remembered),
         sorted(state.ending.entries()),
         sorted(state.repeats.chunks.items()),
+        sorted(state.counted.batches.items()),
         sorted(state.pending.items()),
         sorted((one.id, one.number, one.target, one.confirmed) for one in state.transfers),
         [

@@ -1,0 +1,67 @@
+"""Rates hold in every window of the log, whatever becomes of the worker; on a real broker (Q25, C71)."""
+
+import json
+import threading
+import time
+from bisect import bisect_left
+from collections import defaultdict
+
+import pytest
+
+from lapse.protocol import header, topic
+from support.deployment import Deploy, Deployment
+
+MOST, MOST_OF_A_TENANT, WINDOW_MS = 20, 8, 500
+
+
+def most_in_a_window(instants_ms: list[int]) -> int:
+    """The most of some ascending instants that lie in one half-open window."""
+    ends = (bisect_left(instants_ms, begin_ms + WINDOW_MS) for begin_ms in instants_ms)
+    return max(end - first for first, end in enumerate(ends))
+
+
+def consume(deployment: Deployment, stop: threading.Event) -> None:
+    """Cancel every second message at its first delivery, so that it comes again, and acknowledge the others."""
+    with deployment.subscriber("jobs", 50, payload="inline") as subscriber:
+        while not stop.is_set():
+            delivery = subscriber.receive(0.1)
+            if delivery is not None and delivery.bookmark.offset % 2 and delivery.delivery_count == 1:
+                delivery.cancel()
+            elif delivery is not None:
+                delivery.acknowledge()
+
+
+@pytest.mark.feature("Q25", "C71")
+def test_no_window_of_the_log_has_more_deliveries_than_the_rates_over_kill_9(deploy: Deploy) -> None:
+    rate, of_a_tenant = f"{MOST}/{WINDOW_MS}ms", {"messages": MOST_OF_A_TENANT, "per": f"{WINDOW_MS}ms"}
+    jobs = {"group_by": "/tenant", "group_limit": 100, "rate": rate, "group_rate": of_a_tenant}
+    deployment = deploy({"jobs": jobs}).apply()
+    tenants = ["great" if number % 10 else f"small-{number % 70}" for number in range(1_000)]
+    deployment.write("jobs", *(json.dumps({"tenant": tenant}) for tenant in tenants))
+    worker, stop = deployment.worker().wait_for_shards(1), threading.Event()
+    consumer = threading.Thread(target=consume, args=(deployment, stop))
+    consumer.start()
+    try:
+        for _ in range(2):
+            time.sleep(1)
+            worker.kill()
+            worker.start().wait_for_shards(1)
+        time.sleep(1)
+    finally:
+        stop.set()
+        consumer.join()
+    seen: set[tuple[bytes, bytes]] = set()
+    instants_ms: dict[str, list[int]] = defaultdict(list)
+    for record in deployment.tail(topic.deliveries(deployment.name("jobs"))).drain():
+        said = dict(record.headers() or [])
+        delivery = said.get(header.BOOKMARK, b""), said.get(header.DELIVERY_COUNT, b"")
+        if said.get(header.KIND) != b"delivery" or delivery in seen:
+            continue  # an answer, or a repetition (C55)
+        seen.add(delivery)
+        for name in ("", json.loads(record.value() or b"")["tenant"]):
+            instants_ms[name].append(record.timestamp()[1])
+    assert most_in_a_window(instants_ms[""]) <= MOST
+    assert max(most_in_a_window(of) for name, of in instants_ms.items() if name) <= MOST_OF_A_TENANT
+    assert len(instants_ms) == 9, "all, and those of eight tenants"
+    assert len(instants_ms["great"]) > 2 * MOST_OF_A_TENANT
+    assert any(count != b"1" for _, count in seen), "some came again"

@@ -1,0 +1,187 @@
+"""The rates of a queue and of its groups by name; each also runs beside the oracle (Q25, C70, C71)."""
+
+from dataclasses import replace
+
+import pytest
+
+from lapse.core.expression import compile_filter, compile_value
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.rate import Rate
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.step import Step
+from lapse.core.queue.trait import TraitReader
+from unit.core.queue.world import World, small
+
+GROUP = TraitReader(group=compile_value("/g"))
+BARRIER = TraitReader(barrier=compile_filter("/b = 'yes'"))
+
+pytestmark = [pytest.mark.feature("Q25", "C71"), pytest.mark.usefixtures("each_room")]
+
+
+def world(*bodies: dict, **settings) -> World:
+    one = World(QueueSettings(name="orders", lease_ms=100_000, max_lease_ms=100_000, **settings))
+    for body in bodies:
+        one.publish("orders", body=body)
+    one.read("orders")
+    one.subscribe("inky", 100)
+    return one
+
+
+def delivered(one: World, at_ms: int | None = None) -> list[int]:
+    """Offsets that go out at an instant, counted from the beginning at 1000 ms."""
+    if at_ms is not None:
+        one.advance(1_000 + at_ms - one.now_ms)
+    return [sent.bookmark[2] for sent in one.deliver().get("inky", [])]
+
+
+def test_so_many_go_out_in_any_half_open_window() -> None:
+    one = world(*[{}] * 9, rate=Rate(3, 100))
+    assert delivered(one, 0) == [0, 1, 2]
+    assert one.shard.next_due_ms() == 1_100
+    assert delivered(one, 99) == []
+    assert delivered(one, 100) == [3, 4, 5]  # the window that began at 0 ends before this instant
+    assert delivered(one, 199) == []
+    assert delivered(one, 250) == [6, 7, 8]
+    assert one.shard.next_due_ms() > 10_000, "nothing waits"
+
+
+def test_the_window_slides() -> None:
+    one = world(*[{}] * 9, rate=Rate(2, 100))
+    one.subscribe("inky", 1)
+    assert delivered(one, 0) == [0]
+    one.subscribe("inky", 9)
+    assert delivered(one, 60) == [1]
+    assert delivered(one, 100) == [2]
+    assert delivered(one, 159) == []
+    assert delivered(one, 160) == [3]
+
+
+def test_redeliveries_count_and_barriers_do_not() -> None:
+    one = world({}, {"b": "yes"}, {}, {}, traits=BARRIER, rate=Rate(2, 100))
+    assert delivered(one, 0) == [0]
+    one.settle("cancel", "inky", Claim("orders", 0, 0, 0))
+    assert delivered(one, 10) == [0]
+    one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0))
+    assert delivered(one, 20) == [1], "the barrier alone"
+    assert delivered(one, 100) == [2]
+    assert delivered(one, 110) == [3]
+
+
+@pytest.mark.feature("C70")
+def test_each_group_has_its_rate_and_a_message_without_one_is_its_own() -> None:
+    bodies = [{"g": "x"}, {"g": "x"}, {}, {"g": "y"}, {}, {"g": "x"}]
+    one = world(*bodies, traits=GROUP, group_limit=9, group_rate=Rate(1, 100))
+    assert delivered(one, 0) == [0, 2, 3, 4]
+    one.settle("cancel", "inky", Claim("orders", 0, 2, 2))
+    assert delivered(one, 40) == []
+    one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0))
+    assert one.shard.next_due_ms() == 1_100
+    assert delivered(one, 99) == []
+    assert delivered(one, 100) == [1, 2]
+    assert delivered(one, 200) == [5]
+
+
+def test_both_rates_hold_and_the_turn_goes_on_meanwhile() -> None:
+    one = world(
+        *[{"g": "x"}] * 4, *[{"g": "y"}] * 4, traits=GROUP, group_limit=9, rate=Rate(3, 100), group_rate=Rate(2, 150)
+    )
+    assert delivered(one, 0) == [0, 4, 1]
+    assert delivered(one, 100) == [5]
+    assert delivered(one, 150) == [2, 6]
+    assert delivered(one, 199) == []
+    assert delivered(one, 200) == [3]
+
+
+def test_what_was_delivered_before_a_crash_counts() -> None:
+    with small(ring=2):
+        one = world(
+            *[{"g": n % 2} for n in range(20)], traits=GROUP, group_limit=9, group_rate=Rate(2, 100), rate=Rate(3, 100)
+        )
+        assert delivered(one, 0) == [0, 1, 2]
+        one.commit()
+        for wait_ms in range(0, 90, 10):
+            one.crash()
+            assert delivered(one, wait_ms) == []
+            one.commit()
+        one.crash()
+        assert delivered(one, 100) == [3, 4, 5]
+
+
+def test_what_is_in_no_window_any_more_is_forgotten() -> None:
+    one = world(*[{"g": n} for n in range(60)], traits=GROUP, rate=Rate(1, 10), group_rate=Rate(1, 20))
+    for at_ms in range(0, 500, 10):
+        assert len(delivered(one, at_ms)) == 1
+        one.commit()
+    assert len(one.shard.state.counted.batches) <= 3
+    assert len(one.shard.state.counted._lines) <= 4
+    assert sum(key[:1] == b"r" for key in one.log.latest()) <= 3
+    one.crash(replace(one.settings, rate=None, group_rate=None))
+    assert not one.shard.state.counted.batches
+    assert sum(key[:1] == b"r" for key in one.log.latest()) == 0
+
+
+def test_a_changed_rate_counts_what_was_delivered() -> None:
+    one = world(*[{}] * 9, rate=Rate(4, 1_000))
+    assert delivered(one, 0) == [0, 1, 2, 3]
+    one.commit()
+    one.crash(replace(one.settings, rate=Rate(2, 1_000)))
+    assert delivered(one, 999) == []
+    assert delivered(one, 1_000) == [4, 5]
+    one.commit()
+    one.crash(replace(one.settings, rate=Rate(3, 1_000)))
+    assert delivered(one, 1_000) == [6]
+
+
+def test_while_the_clock_is_behind_a_delivery_counts_as_of_the_latest_instant() -> None:
+    one = world(*[{}] * 9, rate=Rate(2, 100))
+    one.subscribe("inky", 1)
+    assert delivered(one, 50) == [0]
+    one.subscribe("inky", 9)
+    one.now_ms -= 40
+    assert delivered(one) == [1]
+    assert delivered(one, 149) == []
+    assert delivered(one, 150) == [2, 3]
+
+
+def test_deliveries_count_as_of_when_they_are_written_where_somebody_says_so() -> None:
+    """A log shows when a record was written: two that were decided a window apart may stand closer together in it."""
+    one = world(*[{}] * 9, rate=Rate(2, 100))
+    shard, allowance = one.shard, one.shard.allowance
+    allowance.counts_as_written = True
+
+    def count(now_ms: int) -> int:
+        step = Step()
+        shard.advance(now_ms, step)
+        shard.deliver(now_ms, step)
+        return sum(len(delivery.messages) for delivery in step.deliveries)
+
+    assert count(1_000) == 2
+    assert count(1_100) == 0
+    assert shard.next_due_ms() >= NEVER or shard.next_due_ms() > 100_000, "nobody knows yet when it may go on"
+    allowance.written(allowance.counted_to, 1_120)
+    assert shard.next_due_ms() <= 1_120, "it is looked at once that is known"
+    assert count(1_121) == 0
+    assert shard.next_due_ms() == 1_220
+    assert count(1_219) == 0
+    assert count(1_220) == 2
+
+
+def test_deliveries_of_an_owner_before_count_as_of_when_they_were_written_at_the_latest() -> None:
+    for unwritten, free_ms in ((False, 1_250 + 1_000), (True, 5_000 + 1_000)):
+        one = world(*[{}] * 9, rate=Rate(2, 1_000))
+        assert delivered(one, 0) == [0, 1]
+        shard, step = one.shard, Step()
+        shard.allowance.counts_as_written = True
+        shard.take_over(5_000, step, unwritten)
+        counts_ms = shard.state.counted.counts_ms(shard.allowance.counted_to)
+        assert counts_ms + 1_000 == free_ms
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_group_rates_hold_however_few_messages_a_step_takes(at_once: int) -> None:
+    with small(at_once=at_once):
+        one = world(*[{"g": n % 3} for n in range(30)], traits=GROUP, group_limit=9, group_rate=Rate(2, 100))
+        assert sorted(delivered(one, 0)) == [0, 1, 2, 3, 4, 5]
+        assert one.shard.next_due_ms() == 1_100
+        assert sorted(delivered(one, 100)) == [6, 7, 8, 9, 10, 11]
