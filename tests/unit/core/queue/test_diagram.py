@@ -35,6 +35,8 @@ ABOUT_OTHERS = {
     ChangeKind.PAUSED,
     ChangeKind.RESUMED,
     ChangeKind.IDENTIFIED,
+    ChangeKind.COUNTED,
+    ChangeKind.UNCOUNTED,
     ChangeKind.FORGOTTEN,
     ChangeKind.REPLACED,
     ChangeKind.RETIRING,
