@@ -69,7 +69,9 @@ def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -
     with pytest.raises(OutdatedChange, match="based on version 1, and version 2 is there"):
         topic.publish([replace(first, version=2, settings={"lease_period": "8s"})])
     assert defined(here)[name].settings == {"lease_period": "9s"}
-    topic.withdraw(name)
+    topic.withdraw(name, 0)
+    assert name in defined(here), "somebody has defined it anew since"
+    topic.withdraw(name, 99)
     assert defined(here) == {}
     refused = here.worker()
     assert refused.wait(40) == 1
@@ -108,7 +110,13 @@ def test_entities_that_are_created_while_workers_run_are_served_beside_the_other
         queue.delete(force=True)
     until(lambda: here.name("fresh") not in defined(here), "its definition goes with its topics", 40)
     assert here.lapse("apply", "--yes").returncode == 0
-    until(lambda: all("was deleted here before" in one.text for one in (first, second)), "one that comes again waits")
+    told = f"{name}: version 1 is served"
+    until(lambda: all(one.text.count(told) == 2 for one in (first, second)), "one that comes again is served again", 40)
+    here.write("fresh", "again")
+    with here.subscriber("fresh", 1) as fresh:
+        once_more = fresh.receive(20)
+        assert once_more is not None
+        assert once_more.value in (b"one", b"two", b"again"), "it reads its topic, which stayed, from the beginning"
 
 
 @pytest.mark.feature("Q23", "C64", "C65", "X7")

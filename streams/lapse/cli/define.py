@@ -120,7 +120,10 @@ def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None
         topic = DefinitionsTopic(config)
         made = draft(asked, understood(topic.read()), config, path.absolute().parent)
         made.check_state(lambda definition: live(definition, config))
+        name = asked.name
         cluster, differences, _ = made.differences()
+        if made.differs is None and any(one.create is not None and name in one.bars for one in differences):
+            made = made.anew(asked)
         if not dry_run:
             mend(cluster, differences)
             if made.differs is not None:

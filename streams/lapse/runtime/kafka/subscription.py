@@ -46,3 +46,18 @@ async def take_in(conductor: Any, topics: AbstractSet[str], begin: Callable[[], 
     finally:
         conductor._subscription_changed = changed
     return list(await conductor._update_indices())
+
+
+async def dismiss(agents: Any, name: str) -> None:
+    """End an agent to which nothing is handed out any more, so that there can be another one of its name.
+
+    Args:
+        agents: Faust's.
+        name: the agent's.
+    """
+    agent = agents.pop(name, None)
+    if agent is not None:
+        for of_topic in agents._by_topic.values():
+            of_topic.discard(agent)
+        agent.cancel()
+        await agent.stop()

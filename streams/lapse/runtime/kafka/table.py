@@ -135,6 +135,14 @@ class SelfRestoredTables(TableManager):
                 await self._update_channels()
         return open_
 
+    async def drop(self, name: str) -> None:
+        """Know a table no more, so that there can be another one of its name; its shards are given up."""
+        table = self.pop(name, None)
+        if table is not None:
+            self._changelogs.pop(table.changelog_topic.get_topic_name(), None)
+            self._channels.pop(table, None)
+            await table.stop()
+
     async def close(self) -> None:
         """Take over nothing any more, and wait for what is being taken over."""
         self._closed = True

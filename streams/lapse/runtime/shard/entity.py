@@ -99,7 +99,12 @@ class Entity(ABC):
             async for event in stream.events():
                 self.receive(event.message.tp, event.value)
 
-        app.agent(source, name=f"lapse-{self.name}")(receive)
+        app.agent(source, name=self.agent)(receive)
+
+    @property
+    def agent(self) -> str:
+        """The name of its agent."""
+        return f"lapse-{self.name}"
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Pass a batch on to its shard."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -52,7 +53,8 @@ OF_WORKERS: Final = b"\x00"
 
 _LOOK_S: Final = 3.0
 _WAIT_MS: Final = 500
-_TRIES: Final = 3
+_TRIES: Final = 5
+_AGAIN_S: Final = 0.1
 _ORDERS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "create_queue": ("queue", True),
     "alter_queue": ("queue", False),
@@ -194,6 +196,7 @@ class Definer:
             except OutdatedChange as error:
                 if attempt == _TRIES - 1:
                     raise Refused(ErrorCode.OUTDATED, str(error)) from error
+                await asyncio.sleep(_AGAIN_S * random.uniform(1, 3))  # noqa: S311  # two are not to meet again
         late = await self._messages.await_served(request.name, made.after.version, shards, SERVED_S)
         counts = {"version": made.after.version, "shards": shards, "changed": int(made.is_new)}
         told = tuple(f"{request.name}:{shard}" for shard in late)
@@ -213,6 +216,8 @@ class Definer:
         if made.differs is not None and made.differs.asks_for_emptiness:
             live = await self._messages.live(request.name, shards, SERVED_S)
             made.check_state(lambda _: live)
+        if made.differs is None and any(one.create is not None and request.name in one.bars for one in differences):
+            made = made.anew(request)
         await asyncio.to_thread(mend, cluster, differences)
         if made.differs is not None:
             await asyncio.to_thread(self._definitions.publish, [made.after])

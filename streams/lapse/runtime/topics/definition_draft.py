@@ -6,7 +6,7 @@ Whoever creates or changes an entity goes this way: `lapse queue create` and its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +75,11 @@ class Draft:
     def is_new(self) -> bool:
         """Whether this request changes something, or has done so when it was carried out before."""
         return self.differs is not None or self.repeated
+
+    def anew(self, request: Request) -> Draft:
+        """The same where the entity was deleted, and its definition is still there: it begins with the next version."""
+        after = replace(self.after, version=self.after.version + 1, origin=request.origin, command=request.command)
+        return replace(self, after=after, differs=DefinitionChange(None, after))
 
     def check_state(self, live: Callable[[Definition], int | None]) -> None:
         """See whether what is live allows it (C65).

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.config.definition import Decided, Definition, DefinitionChange, change, only, with_entity
-from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note
 from lapse.runtime.topics.topic_follower import TopicFollower
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.2
+_TRIES: Final = 10
 
 _LIVE: Final = (
     *("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying"),
@@ -74,6 +76,9 @@ class DefinitionFollower:
         self._beside = decided.beside
         self._serving: dict[str, Definition] = dict(decided.definitions)
         self._found: dict[str, bytes] = {}
+        self._heard: dict[str, int] = {}
+        self._served_by: dict[str, int] = {}
+        """Where the last definition stands that an entity was served by, or that was heard meanwhile."""
         self._follower = TopicFollower(self._topic.name, connection, self._follow)
         self.on_served: Callable[[str], None] = _nobody
 
@@ -92,13 +97,25 @@ class DefinitionFollower:
 
     async def withdraw(self, name: str) -> None:
         """Take out the definition of an entity whose topics were removed."""
-        try:
-            await asyncio.to_thread(self._topic.withdraw, name)
-        except (OutdatedChange, TopologyError) as error:
-            logger.warning("%s is deleted, and still defined: %s. `lapse apply` creates it anew", name, error)
+        offset = self._served_by.get(name, sys.maxsize)
+        for attempt in range(_TRIES):
+            try:
+                await asyncio.to_thread(self._topic.withdraw, name, offset)
+                return
+            except OutdatedChange as error:  # somebody else changes something at this moment
+                if attempt == _TRIES - 1:
+                    logger.warning("%s is deleted, and still defined: %s", name, error)
+                await asyncio.sleep(_AGAIN_S * random.uniform(1, 3))  # noqa: S311  # two workers are not to meet again
+            except TopologyError as error:
+                logger.warning("%s is deleted, and still defined: %s", name, error)
+                return
 
     async def _follow(self, records: Sequence[Any]) -> None:
-        named = {note(self._found, record.key, record.value) for record in records}
+        named: set[str | None] = set()
+        for record in records:
+            named.add(name := note(self._found, record.key, record.value))
+            if name is not None:
+                self._heard[name] = record.offset
         new: list[Definition] = []
         for name in named:
             if name is None:
@@ -113,24 +130,24 @@ class DefinitionFollower:
     async def _hear(self, name: str, value: bytes) -> list[Definition]:
         """Take up what a definition says now, if it is news; one that is not served yet is returned."""
         serving = self._serving.get(name)
+        here = name in self._app.entities
+        if here:
+            self._served_by[name] = self._heard[name]
+        deleted = not here and self._heard[name] > self._served_by.get(name, sys.maxsize)
         try:
             after = Definition.decode(name, value)
-            if serving is not None and after.version <= serving.version:
+            if serving is not None and after.version <= serving.version and not deleted:
                 return []
             differs = change(serving, after, self._beside)
         except ValueError as error:
             logger.error("%s; what was served goes on. Mend it, or use the same version of lapse everywhere", error)
             return []
+        if not here:
+            return [after]
         if differs is None:
             self._serving[name] = after
             self.on_served(name)
-        elif serving is None and name not in self._app.entities:
-            if names.table(name) not in self._app.tables:
-                return [after]
-            logger.warning(
-                "%s is defined again: it was deleted here before, and is served from the next start on", name
-            )
-        elif name not in self._app.entities or not differs.at_run_time:
+        elif not differs.at_run_time:
             what = ", ".join(differs.keys) or "it as a whole"
             logger.warning(
                 "%s: version %d changes %s; it counts from the worker's next start on", name, after.version, what
@@ -164,6 +181,7 @@ class DefinitionFollower:
             return
         for name in topology.entities():
             one = self._serving[name] = understood[name]
+            self._served_by[name] = self._heard[name]
             logger.info("%s: version %d is served: new, by %s", name, one.version, one.origin)
             self.on_served(name)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
@@ -21,6 +21,13 @@ from lapse.runtime.topics.topology import TopologyError
 
 _PATIENCE_S: Final = 15.0
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+
+
+class _Withdrawal(NamedTuple):
+    """The end of a definition."""
+
+    name: str
+    offset: int
 
 
 class OutdatedChange(Exception):
@@ -49,6 +56,10 @@ class DefinitionsTopic:
         Raises:
             TopologyError: it cannot be read.
         """
+        return self._read()[0]
+
+    def _read(self) -> tuple[dict[str, bytes], dict[str, int]]:
+        """The definitions, encoded, and the offset of each."""
         consumer = Consumer(
             {
                 **self._settings,
@@ -59,10 +70,11 @@ class DefinitionsTopic:
             }
         )
         found: dict[str, bytes] = {}
+        offsets: dict[str, int] = {}
         try:
             place = TopicPartition(self.name, 0, OFFSET_BEGINNING)
             if self.name not in consumer.list_topics(timeout=_PATIENCE_S).topics:
-                return {}
+                return {}, {}
             consumer.assign([place])
             give_up = time.monotonic() + _PATIENCE_S
             while time.monotonic() < give_up:
@@ -70,9 +82,10 @@ class DefinitionsTopic:
                 if message is None:
                     continue
                 if (failure := message.error()) is None:
-                    note(found, message.key(), message.value())
+                    name = note(found, message.key(), message.value())
+                    offsets[name or ""] = message.offset() or 0
                 elif failure.code() == KafkaError._PARTITION_EOF:
-                    return found
+                    return found, offsets
                 else:
                     raise KafkaException(failure)
             raise TopologyError(f"{self.name}: could not be read to its end within {_PATIENCE_S:g} s")
@@ -93,35 +106,41 @@ class DefinitionsTopic:
             return
         self._change(changed)
 
-    def withdraw(self, name: str) -> None:
-        """Take out the definition of an entity that is deleted.
+    def withdraw(self, name: str, offset: int) -> None:
+        """Take out the definition of an entity that is deleted; not if somebody has defined it anew since.
+
+        Args:
+            name: the entity.
+            offset: of the last definition that it was served by; one behind it is of a new entity of the name.
 
         Raises:
             OutdatedChange: somebody changes definitions at this moment.
             TopologyError: the cluster refuses.
         """
-        self._change([name])
+        self._change([_Withdrawal(name, offset)])
 
-    def _change(self, changed: Iterable[Definition | str]) -> None:
-        """Write definitions, and take out those that are only named."""
+    def _change(self, changed: Iterable[Definition | _Withdrawal]) -> None:
+        """Write definitions, and take some out."""
         try:
             self._create()
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
             producer.init_transactions(_PATIENCE_S)
-            versions = {name: decoded.version for name, decoded in understood(self.read()).items()}
+            found, offsets = self._read()
+            versions = {name: decoded.version for name, decoded in understood(found).items()}
             for one in changed:
-                if isinstance(one, str):
-                    continue
                 there = versions.get(one.name, 0)
-                if one.version != there + 1:
+                if isinstance(one, _Withdrawal):
+                    if one.name not in found or offsets[one.name] > one.offset:
+                        return
+                elif one.version != there + 1:
                     raise OutdatedChange(
                         f"{one.name}: the change is based on version {one.version - 1}, and version {there} is there: "
                         "somebody changed it meanwhile. Look at the difference again"
                     )
             producer.begin_transaction()
             for one in changed:
-                if isinstance(one, str):
-                    producer.produce(self.name, None, one.encode(), partition=0)
+                if isinstance(one, _Withdrawal):
+                    producer.produce(self.name, None, one.name.encode(), partition=0)
                 else:
                     producer.produce(self.name, one.encode(), one.name.encode(), partition=0)
             producer.commit_transaction(_PATIENCE_S)

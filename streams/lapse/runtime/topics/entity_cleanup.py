@@ -21,7 +21,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError, for_code
 
 from lapse.protocol import topic as names
-from lapse.runtime.kafka.subscription import take_out
+from lapse.runtime.kafka.subscription import dismiss, take_out
 
 if TYPE_CHECKING:
     from lapse.runtime.shard.entity import Entity
@@ -62,6 +62,10 @@ class ServingWorker(Protocol):
     @property
     def tables(self) -> Any:
         """Faust's tables."""
+
+    @property
+    def agents(self) -> Any:
+        """Faust's agents."""
 
 
 class EntityCleanup:
@@ -130,7 +134,7 @@ class EntityCleanup:
         for entity in entities:
             logger.warning(
                 "%s was deleted and is not served any more. Take it out of lapse.toml; or `lapse apply` creates it "
-                "anew, and workers serve it once they are started again",
+                "anew. Workers serve it then once they are started again; at once where a topic has the definitions",
                 entity.name,
             )
             del app.entities[entity.name]
@@ -140,6 +144,9 @@ class EntityCleanup:
             await entity.close()
         app.services.forget(own)
         await self._read_no_longer(own)
+        for entity in entities:
+            await dismiss(app.agents, entity.agent)
+            await app.tables.drop(names.table(entity.name))
 
     async def _read_no_longer(self, own: set[str]) -> None:
         left = await take_out(self._app.topics, own)
@@ -151,10 +158,15 @@ class EntityCleanup:
 
     async def read(self, topics: list[str]) -> None:
         """Read these topics and no others; returns when the group is balanced, and the shards run."""
-        before = self._app.rebalancing_count
-        await self._app.consumer.subscribe(topics)
+        app = self._app
+        before = app.rebalancing_count
+        await app.consumer.subscribe(topics)
+        # A rebalance that was under way already takes the topics in as well, and none follows it.
+        under_way = app.rebalancing
         give_up = time.monotonic() + _PATIENCE_S
-        while self._app.rebalancing_count == before and time.monotonic() < give_up:  # noqa: ASYNC110
+        while app.rebalancing_count == before and time.monotonic() < give_up:
+            if under_way and not app.rebalancing:
+                break
             await asyncio.sleep(_PAUSE_S)
         await self.balanced()
 

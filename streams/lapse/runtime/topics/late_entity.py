@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
@@ -38,10 +38,6 @@ class GrowingWorker(ServingWorker, Protocol):
     """
 
     entity_cleanup: EntityCleanup
-
-    @property
-    def agents(self) -> Any:
-        """Faust's agents."""
 
 
 class LateEntities:
@@ -142,6 +138,9 @@ class LateEntities:
 
         async with cleanup.busy:
             await cleanup.balanced()
+            entities = [name for name in entities if name not in app.entities]
+            if not entities:
+                return True
             topics = await take_in(app.topics, {names.commands(name) for name in entities}, begin)
             if not topics:
                 return False
