@@ -290,7 +290,10 @@ def test_messages_whose_records_kafka_has_deleted_leave_with_a_letter_of_headers
 
 @pytest.mark.feature("C80", "Q13", "D1", "D4")
 def test_what_kafka_removes_unread_beyond_the_depth_is_told_in_one_event_with_ranges(deploy: Deploy) -> None:
-    """While the worker is away; no letters, and what was acknowledged ahead is not told again."""
+    """While the worker is away, and while it runs and nothing more arrives (C80).
+
+    There are no letters, and what was acknowledged ahead is not told again.
+    """
     here = deploy({"unread": {"target_queue_depth": 2}}).apply()
     worker = here.worker().wait_for_shards(1)
     written = here.write("unread", *(f"{number}" for number in range(10)))
@@ -299,8 +302,12 @@ def test_what_kafka_removes_unread_beyond_the_depth_is_told_in_one_event_with_ra
         queue.acknowledge([here.bookmark("unread", written[4])])
     worker.kill()
     admin = AdminClient({"bootstrap.servers": here.servers})
-    for future in admin.delete_records([Partition(here.name("unread"), 0, written[8].offset)]).values():
-        future.result()
+
+    def cut(offset: int) -> None:
+        for future in admin.delete_records([Partition(here.name("unread"), 0, offset)]).values():
+            future.result()
+
+    cut(written[8].offset)
     worker.start().wait_for_shards(1)
 
     def told() -> list[Event]:
@@ -315,6 +322,16 @@ def test_what_kafka_removes_unread_beyond_the_depth_is_told_in_one_event_with_ra
         assert [one.value for one in got if one] == [b"8", b"9"]
     letters = {texts(letter)["__dlq.errors.offset"] for letter in here.letters("unread", 2)}
     assert letters == {"0", "1"}, "only what was active has letters"
+    here.write("unread", "10", "11", "12", "13")
+    cut(13)
+    until(lambda: len(told()) == 2, "the event, though nothing more arrives", timeout_s=30)
+    assert [(one.first, one.last) for one in told()[1].messages] == [(10, 12)]
+    assert "up to offset 12, which was read up to 9 only" in worker.text
+    letters = {texts(letter)["__dlq.errors.offset"] for letter in here.letters("unread", 4)}
+    assert letters == {"0", "1", "8", "9"}
+    with here.subscriber("unread", 2, timeout_s=60) as subscriber:
+        assert (left := subscriber.receive(20)) is not None
+        assert left.value == b"13"
 
 
 @pytest.mark.slow

@@ -66,6 +66,16 @@ class Gaps:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look(), name=f"gaps of {self._entity}")
 
+    def find(self, gaps: Iterable[Gap]) -> None:
+        """Learn what Kafka has removed unread; what is known of it already is left out."""
+        for tp, first, last in gaps:
+            cut = Gap(tp, max(first, self._told.get(tp, -1) + 1), last)
+            if cut.last >= cut.first:
+                warn(self._entity, cut)
+                self._told[tp] = cut.last
+                self._found.append(cut)
+                self._on_news()
+
     def take(self) -> dict[TP, list[tuple[int, int]]]:
         """First and last offsets of what Kafka removed unread, by partition; each is given once."""
         found: dict[TP, list[tuple[int, int]]] = {}
@@ -87,13 +97,7 @@ class Gaps:
             except (KafkaError, TimeoutError) as error:
                 logger.debug("%s: could not ask where its underlying logs begin: %s", self._entity, error)
                 begins = {}
-            for tp, first, last in noted:
-                cut = Gap(tp, max(first, self._told.get(tp, -1) + 1), min(last, begins.get(tp, 0) - 1))
-                if cut.last >= cut.first:
-                    warn(self._entity, cut)
-                    self._told[tp] = cut.last
-                    self._found.append(cut)
-                    self._on_news()
+            self.find(Gap(tp, first, min(last, begins.get(tp, 0) - 1)) for tp, first, last in noted)
             await asyncio.sleep(_EVERY_S)
 
 

@@ -128,6 +128,30 @@ class Inbox:
             self._reader.saturate(self, tp)
         self._on_news()
 
+    def unread(self, tp: TP, end: int) -> tuple[int, int] | None:
+        """First and last offset below `end` that the machine was not given; None = none, or nothing was read yet."""
+        if tp not in self.processed:  # of a topic that the entity reads no longer
+            return None
+        first, batches = self.processed[tp], self._batches[tp]
+        if not first and batches:
+            first = batches[0][0].offset
+        return (first, end - 1) if self.received[tp] > 0 and first < end else None
+
+    def cut(self, tp: TP, offset: int) -> None:
+        """Go on at an offset: Kafka has removed what stood below it, and what waits of that is dropped."""
+        batches, dropped = self._batches[tp], 0
+        while batches and batches[0][0].offset < offset:
+            records = batches.popleft()
+            left = [record for record in records if record.offset >= offset]
+            dropped += len(records) - len(left)
+            if left:
+                batches.appendleft(left)
+        self.processed[tp] = offset
+        if self.received[tp] < offset:
+            self.received[tp] = offset
+            self._reader.received(self, tp, offset)
+        self.relieve(dropped)
+
     def reached(self, tp: TP, offset: int) -> None:
         """Note that everything below `offset` was received: behind the last record, markers may stand."""
         if self._merge_until.get(tp, NEVER) <= offset:

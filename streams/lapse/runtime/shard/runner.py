@@ -110,7 +110,7 @@ class Runner:
         self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set)
         self._early_stamps = EarlyStamps(entity, clock)
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
-        self._removed = RemovedLog(entity, machine, log, self._news.set, gaps)
+        self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, gaps)
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
         self._ticker = Ticker(shown, commands, machine, producer, clock)
         self._deliveries = DeliveriesUnderWay(shown, machine, producer, floors)
@@ -184,8 +184,12 @@ class Runner:
         return offset
 
     def log_begins(self, tp: TP, offset: int) -> None:
-        """Learn that Kafka has removed what stood below an offset (C40)."""
+        """Learn that Kafka has removed what stood below an offset (C40, C80)."""
         self._removed.begins(tp, offset)
+
+    def log_is_deleted(self, tp: TP) -> None:
+        """Learn that a log is there no longer (C42)."""
+        self._removed.is_deleted(tp)
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Take a batch into the inbox."""

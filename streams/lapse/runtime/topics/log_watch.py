@@ -34,8 +34,6 @@ _TOPICS_A_SECOND: Final = 200
 _DELETED_AFTER: Final = 3
 """A topic that is missing so many times in a row was deleted; a broker that has just started may not know all."""
 
-_EVERYTHING: Final = 1 << 62
-
 
 class LogWatch:
     """Looks at the logs of all shards of a worker.
@@ -115,14 +113,16 @@ class LogWatch:
         await self._look_at_beginnings([one for one in runners if one.entity not in renewed], shapes)
 
     async def _look_at_beginnings(self, runners: Iterable[Runner], shapes: Mapping[str, Shape]) -> None:
-        """Tell the shards where the logs begin of which they have messages."""
-        held = {runner: runner.machine.held_sources() for runner in runners}
-        sources = {tp for tps in held.values() for tp in tps}
-        missing = {tp.topic for tp in sources} - shapes.keys()
+        """Tell the shards where the logs begin that they read, and of which they have messages."""
+        held = {runner: set(runner.machine.held_sources()) for runner in runners}
+        read = {runner: {*runner.sources, *tps} for runner, tps in held.items()}
+        missing = {tp.topic for tps in held.values() for tp in tps} - shapes.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in missing})
-        begins = await self._log.begins(tp for tp in sources if tp.topic not in missing)
-        begins.update({tp: _EVERYTHING for tp in sources if self._missing[tp.topic] >= _DELETED_AFTER})
+        begins = await self._log.begins({tp for tps in read.values() for tp in tps if tp.topic in shapes})
+        for runner, tps in read.items():
+            for tp in tps & begins.keys():
+                runner.log_begins(tp, begins[tp])
         for runner, tps in held.items():
             for tp in tps:
-                if tp in begins:
-                    runner.log_begins(tp, begins[tp])
+                if self._missing[tp.topic] >= _DELETED_AFTER:
+                    runner.log_is_deleted(tp)
