@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from lapse.protocol.answer import QueuedMessage
 from lapse_client import queue as sync_queue
@@ -93,6 +93,29 @@ class Queue(AsyncClient[sync_queue.Queue]):
     ) -> dict[str, int]:
         """Remove everything, or what matches; counts `removed` and `skipped`."""
         return await asyncio.to_thread(self._twin.purge, filter=filter, leased=leased)
+
+    async def rewind(
+        self,
+        to: str | int,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        lifetimes: Literal["new", "kept"] = "new",
+        handed_over: bool = False,
+        dry_run: bool = False,
+        command_id: str = "",
+        timeout_s: float = 600.0,
+    ) -> dict[str, int]:
+        """Bring back messages that have left, as far as Kafka still has their records (Q22)."""
+        return await asyncio.to_thread(
+            self._twin.rewind,
+            to,
+            filter=filter,
+            lifetimes=lifetimes,
+            handed_over=handed_over,
+            dry_run=dry_run,
+            command_id=command_id,
+            timeout_s=timeout_s,
+        )
 
     async def delete(self, *, force: bool = False) -> dict[str, int]:
         """Delete the queue, all shards or none, and wait until its topics are gone; closes the client."""

@@ -378,7 +378,7 @@ def _fail(future: Future[Answer], error: BaseException) -> None:
 
 def _bears_repetition(command: Command) -> bool:
     """Whether a command may be sent again where a take-over may have swallowed the answer."""
-    return command.command in _INQUIRIES or bears_repetition(command)
+    return command.command in _INQUIRIES or command.command == "rewind" or bears_repetition(command)
 
 
 def _ignored(error: KafkaError | None, message: Message) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from lapse.core.generation import position_of
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
@@ -59,6 +61,10 @@ class DeadLetter:
     unconfirmed_transfer: str = ""
 
 
+_GENERATION: Final = re.compile(r"~([1-9]\d{0,4})/\d+\Z", re.ASCII)
+"""The generation of a message that a rewind brought back, in the letter's id (C61)."""
+
+
 def read(message: Message) -> DeadLetter:
     """Read a record of a dead-letter topic; a header that is missing or unreadable counts as not given."""
     headers = headers_of(message)
@@ -66,7 +72,10 @@ def read(message: Message) -> DeadLetter:
     partition, offset = _number(texts, header.DLQ_PARTITION), _number(texts, header.DLQ_OFFSET)
     origin = None
     if header.DLQ_TOPIC in texts and partition is not None and offset is not None:
-        origin = Bookmark(texts[header.DLQ_TOPIC], partition, offset)
+        generation = _GENERATION.search(texts.get(header.LAPSE_ID, ""))
+        origin = Bookmark(
+            texts[header.DLQ_TOPIC], partition, position_of(offset, 0 if generation is None else int(generation[1]))
+        )
     return DeadLetter(
         key=message.key(),
         value=message.value(),

@@ -12,10 +12,11 @@ from typing import Any, Final
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
 
 from lapse.core import lifetime
+from lapse.core.generation import generation_of, position_of
 from lapse.core.letter import FORWARDER
 from lapse.protocol import event as events
 from lapse.protocol import header, packed_delivery, reference, topic
-from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.codec import CodecError
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_client import dead_letter
@@ -116,7 +117,7 @@ def history(
     record = _record(cluster, name)
     moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
     if entity is not None:
-        moments = [moment for moment in moments if moment.message == name]
+        moments = [moment for moment in moments if _is_of(moment.message, name)]
     moments += _waits(name, known if entity is None else [entity], topics, moments, cluster)
     moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
     value = None if record is None else record.value()
@@ -232,7 +233,8 @@ class _Search:
                 told = events.decode(message.value() or b"")
             except (CodecError, TypeError):
                 continue
-            if not any(self._is_in(some.topic, some.partition, some.first, some.last) for some in told.messages):
+            found = self._first_in(told.messages)
+            if found is None:
                 continue
             written_ms = message.timestamp()[1]
             entity = of[message.topic() or ""]
@@ -248,7 +250,7 @@ class _Search:
                 what=told.event,
                 facts=_facts(told),
                 told=place(message),
-                message=self._bookmark,
+                message=found,
             )
 
     def deliveries(self) -> Iterator[Moment]:
@@ -259,8 +261,9 @@ class _Search:
             for name in (topic.deliveries(entity), *topic.private_deliveries(entity, self._topics))
         }
         for message in self._span("deliveries", of, self._since_ms, of):
-            facts = self._delivered(message)
-            if facts is not None:
+            found = self._delivered(message)
+            if found is not None:
+                name, facts = found
                 entity, at_ms = of[message.topic() or ""], message.timestamp()[1]
                 yield Moment(
                     at_ms=at_ms,
@@ -268,7 +271,7 @@ class _Search:
                     what="delivered",
                     facts=facts,
                     told=place(message),
-                    message=self._bookmark,
+                    message=name,
                 )
 
     def letters(self) -> Iterator[Moment]:
@@ -278,14 +281,14 @@ class _Search:
         since_ms = min(self._letters.values()) - _AFTERWARDS_MS
         for message in self._span("dead letters", self._letters, since_ms, {}):
             letter = dead_letter.read(message)
-            if letter.origin == self._bookmark and letter.entity in self._entities:
+            if letter.origin is not None and _is_of(letter.origin, self._bookmark) and letter.entity in self._entities:
                 yield Moment(
                     at_ms=letter.timestamp_ms,
                     entity=letter.entity,
                     what=DEAD_LETTER,
                     facts={"lapse_id": letter.lapse_id, "message": letter.message},
                     told=letter.bookmark,
-                    message=self._bookmark,
+                    message=letter.origin,
                 )
 
     def _span(self, what: str, names: Iterable[str], since_ms: int | None, of: Mapping[str, str]) -> Iterator[Message]:
@@ -297,11 +300,22 @@ class _Search:
             lambda done, total: self._watcher(what, done, total),
         )
 
-    def _is_in(self, name: str, partition: int, first: int, last: int) -> bool:
-        return (name, partition) == self._bookmark[:2] and first <= self._bookmark.offset <= last
+    def _first_in(self, some: Iterable[BookmarkRange]) -> Bookmark | None:
+        """Which generation of the message is the first that some ranges name (C61); None if they name none."""
+        for one in some:
+            if (one.topic, one.partition) == self._bookmark[:2]:
+                position = position_of(self._bookmark.log_offset, generation_of(one.first))
+                found = self._bookmark._replace(offset=position)
+                if one.first <= position <= one.last and _is_of(found, self._bookmark):
+                    return found
+        return None
 
-    def _delivered(self, message: Message) -> dict[str, Any] | None:
-        """What a record of the deliveries topic says of a delivery of the message; None if it is about others."""
+    def _delivered(self, message: Message) -> tuple[Bookmark, dict[str, Any]] | None:
+        """What a record of the deliveries topic says of a delivery of the message, and of which generation.
+
+        None if it is about others.
+        """
+        name: Bookmark | None
         fields = dict(headers_of(message))
         kind = (fields.get(header.KIND) or b"").decode()
         facts: dict[str, Any] = {}
@@ -310,13 +324,10 @@ class _Search:
                 told = reference.decode(message.value() or b"")
             except CodecError:
                 return None
-            counts = [
-                some.delivery_count
-                for some in told.ranges
-                if self._is_in(some.topic, some.partition, some.first, some.last)
-            ]
-            if not counts:
+            name = self._first_in(told.ranges)
+            if name is None:
                 return None
+            counts = [some.delivery_count for some in told.ranges if some.first <= name.offset <= some.last]
             facts["delivery_count"] = counts[0]
         elif kind == "packed":
             try:
@@ -324,10 +335,11 @@ class _Search:
             except CodecError:
                 return None
             offsets = list(packed.offsets)
-            if (packed.topic, packed.partition) != self._bookmark[:2] or self._bookmark.offset not in offsets:
+            name = self._first_in(BookmarkRange(packed.topic, packed.partition, one, one) for one in offsets)
+            if name is None:
                 return None
-            facts["delivery_count"] = packed.delivery_counts[offsets.index(self._bookmark.offset)]
-        elif fields.get(header.BOOKMARK) != str(self._bookmark).encode():
+            facts["delivery_count"] = packed.delivery_counts[offsets.index(name.offset)]
+        elif (name := self._named(fields.get(header.BOOKMARK))) is None:
             return None
         elif header.DELIVERY_COUNT in fields:
             facts["delivery_count"] = _number(fields[header.DELIVERY_COUNT])
@@ -336,7 +348,21 @@ class _Search:
         facts["subscription"] = (fields.get(header.SUBSCRIPTION) or b"").decode("utf-8", "replace")
         if header.LEASE_UNTIL_MS in fields:
             facts["lease_until_ms"] = _number(fields[header.LEASE_UNTIL_MS])
-        return facts
+        return name, facts
+
+    def _named(self, text: bytes | None) -> Bookmark | None:
+        """The message that a delivery names, if it is this one."""
+        try:
+            name = Bookmark.parse((text or b"").decode())
+        except ValueError:
+            return None
+        return name if _is_of(name, self._bookmark) else None
+
+
+def _is_of(found: Bookmark, name: Bookmark) -> bool:
+    """Whether a message is the one that is asked for: without a generation, all generations are (C61)."""
+    same = (*found[:2], found.log_offset) == (*name[:2], name.log_offset)
+    return same and name.generation in (0, found.generation)
 
 
 def _waits(
@@ -366,18 +392,18 @@ def _record(connection: Connection, name: Bookmark) -> Message | None:
     """The message's record; None if Kafka no longer has it."""
     consumer = connection.consumer(enable_partition_eof=True)
     try:
-        place = TopicPartition(name.topic, name.partition, name.offset)
+        place = TopicPartition(name.topic, name.partition, name.log_offset)
         low, end = log_bounds(consumer, place)
-        if name.offset >= end:
+        if name.log_offset >= end:
             raise LapseError(f"{name} does not exist: its partition ends before offset {end}")
-        if name.offset < low:
+        if name.log_offset < low:
             return None
         consumer.assign([place])
         while True:
             message = consumer.poll(10)
             if message is None or message.error() is not None:
                 return None
-            return message if message.offset() == name.offset else None
+            return message if message.offset() == name.log_offset else None
     finally:
         consumer.close()
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from confluent_kafka import Message
 
+from lapse.core.generation import generation_of, position_of
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.protocol import header
 from lapse.protocol.bookmark import BookmarkRange
@@ -115,10 +116,12 @@ class SingleLot(Lot):
 
     def __init__(self, settler: Settler, shard: Shard, message: Message, fields: dict[str, bytes]) -> None:
         get = fields.get
-        source, _, offset = get(header.BOOKMARK, b"::-1").rpartition(b":")
+        source, _, place = get(header.BOOKMARK, b"::-1").rpartition(b":")
+        offset, _, generation = place.partition(b"~")
+        offsets = (position_of(int(offset), int(generation or 0)),)
         counts = (int(get(header.DELIVERY_COUNT) or 0),)
         lease, epoch = get(header.LEASE_UNTIL_MS), get(header.EPOCH)
-        super().__init__(settler, shard, source, (int(offset),), counts, lease=lease, epoch=epoch)
+        super().__init__(settler, shard, source, offsets, counts, lease=lease, epoch=epoch)
         self.is_barrier = get(header.KIND) == _BARRIER
         self._message = message
         self._stamp = get(header.TIMESTAMP_MS)
@@ -215,7 +218,11 @@ class ReferencedLot(Lot):
         epoch: bytes,
     ) -> None:
         whole = len(messages) == len(some)
-        offsets = range(some.first, some.last + 1) if whole else [message.offset() or 0 for message in messages]
+        offsets = (
+            range(some.first, some.last + 1)
+            if whole
+            else [position_of(message.offset() or 0, generation_of(some.first)) for message in messages]
+        )
         source = f"{some.topic}:{some.partition}".encode()
         super().__init__(
             settler, shard, source, offsets, (some.delivery_count or 0,) * len(messages), lease=lease, epoch=epoch

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
+from uuid import uuid4
 
 from lapse.protocol.answer import Answer, QueuedMessage
 from lapse.protocol.bookmark import BookmarkRange
@@ -159,6 +161,55 @@ class Queue(Client[None]):
         for answer in self._ask(Command.of(command="purge", filter=filter, leased=leased)):
             for name, figure in answer.counts.items():
                 total[name] = total.get(name, 0) + figure
+        return total
+
+    def rewind(
+        self,
+        to: str | int,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        lifetimes: Literal["new", "kept"] = "new",
+        handed_over: bool = False,
+        dry_run: bool = False,
+        command_id: str = "",
+        timeout_s: float = 600.0,
+    ) -> dict[str, int]:
+        """Bring back messages that have left, as far as Kafka still has their records (Q22).
+
+        They are new messages, `orders:0:17~1`, behind what the queue holds. What is live stays as it is.
+
+        Args:
+            to: from where on: `beginning`, an instant in ms since the epoch, or a bookmark.
+            filter: an expression; only messages that match.
+            lifetimes: whether relative lifetimes count from now, or are kept as they were.
+            handed_over: what was handed over or forwarded, too.
+            dry_run: count only.
+            command_id: names this rewind: with the same id it is resumed, and never done twice. New by default.
+            timeout_s: how long to wait, in seconds; the rewind goes on when it is over.
+
+        Returns:
+            How many messages are `rewound`, and how many records are left out: `live`, `elsewhere` (handed over or
+            forwarded), `repeated`, `dead_on_arrival`, `not_here` (of another queue, or never confirmed), `no_match`,
+            and `expired` (they would expire at once).
+
+        Raises:
+            CommandFailed: a shard refused.
+            AnswerTimeout: a shard is not done in time; ask again with the same `command_id`.
+        """
+        session, name = self._live(), command_id or uuid4().hex
+        command = Command.of(
+            command="rewind",
+            to=str(to),
+            filter=filter,
+            lifetimes=lifetimes,
+            handed_over=handed_over,
+            dry_run=dry_run,
+        )
+        asked = [(shard, replace(command, id=f"{name}/{shard}")) for shard in session.partitions]
+        total: dict[str, int] = {}
+        for answer in session.ask_each(asked, timeout_s):
+            for what, figure in answer.counts.items():
+                total[what] = total.get(what, 0) + (figure or 0)
         return total
 
     def delete(self, *, force: bool = False) -> dict[str, int]:

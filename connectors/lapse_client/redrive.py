@@ -123,7 +123,7 @@ class Original:
     @property
     def offset(self) -> int:
         """Its offset there."""
-        return -1 if self.letter.origin is None else self.letter.origin.offset
+        return -1 if self.letter.origin is None else self.letter.origin.log_offset
 
     @property
     def timestamp_ms(self) -> int:

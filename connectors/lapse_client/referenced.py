@@ -11,6 +11,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from lapse.core.generation import offset_of
 from lapse.protocol import header, reference
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.reference import Reference
@@ -139,6 +140,7 @@ class LogPlace:
 
     def read(self, some: BookmarkRange) -> list[Message]:
         """The records of a range that Kafka still has."""
+        some = BookmarkRange(some.topic, some.partition, offset_of(some.first), offset_of(some.last))
         if not 0 <= some.first - self._next <= _SKIP or self._next < 0:
             self._fetched, self._at = [], 0
             self.consumer.assign([TopicPartition(self._topic, self._partition, some.first)])

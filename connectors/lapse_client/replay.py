@@ -63,12 +63,12 @@ def paced(
         raise UnknownEntity("partition", f"{first.topic}:{first.partition}", topics)
     consumer = cluster.consumer(enable_partition_eof=True)
     try:
-        place = TopicPartition(first.topic, first.partition, first.offset)
+        place = TopicPartition(first.topic, first.partition, first.log_offset)
         low, end = log_bounds(consumer, place)
-        if not low <= first.offset <= end:
+        if not low <= first.log_offset <= end:
             raise LapseError(f"{first} is not in the log, which has offsets {low} to {end - 1}: start at one of them")
         consumer.assign([place])
-        reached = first.offset
+        reached = first.log_offset
         while follow or reached < end:
             message = consumer.poll(_POLL_S)
             if message is None:

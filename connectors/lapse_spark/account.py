@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lapse.core.reason import Reason
 from lapse.protocol import header as names
 from lapse.protocol.event import TERMINAL, EventKind
-from lapse_spark import block, event, header
+from lapse_spark import block, event, generation, header
 from lapse_spark.family import LAPSE
 
 FATES: Final = tuple(kind for kind in EventKind if kind in TERMINAL)
@@ -59,9 +59,29 @@ def told(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFram
     ends = events.where((F.col("entity") == queue) & F.col("event").isin([kind.value for kind in FATES]))
     if until_ms is not None:
         ends = ends.where(F.col("at_ms") < until_ms)
-    return event.ranges(ends).select(
+    return generation.apart(event.ranges(ends)).select(
         "topic", "partition", "first", "last", "epoch", fate.alias("fates"), _mask(F.col("reasons")).alias("reasons")
     )
+
+
+def rewound(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
+    """Messages that rewinds brought back, in the columns of `published`: each is published once more (C61).
+
+    Args:
+        events: readable ones, `schema.EVENT`.
+        queue: whose they must be.
+        until_ms: only what came back before this instant, ms since the epoch.
+    """
+    back = events.where((F.col("entity") == queue) & (F.col("event") == EventKind.REWOUND.value))
+    if until_ms is not None:
+        back = back.where(F.col("at_ms") < until_ms)
+    ranges = generation.apart(event.ranges(back))
+    offset = F.explode(F.sequence("first", "last")).alias("offset")
+    return ranges.select("topic", "partition", offset, "at_ms", F.lit(OURS).alias("place"))
+
+
+_GENERATION: Final = "~([0-9]+)/[0-9]+$"
+"""The generation in a `lapse-id`."""
 
 
 def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
@@ -75,8 +95,9 @@ def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> Dat
     ours = letters.where((F.col("family") == LAPSE.name) & (F.col("entity") == queue))
     if until_ms is not None:
         ours = ours.where(F.col("expired_at_ms") < until_ms)
+    rewound = F.regexp_extract("id", _GENERATION, 1).try_cast("int")
     return ours.select(
-        "topic",
+        generation.named(F.col("topic"), F.coalesce(rewound, F.lit(0))).alias("topic"),
         "partition",
         F.col("offset").alias("first"),
         F.col("offset").alias("last"),

@@ -18,7 +18,7 @@ from lapse.protocol.command import Command
 from lapse_client import Connection, Queue
 from lapse_client.conversation import Conversation
 from lapse_client.error import CommandFailed, LapseError
-from lapse_spark import account, block, verdict
+from lapse_spark import account, block, generation, verdict
 
 MOST_LISTED: Final = 200_000
 """A queue that holds more messages is not listed: an answer has a thousand of them."""
@@ -61,7 +61,11 @@ class Inventory:
         if not reached:
             for topic, partition, _, last in self.ranges:
                 reached[topic, partition] = max(last + 1, reached.get((topic, partition), 0))
-        starts = [(topic, partition, reached.get((topic, partition), 0), last) for topic, partition, last in logs]
+        starts = [
+            (topic, partition, reached.get((topic, partition), 0), last)
+            for topic, partition, last in logs
+            if not generation.is_rewound(topic)  # what came back was read
+        ]
         return [one for one in starts if one[2] <= one[3]]
 
 
@@ -135,7 +139,8 @@ def _read_to(connection: Connection, queue: str) -> dict[tuple[str, int], int]:
 def _ranges(marks: Iterable[Bookmark]) -> list[Range]:
     """Bookmarks, ascending, as ranges."""
     found: list[Range] = []
-    for topic, partition, offset in marks:
+    for mark in marks:
+        topic, partition, offset = generation.name(mark.topic, mark.offset), mark.partition, mark.log_offset
         if found and found[-1][:2] == (topic, partition) and found[-1][3] == offset - 1:
             found[-1] = (topic, partition, found[-1][2], offset)
         else:

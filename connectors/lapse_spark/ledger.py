@@ -21,7 +21,7 @@ from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_client.error import LapseError
-from lapse_spark import account, block, inventory, quarantine, read, verdict
+from lapse_spark import account, block, generation, inventory, quarantine, read, verdict
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
 
@@ -40,6 +40,7 @@ class Ledger:
         dead_lettered: of those dead-lettered, how many for which reasons; the sum is `fates["dead_lettered"]`.
         expired: of those that left without a letter, how many for which reasons.
         still_queued: published and without a fate: in one of the states of a peek, or not yet active.
+        rewound: messages that rewinds brought back: each has a fate of its own, or is still queued (C61).
         expected_depth: how many the queue was expected to have; None where nobody said.
         listed: how many the queue itself has listed; None where it was not asked, or did not answer.
         not_listed: why it has not.
@@ -60,6 +61,7 @@ class Ledger:
     dead_lettered: dict[str, int]
     expired: dict[str, int]
     still_queued: int
+    rewound: int = 0
     expected_depth: int | None = None
     listed: int | None = None
     not_listed: str = ""
@@ -76,7 +78,10 @@ class Ledger:
     @property
     def balanced(self) -> bool:
         """Whether every published message has exactly one fate that all topics agree on, or is still queued."""
-        adds_up = self.published == sum(self.fates.values()) + self.still_queued + self.contradictory + self.lost
+        adds_up = (
+            self.published + self.rewound
+            == sum(self.fates.values()) + self.still_queued + self.contradictory + self.lost
+        )
         agreed = not self.difference_counts and not self.contradictory
         depth_agrees = self.expected_depth is None or self.expected_depth == self.still_queued
         return adds_up and agreed and depth_agrees and not (self.strict and self.quarantined)
@@ -131,11 +136,13 @@ def reckon(
     state: dict[str, int] = {}
     by_reasons: dict[str, dict[str, int]] = {EventKind.DEAD_LETTERED: {}, EventKind.EXPIRED: {}}
     differ: dict[str, int] = {}
-    published = superseded = 0
-    kinds = each.groupBy("state", "reasons", "difference", "place", "superseded")
+    published = rewound = superseded = 0
+    back = generation.was_rewound(F.col("topic")).alias("back")
+    kinds = each.groupBy("state", "reasons", "difference", "place", "superseded", back)
     for row in kinds.agg(F.sum(F.bit_count("mask")).alias("messages")).collect():
         number, ours = row["messages"], row["place"] == account.OURS
-        published += number if ours else 0
+        published += number if ours and not row["back"] else 0
+        rewound += number if ours and row["back"] else 0
         superseded += number if row["superseded"] else 0
         if row["difference"]:
             differ[row["difference"]] = differ.get(row["difference"], 0) + number
@@ -164,6 +171,7 @@ def reckon(
         if lost:
             differ[verdict.Difference.LOST.value] = lost
             all_differences = all_differences.unionByName(_absent(gone))
+    all_differences = generation.together(all_differences)
     ledger = Ledger(
         queue=queue,
         published=published,
@@ -171,6 +179,7 @@ def reckon(
         dead_lettered=dict(sorted(by_reasons[EventKind.DEAD_LETTERED].items())),
         expired=dict(sorted(by_reasons[EventKind.EXPIRED].items())),
         still_queued=state.get(verdict.STILL_QUEUED, 0) - lost,
+        rewound=rewound,
         listed=None if asked is None else asked.first.messages,
         lost=lost,
         contradictory=state.get(verdict.CONTRADICTORY, 0),
@@ -238,6 +247,7 @@ def run(
     raw = read.records(spark, connection, names=underlying, span=span)
     with read.existing(underlying):
         messages = account.since(account.published(raw, queue), starts, last="offset")
+        messages = messages.unionByName(account.rewound(readable, queue, until_ms))
         blocks = account.gather(messages, since_ms, until_ms).persist()
     try:
         asked = None
@@ -257,7 +267,7 @@ def run(
 
 
 _TOLD = ("fault", "entity", "event", "at_ms", "epoch", "messages", "reasons", "dead_letter_topic")
-_LETTERED = ("fault", "family", "entity", "topic", "partition", "offset", "reasons", "epoch", "expired_at_ms")
+_LETTERED = ("fault", "family", "entity", "topic", "partition", "offset", "reasons", "epoch", "expired_at_ms", "id")
 
 
 def _seen(events: DataFrame) -> tuple[int, list[str]]:

@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from lapse.core.generation import position_of
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
@@ -72,6 +73,32 @@ def test_the_ledger_of_a_queue(spark, kafka, queue, tmp_path):
     ]
     assert spark.read.parquet(f"{tmp_path}/differences").count() == 2
     assert spark.read.parquet(f"{tmp_path}/quarantine").count() == 3
+
+
+@pytest.mark.feature("D4", "Q22", "C61")
+def test_the_ledger_counts_what_a_rewind_brought_back_once_more(spark, kafka, queue):
+    """Of twenty acknowledged messages that came back, some ended again; one is acknowledged that did not come back."""
+    name, underlying, wire = queue
+    back = BookmarkRange(underlying, 0, position_of(0, 1), position_of(19, 1))
+    for _ in range(2):  # a crash tells it twice
+        wire.event(name, EventKind.REWOUND, back, detail="one")
+    wire.event(name, EventKind.ACKNOWLEDGED, BookmarkRange(underlying, 0, position_of(0, 1), position_of(9, 1)))
+    dead = Bookmark(underlying, 0, position_of(10, 1))
+    where = topic.dead_letters(name)
+    told = BookmarkRange(*dead, dead.offset)
+    wire.event(name, EventKind.DEAD_LETTERED, told, reasons=("max_cancels",), dead_letter_topic=where)
+    wire.letter(name, dead, Reason.MAX_CANCELS)
+    wire.flush()
+    found = ledger.run(spark, Connection(kafka), name, [underlying], expected_depth=49, ask=False)
+    assert found.balanced, found
+    assert (found.published, found.rewound, found.still_queued) == (1000, 20, 49)
+    assert (found.fates["acknowledged"], found.dead_lettered) == (910, {"max_cancels": 1, "time_limit": 50})
+    wire.event(name, EventKind.ACKNOWLEDGED, BookmarkRange(underlying, 0, position_of(20, 1), position_of(20, 1)))
+    wire.flush()
+    found = ledger.run(spark, Connection(kafka), name, [underlying], ask=False)
+    assert [(row["bookmark"], row["difference"]) for row in found.differences] == [
+        (f"{underlying}:0:20~1", "not_published")
+    ]
 
 
 @pytest.mark.feature("D4", "D6")

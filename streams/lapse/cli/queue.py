@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, Literal
+from uuid import uuid4
 
 import click
 import orjson
@@ -13,10 +14,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import Lazy, LazyGroup, cluster
-from lapse.cli.instant import shown
+from lapse.cli.instant import INSTANT, When, at_ms, shown
 from lapse.cli.tables import print_table
+from lapse.protocol.bookmark import Bookmark
+from lapse_client import time_check
 from lapse_client.delivery import Delivery
-from lapse_client.error import LapseError
+from lapse_client.error import AnswerTimeout, LapseError
 from lapse_client.queue import Queue
 from lapse_client.settlement import SettlementResult
 from lapse_client.subscriber import QueueSubscriber
@@ -224,6 +227,95 @@ def purge(
         return
     states = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts.get(state))
     click.echo(f"{counts.get('removed', 0):,} messages removed{f' ({states})' if states else ''}.")
+
+
+class _Point(click.ParamType):
+    """From where on messages come back."""
+
+    name = "point"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | When:
+        """Read it: `beginning` and bookmarks stay as they are."""
+        if value == "beginning" or not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        with contextlib.suppress(ValueError):
+            return str(Bookmark.parse(value))
+        return INSTANT.convert(value, param, ctx)
+
+
+@queue.command()
+@click.argument("name")
+@click.option(
+    "--to",
+    required=True,
+    type=_Point(),
+    metavar="beginning|INSTANT|BOOKMARK",
+    help="From where on: the beginning of the log, an instant (2026-01-31T12:00:00, ms since the epoch, or 2h for two "
+    "hours ago), or a message.",
+)
+@click.option("--dry-run", is_flag=True, help="Count only.")
+@click.option(
+    "--lifetimes",
+    type=click.Choice(["new", "kept"]),
+    default="new",
+    show_default=True,
+    help="Whether relative lifetimes count from now, or are kept.",
+)
+@click.option("--handed-over", is_flag=True, help="What was handed over or forwarded, too.")
+@click.option("--id", "command_id", default="", help="Names this rewind; with the same id it is resumed.")
+@_FILTER
+@_SERVERS
+@_JSON
+def rewind(
+    name: str,
+    to: str | When,
+    dry_run: bool,
+    lifetimes: Literal["new", "kept"],
+    handed_over: bool,
+    command_id: str,
+    expression: str | None,
+    bootstrap_servers: str | None,
+    as_json: bool,
+) -> None:
+    """Bring messages back that have left the queue NAME, as far as Kafka still has them.
+
+    What is live stays as it is. The dry run says how many messages would come back.
+    """
+    command_id, connection = command_id or uuid4().hex, cluster.connection(bootstrap_servers)
+    with _open(name, bootstrap_servers) as client:
+
+        def now_ms() -> int:
+            return time_check.now_ms(connection, name, lambda why: click.echo(f"Warning: {why}", err=True))
+
+        try:
+            counts = client.rewind(
+                to if isinstance(to, str) else at_ms(to, now_ms),
+                filter=expression,
+                lifetimes=lifetimes,
+                handed_over=handed_over,
+                dry_run=dry_run,
+                command_id=command_id,
+            )
+        except AnswerTimeout as error:
+            raise click.ClickException(f"{error}. It goes on; look again with --id {command_id}") from error
+    if as_json:
+        click.echo(orjson.dumps(counts))
+        return
+    left_out = ", ".join(f"{count:,} {_LEFT_OUT[why]}" for why, count in counts.items() if count and why in _LEFT_OUT)
+    would = "would come back" if dry_run else "came back"
+    click.echo(f"{counts.get('rewound', 0):,} messages {would}{f'; left out: {left_out}' if left_out else ''}.")
+
+
+_LEFT_OUT: Final = {
+    "live": "live",
+    "elsewhere": "handed over or forwarded",
+    "repeated": "repeated",
+    "dead_on_arrival": "dead on arrival",
+    "not_here": "not of this queue",
+    "no_match": "that do not match",
+    "expired": "past their deadlines",
+}
+"""What is said of records that a rewind leaves out."""
 
 
 @queue.command()

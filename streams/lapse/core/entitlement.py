@@ -54,7 +54,7 @@ _OF_BOTH: Final = {
 }
 QUEUE_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
     **dict.fromkeys(("acknowledge", "cancel", "expire", "renew"), _READ),
-    **dict.fromkeys(("pause", "resume", "purge"), _ADMIN),
+    **dict.fromkeys(("pause", "resume", "purge", "rewind"), _ADMIN),
     **dict.fromkeys(
         (
             "transfer",

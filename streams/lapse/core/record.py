@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Record(Protocol):
@@ -28,3 +28,13 @@ class Record(Protocol):
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]:
         """Its headers in order, repeated names included."""
+
+
+class Reborn(NamedTuple):
+    """A record as that of a message that a rewind brought back: its offset is the message's position (C61)."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]

@@ -1,4 +1,8 @@
-"""Bookmarks: the name of a message everywhere, `topic:partition:offset`."""
+"""Bookmarks: the name of a message everywhere, `topic:partition:offset`.
+
+A message that a rewind brought back has its generation behind the offset, `orders:0:17~1` (C61). An offset here is a
+position then: `lapse.core.generation` tells the two apart.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,41 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from lapse.core.generation import FIRST_REWOUND, MOST_GENERATIONS, generation_of, offset_of, position_of, shown
+
 _RANGE: Final = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]{1,249}):(?P<partition>\d{1,10}):(?P<first>\d{1,19})"
-    r"(?:-(?P<last>\d{1,19}))?(?:#(?P<count>\d{1,10})(?:@(?P<epoch>\d{1,18}))?)?\Z",
+    r"(?:-(?P<last>\d{1,19}))?(?:~(?P<generation>[1-9]\d{0,4}))?(?:#(?P<count>\d{1,10})(?:@(?P<epoch>\d{1,18}))?)?\Z",
     re.ASCII,
 )
 
 
 class Bookmark(NamedTuple):
-    """Where a message stands in Kafka; ordered by topic, partition, offset."""
+    """Where a message stands in Kafka; ordered by topic, partition, offset.
+
+    The offset is a position: of a message that a rewind brought back, `log_offset` is where its record stands.
+    """
 
     topic: str
     partition: int
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}:{self.offset}"
+        return f"{self.topic}:{self.partition}:{shown(self.offset)}"
+
+    @property
+    def log_offset(self) -> int:
+        """The offset of its record in Kafka."""
+        return offset_of(self.offset)
+
+    @property
+    def generation(self) -> int:
+        """How often its partition had been rewound when it was brought back; 0 = it was not (C61)."""
+        return generation_of(self.offset)
 
     @classmethod
     def parse(cls, text: str) -> Bookmark:
-        """Read `topic:partition:offset`.
+        """Read `topic:partition:offset[~generation]`.
 
         Raises:
             ValueError: the text is not a single bookmark.
@@ -44,8 +63,8 @@ class BookmarkRange:
     Attributes:
         topic: underlying topic.
         partition: its partition.
-        first: first offset.
-        last: last offset, `>= first`.
+        first: first offset; a position, as that of a `Bookmark`.
+        last: last offset, `>= first`; of the same generation.
         delivery_count: fencing token, the delivery that is settled (C13); None where not stated.
         epoch: the epoch that made this delivery (C42); None where not stated.
     """
@@ -58,10 +77,11 @@ class BookmarkRange:
     epoch: int | None = None
 
     def __str__(self) -> str:
-        end = "" if self.last == self.first else f"-{self.last}"
+        end = "" if self.last == self.first else f"-{offset_of(self.last)}"
+        end += f"~{generation}" if (generation := generation_of(self.first)) else ""
         token = "" if self.delivery_count is None else f"#{self.delivery_count}"
         token += "" if self.epoch is None else f"@{self.epoch}"
-        return f"{self.topic}:{self.partition}:{self.first}{end}{token}"
+        return f"{self.topic}:{self.partition}:{offset_of(self.first)}{end}{token}"
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -71,7 +91,7 @@ class BookmarkRange:
 
     @classmethod
     def parse(cls, text: str) -> BookmarkRange:
-        """Read `topic:partition:first[-last][#delivery_count[@epoch]]`.
+        """Read `topic:partition:first[-last][~generation][#delivery_count[@epoch]]`.
 
         Raises:
             ValueError: the text has another form; the message shows the form that is expected.
@@ -88,6 +108,12 @@ class BookmarkRange:
             raise ValueError(f"bookmark {text!r}: the range ends before it begins")
         if last >= 1 << 63:
             raise ValueError(f"bookmark {text!r}: an offset has at most 63 bits")
+        if match["generation"] is not None:
+            if last >= FIRST_REWOUND or int(match["generation"]) > MOST_GENERATIONS:
+                raise ValueError(f"bookmark {text!r}: no message has this generation, or this offset")
+            first, last = (position_of(one, int(match["generation"])) for one in (first, last))
+        if generation_of(first) != generation_of(last):
+            raise ValueError(f"bookmark {text!r}: the range ends in another generation")
         count = None if match["count"] is None else int(match["count"])
         epoch = None if match["epoch"] is None else int(match["epoch"])
         return cls(match["topic"], int(match["partition"]), first, last, count, epoch)

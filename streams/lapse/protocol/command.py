@@ -17,7 +17,7 @@ from lapse.protocol.command_field import MOST_NAME_CHARACTERS, SHOWN_CHARACTERS,
 Encoding = Literal["avro", "confluent", "json"]
 
 QUEUE_COMMANDS: Final = frozenset(
-    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge delete tick "
+    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge rewind delete tick "
     "transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()
 )
 SOW_COMMANDS: Final = frozenset(
@@ -96,6 +96,9 @@ class Command:
     entity: str = ""
     settings: str | None = None
     version: int | None = None
+    lifetimes: Literal["new", "kept"] = "new"
+    handed_over: bool = False
+    dry_run: bool = False
 
     @classmethod
     def of(cls, **fields: Any) -> Command:

@@ -102,6 +102,9 @@ CHECKS: Final[Mapping[str, Check]] = {
     "entity": _name,
     "settings": _text,
     "version": _period,
+    "lifetimes": _one_of("new", "kept"),
+    "handed_over": _truth,
+    "dry_run": _truth,
 }
 """The check of each field's value."""
 
@@ -113,7 +116,7 @@ OPTIONAL: Final = frozenset(
 _ITEMS: Final[Mapping[str, tuple[type, ...]]] = {"bookmarks": (str,), "keys": (str, bytes), "data": (str, bytes)}
 """What the arrays hold."""
 
-_CHANGING: Final = frozenset({"sow_delete", "purge", "acknowledge", "cancel", "expire"})
+_CHANGING: Final = frozenset({"sow_delete", "purge", "rewind", "acknowledge", "cancel", "expire"})
 """Commands that an empty filter must not carry out on everything."""
 
 

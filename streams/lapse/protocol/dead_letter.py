@@ -87,12 +87,12 @@ def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[s
                 letter.append((renamed, value))
         elif name not in header.DEAD_LETTER_NAMES and name not in _FOR_THE_QUEUE:
             letter.append((name, value))
-    topic, partition, offset = death.bookmark
+    topic, partition, _ = death.bookmark
     message = death.detail or "; ".join(_SENTENCES[reason] for reason in death.reasons)
     facts: list[tuple[str, str]] = [
         (header.DLQ_TOPIC, topic),
         (header.DLQ_PARTITION, str(partition)),
-        (header.DLQ_OFFSET, str(offset)),
+        (header.DLQ_OFFSET, str(death.bookmark.log_offset)),
         (header.DLQ_GROUP, death.entity),
         (header.DLQ_DELIVERY_COUNT, str(death.delivery_count)),
         (header.DLQ_MESSAGE, message.encode()[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")),

@@ -165,7 +165,7 @@ class MemoryShard:
 
         effects = at_once(machine.finish(write))
         wrote = self._effect(effects, crash, taken)
-        self._more = (more or machine.unfinished is not None) and (moved or wrote)
+        self._more = machine.unfinished is not None or (more and (moved or wrote))
 
     def _effect(self, effects: Effects, crash: CrashPoint | None, taken: int) -> bool:
         """Write the effects in their order; returns whether there were any."""

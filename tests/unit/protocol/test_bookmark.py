@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.core.generation import FIRST_REWOUND, MOST_GENERATIONS, position_of
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
 
 TOPICS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
-BOOKMARKS = st.builds(Bookmark, TOPICS, st.integers(0, 9999), st.integers(0, (1 << 63) - 1))
+BOOKMARKS = st.builds(
+    Bookmark, TOPICS, st.integers(0, 9999), st.integers(0, position_of(FIRST_REWOUND - 1, MOST_GENERATIONS))
+)
 
 
 @given(BOOKMARKS)
@@ -20,7 +23,7 @@ def test_a_bookmark_reads_back_as_it_was_written(bookmark):
 @pytest.mark.feature("Q8")
 @given(BOOKMARKS, st.integers(0, 1000), st.none() | st.integers(0, 10**9), st.none() | st.integers(0, 10**17))
 def test_a_range_reads_back_as_it_was_written(first, length, count, epoch):
-    last = min(first.offset + length, (1 << 63) - 1)
+    last = min(first.offset + length, position_of(FIRST_REWOUND - 1, first.generation))
     written = BookmarkRange(*first, last, count, None if count is None else epoch)
     assert BookmarkRange.parse(str(written)) == written
     assert len(written) == last - first.offset + 1
@@ -30,6 +33,7 @@ def test_a_range_reads_back_as_it_was_written(first, length, count, epoch):
 @pytest.mark.parametrize(
     "text",
     ["", "t", "t:0", "t:0:", "t:0:1-", "t:0:-1", "t:0:1:2", "t:0:2-1", "t:0:1#", "t:0:1#x", "t:0:1#1@", "t:0:1@1",
+     "t:0:1~", "t:0:1~0", "t:0:1~16384", "t:0:1~1-2", f"t:0:{FIRST_REWOUND}~1", f"t:0:1-{FIRST_REWOUND}",
      " t:0:1", "t:0:1 ",
      "t:0:1\n", "t 1:0:1", ":0:1", "t:x:1", "t:٣:1", f"t:0:{1 << 63}", f"t:0:1-{1 << 63}", "t:0:" + "9" * 20,
      "t" * 250 + ":0:1"],

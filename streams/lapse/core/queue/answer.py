@@ -8,14 +8,14 @@ from typing import Any
 from lapse.core.queue.settlement import Outcome, Result
 from lapse.core.queue.step import Queued
 from lapse.protocol.answer import QueuedMessage, Settlement
-from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 
 
 def shown(one: Queued, all_seen: bool = True) -> QueuedMessage:
     """A message as a peek shows it; who does not see all messages learns nothing of those that it waits for (X4)."""
     return QueuedMessage(
-        bookmark=f"{one.topic}:{one.partition}:{one.offset}",
+        bookmark=str(Bookmark(one.topic, one.partition, one.offset)),
         state=one.stands,
         expires_at_ms=one.deadline_ms,
         delivery_count=one.deliveries,

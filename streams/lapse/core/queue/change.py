@@ -49,6 +49,8 @@ class ChangeKind(IntEnum):
     USED = 51
     HELD = 60
     TRANSFER = 61
+    REWIND = 62
+    DEPARTED = 63
     COUNTED = 70
     UNCOUNTED = 71
 
@@ -69,8 +71,9 @@ class Change:
         places: to which places.
         source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, LETTER_PENDING, LETTER_WRITTEN, REPLACED:
             number of the source.
-        offset: of the same: offset of the first message.
-        holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer.
+        offset: of the same: offset of the first message; DEPARTED: which stretch of the source.
+        holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer;
+            REWIND: of the rewind.
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, of the first one that ends
             where `untils_ms` says more, 0 without one;
             SCHEDULED: the instant at which it materialises. ms since the epoch.
@@ -84,6 +87,7 @@ class Change:
             LETTER_PENDING: what the letter has to say.
             RETIRING: the retirement, empty = in service; USED: the configuration, `until_ms` is when.
             TRANSFER: the transfer's own values, none = it has ended; SCHEDULED: what a transfer says of the message.
+            REWIND: the rewind's own values, DEPARTED: what is not to be brought back; none = forgotten.
     """
 
     kind: ChangeKind

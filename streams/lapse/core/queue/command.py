@@ -13,6 +13,9 @@ from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.queue.answer import bounded, settlements, shown, size
 from lapse.core.queue.dispatch import STEP_MESSAGES
+from lapse.core.queue.rewind_command import rewind_refusal
+from lapse.core.queue.rewinding import Wish
+from lapse.core.queue.rewinds import Rewind
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
@@ -44,6 +47,8 @@ class QueueCommands:
         """What a purge that is under way has removed, by state."""
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
+        self.counted: Rewind | None = None
+        """A dry run of a rewind that is at its end, and about to be told."""
         self._transfers = TransferCommands(shard)
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
             **self._transfers.handlers,
@@ -59,6 +64,7 @@ class QueueCommands:
             "pause": self._pause,
             "resume": self._resume,
             "purge": self._purge,
+            "rewind": self._rewind,
         }
 
     def selects(self, command: Command) -> bool:
@@ -285,6 +291,29 @@ class QueueCommands:
         self._purged.update(gone)
         return sum(gone.values()) == STEP_MESSAGES
 
+    def rewind(self, command: Command, at_ms: int, offset: int) -> Wish | None:
+        """What a command to rewind asks for; None if it can be told at once: it is done, or is refused.
+
+        Args:
+            command: the command.
+            at_ms: its instant, ms since the epoch.
+            offset: where it stands.
+        """
+        known = self._shard.state.rewinds.get(command.id)
+        if rewind_refusal(command, self._shard) is not None or (known is not None and known.done):
+            return None
+        kept = command.lifetimes == "kept"
+        return Wish(command.id, at_ms, offset, {}, command.filter or "", kept, command.handed_over, command.dry_run)
+
+    def _rewind(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        refusal = rewind_refusal(command, self._shard)
+        if refusal is not None:
+            raise refusal
+        counted, self.counted = self.counted, None
+        done = self._shard.state.rewinds.get(command.id) or counted
+        assert done is not None
+        return {"counts": dict(done.counts)}
+
     def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if _counts_nothing(command):
             return {"publish_target": self._publish_target}
@@ -313,7 +342,7 @@ class QueueCommands:
 
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
-_ABOUT_ALL = frozenset({"subscribe", "sow", "depth"})
+_ABOUT_ALL = frozenset({"subscribe", "sow", "depth", "rewind"})
 """Commands that are about all messages, unless they name a filter."""
 
 _ABOUT_SCHEDULED = frozenset({"acknowledge", "cancel", "expire", "purge", "sow", "depth", "transfer"})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival import Arrivals, sort_out
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.life import Guard, Trigger, route
+from lapse.core.queue.life import Guard, Row, Trigger, route
 from lapse.core.queue.message_state import State
 from lapse.core.queue.repeats import sift, without
 from lapse.core.queue.schedule import Schedule
@@ -123,6 +124,58 @@ class Entrance:
         self._refuse(number, records, arrivals, step, now_ms)
         source.next_offset = max(source.next_offset, behind)
 
+    def bring_back(
+        self, number: int, arrivals: Arrivals, records: Mapping[int, Record], why: str, now_ms: int, step: Step
+    ) -> None:
+        """Let messages in again that had left, as new ones at their positions; beyond the target depth as held (Q22).
+
+        Args:
+            number: of their source.
+            arrivals: what they are; offsets are positions.
+            records: theirs, by position, as they stand in the log.
+            why: the rewind's id.
+            now_ms: the instant of the rewind, ms since the epoch: they take their places then (C63).
+            step: gets what is decided.
+        """
+        source = self._state.sources[number]
+        along = [route(Trigger.REWIND, guard).row(State.UNREAD) for guard in (Guard.ROOM, Guard.NO_ROOM, Guard.LATER)]
+        planned = {one.offset: one for one in arrivals.scheduled}
+        at_once = sorted(
+            [
+                *zip(arrivals.offsets, arrivals.deadlines_ms, strict=True),
+                *((one.offset, one.deadline_ms) for one in arrivals.scheduled if one.at_ms <= now_ms),
+            ]
+        )
+        room = 0 if self._state.scheduled.ready else self._target_depth.room()
+        entering = replace(
+            arrivals, offsets=[one[0] for one in at_once[:room]], deadlines_ms=[one[1] for one in at_once[:room]]
+        )
+        views = self._brought(source, records, entering.offsets)
+        self._enter(number, entering, views, step, along[0])
+        later = [(along[1], offset, now_ms, deadline_ms, {"ready": True}) for offset, deadline_ms in at_once[room:]]
+        later += [
+            (along[2], one.offset, one.at_ms, one.deadline_ms, {}) for one in planned.values() if one.at_ms > now_ms
+        ]
+        traits = arrivals.with_retries(
+            self._traits(self._brought(source, records, [one[1] for one in later])), [one[1] for one in later]
+        )
+        for at, (row, offset, at_ms, deadline_ms, facts) in enumerate(later):
+            of_one = traits if traits is NONE else traits.slice(at, at + 1)
+            self._schedule.add(row, number, offset, at_ms, deadline_ms, of_one, step, facts)
+        positions = np.array(sorted((*entering.offsets, *(one[1] for one in later))), np.int64)
+        deadlines = dict(at_once) | {one.offset: one.deadline_ms for one in planned.values()}
+        deadlines_ms = np.array([deadlines[position] for position in positions.tolist()], np.int64)
+        none_yet = np.zeros(len(positions), np.uint32)
+        messages = Messages(source.topic, source.partition, positions, deadlines_ms, none_yet, None)
+        step.events.append(ShardEvent(along[0].tells, now_ms, messages, detail=why))
+
+    def _brought(self, source: Source, records: Mapping[int, Record], positions: Iterable[int]) -> list[RecordView]:
+        """Messages that a rewind brings back as expressions see them; empty where no expression asks."""
+        if not self._settings.traits.wanted and not self._matching.active:
+            return []
+        parse = self._settings.parse
+        return [RecordView(source.topic, source.partition, records[position], parse) for position in positions]
+
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
         """See `QueueShard.set_aside`."""
         number = self._state.sources.number(topic, partition)
@@ -172,10 +225,12 @@ class Entrance:
         step.events.append(ShardEvent(row.tells, found.newest_ms, messages))
         return without(arrivals, found.repeats)
 
-    def _enter(self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step) -> None:
+    def _enter(
+        self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step, row: Row | None = None
+    ) -> None:
+        row = route(Trigger.ARRIVE, Guard.VISIBLE).row(State.UNREAD) if row is None else row
         deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
         traits = arrivals.with_retries(self._traits(views), arrivals.offsets)
-        row = route(Trigger.ARRIVE, Guard.VISIBLE).row(State.UNREAD)
         for first, stop in arrivals.runs():
             place = self._state.next_place
             of_some = traits if traits is NONE else traits.slice(first, stop)

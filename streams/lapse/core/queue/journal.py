@@ -8,6 +8,7 @@ The changelog topic keeps the latest record of every key, so the journal is laid
 - `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
   remembered acknowledgment. `i` epoch number: message ids that were seen within the window. `y` epoch source offset: a
   dying message. `t` epoch number: a transfer under way. `r` epoch number: deliveries that count in windows of rates.
+  `w` epoch number: a rewind. `h` epoch source stretch: messages that a rewind does not bring back.
 - `z` epoch 0: how far the queue's end is. `u` epoch 0: when a temporary queue was last used.
 
 The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
@@ -78,6 +79,8 @@ _KEPT_APART: Final = frozenset(
         ChangeKind.RETIRING,
         ChangeKind.USED,
         ChangeKind.TRANSFER,
+        ChangeKind.REWIND,
+        ChangeKind.DEPARTED,
         ChangeKind.COUNTED,
         ChangeKind.UNCOUNTED,
     }
@@ -137,6 +140,11 @@ class QueueJournal:
         for transfer in state.transfers:
             key = _KEY.pack(b"t", self._epoch, transfer.number)
             items.append((key, json.dumps(transfer.facts()).encode()))
+        for rewind in state.rewinds:
+            items.append((_KEY.pack(b"w", self._epoch, rewind.number), json.dumps(rewind.facts()).encode()))
+        for stretch, departed in state.rewinds.departed.items():
+            key = _SCHEDULED_KEY.pack(b"h", self._epoch, *stretch)
+            items.append((key, json.dumps(departed.facts()).encode()))
         items += [(_SCHEDULED_KEY.pack(b"a", self._epoch, *one), b"") for one in sorted(state.remembered)]
         for name, dying in state.pending.items():
             items.append((_SCHEDULED_KEY.pack(b"y", self._epoch, *name), json.dumps(dying.facts()).encode()))
@@ -211,9 +219,13 @@ class QueueJournal:
         if change.kind in (ChangeKind.RETIRING, ChangeKind.USED):
             kind, ending = entry(change)
             return _KEY.pack(kind, self._epoch, 0), ending
-        if change.kind is ChangeKind.TRANSFER:
+        if change.kind in (ChangeKind.TRANSFER, ChangeKind.REWIND):
             value = json.dumps(change.facts).encode() if change.facts else None
-            return _KEY.pack(b"t", self._epoch, change.holder), value
+            kind = b"t" if change.kind is ChangeKind.TRANSFER else b"w"
+            return _KEY.pack(kind, self._epoch, change.holder), value
+        if change.kind is ChangeKind.DEPARTED:
+            value = json.dumps(change.facts).encode() if change.facts else None
+            return _SCHEDULED_KEY.pack(b"h", self._epoch, change.source, change.offset), value
         key = _SCHEDULED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.kind is ChangeKind.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
@@ -391,6 +403,11 @@ def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
             state.counted.add(_KEY.unpack(key)[2], batch_of(json.loads(value)))
         case b"t":
             state.transfers.add(json.loads(value))
+        case b"w":
+            state.rewinds.add(json.loads(value))
+        case b"h":
+            _, _, source, stretch = _SCHEDULED_KEY.unpack(key)
+            state.rewinds.depart(Change(ChangeKind.DEPARTED, source=source, offset=stretch, facts=json.loads(value)))
         case kind:
             state.ending.restore(kind, value)
 
@@ -398,6 +415,7 @@ def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
 def _restore_sources(state: QueueState, value: bytes) -> None:
     for source in _after_sources(value)[0]:
         state.sources.add(source)
+    state.rewinds.settle_generations()
 
 
 def _restore_head(state: QueueState, value: bytes) -> None:

@@ -25,6 +25,7 @@ class Trigger(StrEnum):
     """What happens to a message, from outside or by time."""
 
     ARRIVE = "arrive"
+    REWIND = "rewind"
     SPOIL = "spoil"
     COME_DUE = "come due"
     DEADLINE = "deadline passes"
@@ -145,6 +146,10 @@ def _table() -> Iterator[Row]:
     yield from _rows(at, state.UNREAD, (), state.GONE, "repeated", when=Guard.REPEATED)
     yield from _rows(at, state.UNREAD, (), state.GONE, when=Guard.FOR_ANOTHER)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    at, tells = Trigger.REWIND, "rewound"
+    yield from _rows(at, state.UNREAD, kind.ARRIVED, state.AVAILABLE, tells, when=Guard.ROOM)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.HELD, tells, when=Guard.NO_ROOM)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, tells, when=Guard.LATER)
     at = Trigger.SPOIL
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.UNDECODABLE)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)

@@ -32,7 +32,8 @@ class Locator:
             return
         source = self._state.sources[number]
         # All pieces first: what is settled on the way can take a segment, and its standings, away.
-        for piece in list(source.find(first, min(last, source.next_offset - 1))):
+        seen_to = source.seen_to(first)
+        for piece in list(source.find(first, min(last, seen_to - 1))):
             if piece.place < 0:
                 outcomes.extend(self._missing(number, piece.first, piece.last))
                 continue
@@ -42,8 +43,8 @@ class Locator:
                 break
             else:
                 outcomes.extend(self._missing(number, piece.first, piece.last))
-        if last >= source.next_offset:
-            outcomes.append(Outcome(topic, partition, max(first, source.next_offset), last, Result.UNKNOWN))
+        if last >= seen_to:
+            outcomes.append(Outcome(topic, partition, max(first, seen_to), last, Result.UNKNOWN))
 
     def _missing(self, number: int, first: int, last: int) -> Iterator[Outcome]:
         """Answer for offsets that stand nowhere: scheduled, expired, or settled before."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue import departing
 from lapse.core.queue.change import Change
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Guard, Route, Row, Trigger, route
@@ -226,6 +227,9 @@ class Schedule:
         """Let one leave that never had a place, as its row says: for all reasons that hold (C22), or for none."""
         scheduled = self._state.scheduled[source, offset]
         row = route(trigger, guard).row(scheduled.state)
+        never = scheduled.state is State.UNCONFIRMED
+        if never or departing.goes_elsewhere(trigger, subscription):
+            departing.note(self._decisions, source, [(offset, offset)], step, never=never)
         if row.reason is None:
             self._tell(row, source, offset, now_ms, step, subscription, detail)
             self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
@@ -265,6 +269,8 @@ class Schedule:
         alike: dict[tuple[int, tuple[Reason, ...], str], list[tuple[int, int]]] = {}
         for (source, offset), one in sorted(gone, key=_name_of):
             row = along.row(one.state)
+            if one.state is State.UNCONFIRMED:
+                departing.note(self._decisions, source, [(offset, offset)], step, never=True)
             why = () if row.reason is None else (row.reason,)
             late = (Reason.TIME_LIMIT,) if one.deadline_ms <= due_ms else ()
             detail = UNCONFIRMED if one.state is State.UNCONFIRMED else ""

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.generation import FIRST_REWOUND
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import settlement
 from lapse.core.queue.change import Change
@@ -134,7 +135,7 @@ class Settling:
                     self._settle_part(asked, part)
             else:
                 self._settle_part(asked, claim)
-        return asked.outcomes
+        return self._state.rewinds.told(asked.outcomes)
 
     def renew(
         self,
@@ -157,7 +158,7 @@ class Settling:
                 asked.answer(claim, Result.STALE)
             else:
                 self._settle_active(asked, claim)
-        return asked.outcomes, asked.until_ms
+        return self._state.rewinds.told(asked.outcomes), asked.until_ms
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:
         """Settle what a claim names, active or not."""
@@ -344,6 +345,8 @@ class Settling:
         names: set[tuple[str, int]] = set()
         for claim in claims:
             number = self._state.sources.find(claim.topic, claim.partition)
+            if claim.first >= FIRST_REWOUND:
+                continue
             if number is not None and claim.last >= self._state.sources[number].next_offset:
                 names.add((claim.topic, claim.partition))
         return sorted(names)
@@ -358,6 +361,8 @@ class Settling:
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None:
             return None, None, claim
+        if claim.first >= FIRST_REWOUND:  # what a rewind brought back was read
+            return claim, None, None
         source = self._state.sources[number]
         edges = (0, source.next_offset, max(source.next_offset, source.end_offset), 1 << 63)
         parts: list[Claim | None] = []

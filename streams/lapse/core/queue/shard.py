@@ -26,6 +26,7 @@ from lapse.core.queue.matching import Matching
 from lapse.core.queue.pending_letters import PendingLetters
 from lapse.core.queue.purge import Purge
 from lapse.core.queue.retiring import RetirableQueueShard
+from lapse.core.queue.rewinding import Rewinding
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Outcome
@@ -62,6 +63,7 @@ class QueueShard:
         self._target_depth = TargetDepth(self._decisions, self._inquiry)
         self._schedule = Schedule(self._decisions, self._target_depth)
         self._entrance = Entrance(self._decisions, self._schedule, self._target_depth)
+        self.rewinding = Rewinding(self._decisions, self._entrance)
         self._settling = Settling(self._decisions, self._transitions, self._schedule, self._locator, self._visibility)
         self._truncation = Truncation(self._decisions, self._transitions, self._schedule, self._locator)
         self.subscribing = Subscribing(self._decisions, self._transitions, self.matching)
@@ -110,12 +112,14 @@ class QueueShard:
         return self._entrance.placed
 
     def room(self) -> int:
-        """How many more messages may become active (Q13); none once the shard has agreed to end."""
-        return 0 if self.agreement.frozen else self._target_depth.room()
+        """How many more messages may become active (Q13); none once the shard has agreed to end, or as it rewinds."""
+        return 0 if self.agreement.frozen or self.state.rewinds.under_way else self._target_depth.room()
 
     def room_for(self, topic: str, partition: int) -> int:
         """How many more messages of a source may become active: room, or the way to one that a transfer wants (Q13)."""
-        return 0 if self.agreement.frozen else self._target_depth.room_for(topic, partition)
+        if self.agreement.frozen or self.state.rewinds.under_way:
+            return 0
+        return self._target_depth.room_for(topic, partition)
 
     @property
     def advancing(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.generation import FIRST_REWOUND
 from lapse.core.queue import repeats
 from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in
 from lapse.core.queue.counted import Counted
@@ -18,6 +19,7 @@ from lapse.core.queue.life import Impossible
 from lapse.core.queue.message_state import FILLS, MEANINGS, THERE, State, state_of_all
 from lapse.core.queue.movement import DEFERRALS, MOVES, Move, write_columns
 from lapse.core.queue.pending_letter import PendingLetter, pending_letter_of
+from lapse.core.queue.rewinds import Rewinds
 from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
 from lapse.core.queue.segment import (
     AVAILABLE,
@@ -66,6 +68,7 @@ class QueueState:
         repeats: message ids that were seen within the window (X6).
         counted: deliveries that count in the windows of rates (Q25).
         transfers: hand-overs of messages that have not come to their end (Q17).
+        rewinds: what was brought back after it had left (Q22).
         paused: whether deliveries are held back (C21).
         ending: when the shard was last used, and how far its end is (C4, C39, Q18).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
@@ -88,6 +91,7 @@ class QueueState:
         self.repeats = Repeats()
         self.transfers = Transfers()
         self.counted = Counted()
+        self.rewinds = Rewinds(self.sources)
         self.paused = False
         self.ending = Ending()
         self.dirty: dict[int, int] = {}
@@ -251,10 +255,15 @@ class QueueState:
                 self._apply_to_the_whole(change)
 
     def _apply_to_the_whole(self, change: Change) -> None:
-        if change.kind in (ChangeKind.PAUSED, ChangeKind.RESUMED):
-            self.paused = change.kind is ChangeKind.PAUSED
-        else:
-            self.ending.apply(change)
+        match change.kind:
+            case ChangeKind.PAUSED | ChangeKind.RESUMED:
+                self.paused = change.kind is ChangeKind.PAUSED
+            case ChangeKind.REWIND:
+                self.rewinds.apply(change)
+            case ChangeKind.DEPARTED:
+                self.rewinds.depart(change)
+            case _:
+                self.ending.apply(change)
 
     def _note(self, change: Change) -> None:
         """Note, or forget, what is known of a message that has no place: not yet, or no more."""
@@ -312,7 +321,8 @@ class QueueState:
             self._touch(segment)
             done += some
         self.next_place = place + count
-        source.next_offset = max(source.next_offset, offset + count)
+        if offset < FIRST_REWOUND:
+            source.next_offset = max(source.next_offset, offset + count)
 
     def _defer(self, change: Change) -> None:
         """Keep a message that gets no place yet, say anew why, or let it go."""
@@ -422,7 +432,8 @@ class QueueState:
         for run in segment.runs:
             source = self.sources[run.source]
             source.add(run.offset, segment.base + run.slot, run.count)
-            source.next_offset = max(source.next_offset, run.offset + run.count)
+            if run.offset < FIRST_REWOUND:
+                source.next_offset = max(source.next_offset, run.offset + run.count)
         self.segments.make_room()
 
     def settle_indexes(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode
+from lapse.core.generation import position_of
 from lapse.core.queue.answer import settlements, shown
 from lapse.core.queue.settlement import Claim, Outcome, Result
 from lapse.core.queue.shard import QueueShard
@@ -61,7 +62,12 @@ class TransferCommands:
             return [both for one in selected for both in _common(one, named)] if named else selected
         if named or command.command != "transfer":
             return named
-        return [Claim(one.topic, one.partition, 0, one.next_offset - 1) for one in self._shard.state.sources.current()]
+        return [
+            Claim(one.topic, one.partition, position_of(0, generation), position_of(one.next_offset - 1, generation))
+            for one in self._shard.state.sources.current()
+            for generation in range(one.generation + 1)
+            if one.next_offset or not generation
+        ]
 
     def _named(self, command: Command) -> str:
         if not names.NAME.match(command.transfer):

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.ma  # np.unique imports it at its first call, which takes 50 ms of a lease's end
 from numpy.typing import NDArray
 
+from lapse.core.generation import offset_of
 from lapse.core.queue.change import COME_BACK, Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
+from lapse.core.queue.departing import goes_elsewhere, went_elsewhere
 from lapse.core.queue.life import Guard, Impossible, Row, Trigger, route
 from lapse.core.queue.message_state import MEANINGS, State, state_of_all
 from lapse.core.queue.retry import Cause, delayed_until, ends_ms
@@ -82,6 +84,8 @@ class Transitions:
             whose = [(subscription or "", some)]
             if subscription is None and row.tells and MEANINGS[row.state].fills:
                 whose = self._by_holder(some)
+            if goes_elsewhere(trigger, subscription):
+                went_elsewhere(self._decisions, some, step)
             change = Change(row.changes[0], places_of(some), holder=holder, until_ms=until_ms, untils_ms=untils_ms)
             self._decisions.do(change, step)
             if row.tells:
@@ -271,11 +275,11 @@ class Transitions:
         """Which records Kafka has removed while a lease protected their messages (C80): bits of `_REVIEW`."""
         holds = np.zeros(len(slots), np.uint8)
         sources = self._state.sources
-        if not any(sources[run.source].begin_offset > run.offset for run in segment.runs):
+        if not any(sources[run.source].begin_offset > offset_of(run.offset) for run in segment.runs):
             return holds
         for at, slot in enumerate(slots.tolist()):
             run = segment.run_at(slot)
-            if run.offset + slot - run.slot < sources[run.source].begin_offset:
+            if offset_of(run.offset) + slot - run.slot < sources[run.source].begin_offset:
                 holds[at] = 8
         return holds
 

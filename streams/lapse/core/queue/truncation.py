@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from lapse.core.generation import position_of
+from lapse.core.queue import departing
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Guard, Trigger, route
@@ -100,7 +102,8 @@ class Truncation:
         state, source = self._state, self._state.sources[number]
         last = min(begin_offset, source.next_offset) - 1
         left = AT_ONCE
-        for piece in list(source.find(0, last)):
+        ends = [(position_of(0, one), position_of(last, one)) for one in range(source.generation + 1)]
+        for piece in [piece for low, high in ends for piece in source.find(low, high)]:
             if piece.place < 0:
                 continue
             for segment, first, stop in state.spans([(piece.place, piece.last - piece.first + 1)]):
@@ -112,10 +115,11 @@ class Truncation:
             state.segments.make_room()
             if left <= 0:
                 return False
-        for offset in list(state.scheduled.between(number, 0, last)):
+        for offset in [offset for low, high in ends for offset in state.scheduled.between(number, low, high)]:
             self._schedule.leave(trigger, number, offset, now_ms, step)
             if not (left := left - 1):
                 return False
+        departing.forget_below(self._decisions, number, begin_offset, step)
         forgets = route(trigger).row(State.REMEMBERED).changes[0]
         for of, offset in [one for one in state.remembered if one[0] == number and one[1] < begin_offset]:
             self._decisions.do(Change(forgets, source=of, offset=offset), step)

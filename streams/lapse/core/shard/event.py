@@ -13,6 +13,7 @@ class EventKind(StrEnum):
     DEAD_LETTERED = "dead_lettered"  # left for L14's reasons, a letter was written
     EXPIRED = "expired"  # left for L14's reasons, without a letter (D1)
     BARRIER_RELEASED = "barrier_released"
+    REWOUND = "rewound"  # brought back by a rewind, as a message of its own generation (Q22)
     REPEATED = "repeated"  # dropped on arrival: its message id was seen within the window (X6)
     DYING = "dying"  # removed, but its dead letter is refused and tried again (C27)
     TRANSFERRED = "transferred"  # left for another deployment (Q17)

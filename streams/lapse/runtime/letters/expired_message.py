@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lapse.core.generation import position_of, shown
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiredMessage:
@@ -23,6 +25,7 @@ class ExpiredMessage:
         delivery_count: how often it was delivered.
         cancel_count: how often it was cancelled.
         lapse_id: the same whenever the rule is called again for this removal, and on its dead letter (D3).
+        generation: which rewind of its partition brought it back; 0 = none did (C61).
     """
 
     entity: str
@@ -38,8 +41,9 @@ class ExpiredMessage:
     delivery_count: int
     cancel_count: int
     lapse_id: str
+    generation: int = 0
 
     @property
     def bookmark(self) -> str:
-        """Its name: `topic:partition:offset`."""
-        return f"{self.topic}:{self.partition}:{self.offset}"
+        """Its name: `topic:partition:offset`, with its generation behind it where it has one."""
+        return f"{self.topic}:{self.partition}:{shown(position_of(self.offset, self.generation))}"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from lapse.core.generation import offset_of
 from lapse.core.queue.step import Removal
 from lapse.core.sow.step import Removal as RecordRemoval
 from lapse.runtime.journal.changelog import Items
@@ -175,7 +176,9 @@ class ExpiryRule:
             first, stop = entry.offsets[at], at
             while stop < len(entry) and entry.offsets[stop] - first < _READ_SPAN:
                 stop += 1
-            for record in await self._reader.read(entry.topic, entry.partition, first, entry.offsets[stop - 1]):
+            for record in await self._reader.read(
+                entry.topic, entry.partition, offset_of(first), offset_of(entry.offsets[stop - 1])
+            ):
                 found[record.offset] = record
             at = stop
-        return [found.get(offset) for offset in entry.offsets]
+        return [found.get(offset_of(offset)) for offset in entry.offsets]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from lapse.core.generation import FIRST_REWOUND, offset_of, shown
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import dead_letter, header
 from lapse.protocol.bookmark import Bookmark
@@ -60,8 +61,8 @@ class PackedLetters:
             self._like, self._frame = like, self._framed(original, delivery_count, cancel_count)
         count, before, between, behind, id_head, id_tail = self._frame
         varint = VARINT
-        place = b"%d" % offset
-        name = id_head + place + id_tail
+        place = b"%d" % offset_of(offset)
+        name = id_head + (place if offset < FIRST_REWOUND else shown(offset).encode()) + id_tail
         parts = [
             NULL if record is None or record.key is None else varint[len(record.key)] + record.key,
             NULL if record is None or record.value is None else varint[len(record.value)] + record.value,

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
+from lapse.core.generation import generation_of, offset_of
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Removal
 from lapse.core.sow.step import Removal as RecordRemoval
@@ -72,7 +73,8 @@ class Entry:
             entity=entity,
             topic=self.topic,
             partition=self.partition,
-            offset=offset,
+            offset=offset_of(offset),
+            generation=generation_of(offset),
             key=key,
             value=value,
             headers=headers,

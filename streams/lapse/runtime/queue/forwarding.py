@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
+from lapse.core.generation import shown
 from lapse.core.letter import FORWARDED, FORWARDER
 from lapse.core.lifetime import NAMES, NEVER
 from lapse.core.queue import settlement
@@ -73,7 +74,7 @@ class Forwarding:
             else:
                 headers.append((header.EXPIRES_AT_MS, b"%d" % deadline_ms))
             # The timestamp is its generation: a topic that is created again has the same bookmarks once more.
-            place = f"{self._queue}/{messages.topic}:{messages.partition}:{record.offset}/{record.timestamp}"
+            place = f"{self._queue}/{messages.topic}:{messages.partition}:{shown(record.offset)}/{record.timestamp}"
             headers.append((header.MESSAGE_ID, FORWARDED + place.encode()))
             target = self._partition(messages.partition, record)
             outputs[record.offset] = Output(self._topic, target, record.key, record.value, headers)

@@ -30,6 +30,7 @@ from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import records_of
+from lapse.runtime.queue.rewind import Rewinder
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
 from lapse.runtime.shard.command_authorizer import Admitted
@@ -103,6 +104,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._now_ms = 0
         self._purging: Admitted | None = None
         """A purge that takes more than one step."""
+        self._rewinder = Rewinder(shard, payloads, lambda: self.under_way)
+        self.unfinished = self._rewinder.unfinished
         self._crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
 
@@ -217,7 +220,21 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self._purging = admitted  # nothing else happens in the shard before it is done, so that a crash repeats it
             self.unfinished = admitted.offset
             return
-        self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
+        command, at_ms = admitted.command, admitted.at_ms
+        if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
+            self._rewinder.begin(admitted, wish)
+            self.unfinished = admitted.offset  # nothing else happens in the shard: all of it counts as of the command
+            return
+        self._commands.handle(command, at_ms, self._step, admitted.row_filter)
+
+    async def _rewind(self) -> None:
+        """Do a part of a rewind, and tell of it at its end."""
+        if await self._rewinder.go_on(self._step):
+            admitted, self._commands.counted = self._rewinder.end()
+            self.unfinished = None
+            if admitted is not None:
+                self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
+                self._collect(admitted.encoding, admitted.offset)
 
     def go_on(self) -> None:
         """Do a part of a purge that takes long; others on this worker have had their turn (C60)."""
@@ -375,6 +392,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         super().begin_step()
 
     async def _complete(self) -> None:
+        await self._rewind()
         await self._carry_out_waiting()
         if self.shard.unjudged:
             await self._judge.places(self.shard.unjudged, Effort(), self._now_ms, self._step)

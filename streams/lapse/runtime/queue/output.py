@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from lapse.core.generation import FIRST_REWOUND, shown
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
 from lapse.core.queue.step import Delivery, Messages, Removal, ShardEvent
 from lapse.core.reason import Reason
@@ -121,7 +122,8 @@ class QueueOutput(ShardOutput):
                 count, deadline_ms, timestamp_ms, own = times, until_ms, record.timestamp, record.headers
                 headers, behind = _behind_bookmark(count, deadline_ms, timestamp_ms, own)
                 before = varint[len(shared) + 1 + headers] + head + _BOOKMARK
-            bookmark = prefix % record.offset
+            place = record.offset
+            bookmark = prefix % place if place < FIRST_REWOUND else prefix[:-2] + shown(place).encode()
             key, value = record.key, record.value
             put(
                 join(

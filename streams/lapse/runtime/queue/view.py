@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import orjson
 
 from lapse.core.queue.shard import QueueShard
+from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.shard.payload import PayloadWindow
 
 
@@ -48,4 +49,4 @@ class QueueView:
         """Every message that has not expired: bookmark, and its state as JSON."""
         for one in self._shard.peek(0, 1 << 62):
             if one.deadline_ms is None or one.deadline_ms > now_ms or not self._shard.settings.expiration.enabled:
-                yield f"{one.topic}:{one.partition}:{one.offset}".encode(), orjson.dumps({"state": one.stands})
+                yield str(Bookmark(one.topic, one.partition, one.offset)).encode(), orjson.dumps({"state": one.stands})

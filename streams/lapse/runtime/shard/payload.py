@@ -12,6 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from lapse.core.generation import FIRST_REWOUND, offset_of
+from lapse.core.record import Reborn
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
 from lapse.runtime.tp import TP
 
@@ -191,12 +193,14 @@ class PayloadWindow:
     def passed_by(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
         """Note that messages were handed out without their payloads."""
         window = self._windows.get((topic, partition))
-        if window is None:
-            return
-        window.runs(offsets)
+        if window is not None and offsets[-1] < FIRST_REWOUND:
+            window.runs(offsets)
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
         """One record; None where Kafka no longer has it. Moves nothing else."""
+        if offset >= FIRST_REWOUND:
+            record = await self.one(topic, partition, offset_of(offset))
+            return None if record is None else _reborn(record, offset)
         window = self._windows.get((topic, partition))
         record = None if window is None else window.get(offset, used=False)
         if record is None and topic not in self.gone:
@@ -208,6 +212,22 @@ class PayloadWindow:
         record = await self.one(topic, partition, offset)
         return None if record is None else int(record.timestamp)
 
+    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Record]:
+        """Records of the log from an offset on, at least up to another one; they are not kept (Q22)."""
+        return [] if topic in self.gone else await self._reader.read(topic, partition, first, last)
+
+    @property
+    def log(self) -> Log:
+        """The log behind the shard; what reads it does not move what payloads are read with."""
+        return self._aside
+
+    async def _rewound(self, topic: str, partition: int, positions: Sequence[int], used: bool) -> list[Record | None]:
+        """The records of messages of which a rewind brought some back; each names its message's position."""
+        offsets = sorted({offset_of(position) for position in positions})
+        found = dict(zip(offsets, await self.get(topic, partition, offsets, used), strict=True))
+        records = ((position, found[offset_of(position)]) for position in positions)
+        return [None if record is None else _reborn(record, position) for position, record in records]
+
     async def get(self, topic: str, partition: int, offsets: Sequence[int], used: bool = True) -> list[Record | None]:
         """The records at ascending offsets; None where Kafka no longer has one (C40).
 
@@ -216,6 +236,8 @@ class PayloadWindow:
         """
         if topic in self.gone:
             return [None] * len(offsets)
+        if offsets[-1] >= FIRST_REWOUND:
+            return await self._rewound(topic, partition, offsets, used)
         window = self._windows.get((topic, partition))
         if window is None:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
@@ -245,6 +267,13 @@ class PayloadWindow:
                 window.insert(kept)
             at = stop
         return found
+
+
+def _reborn(record: Record, position: int) -> Record:
+    """A record as that of the message at a position."""
+    if position < FIRST_REWOUND:
+        return record
+    return Reborn(position, record.timestamp, record.key, record.value, record.headers)
 
 
 def _close_to(offsets: Sequence[int], at: int) -> int:

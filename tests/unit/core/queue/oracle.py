@@ -1,6 +1,6 @@
 """A naive queue shard, written from the contract: one dict entry per message, every rule a loop over all of them.
 
-Slow and plain on purpose. Nothing of `lapse.core.queue` is used but its settings.
+Slow and plain on purpose. Nothing of `lapse.core.queue` is used but its settings; positions are read as the core does.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from lapse.core.generation import generation_of, offset_of, position_of
 from lapse.core.queue.rate import Rate
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 
@@ -178,6 +179,9 @@ class Oracle:
         self.since: dict[str, int] = {}
         self.log_begin: dict[str, int] = {}
         self.transfers: dict[str, list[tuple[Bookmark, Bookmark]]] = {}
+        self.elsewhere: set[Bookmark] = set()
+        self.never: set[Bookmark] = set()
+        self.spans: list[tuple[tuple[str, int], int, range, set[int]]] = []
 
     # Small questions
 
@@ -278,6 +282,118 @@ class Oracle:
             bool(record.message_id)
             and seen_ms is not None
             and (record.timestamp - seen_ms < self.settings.dedup_window_ms)
+        )
+
+    # Bringing back what has left (Q22, C61 to C63)
+
+    def rewind(
+        self,
+        firsts: dict[str, int],
+        log: dict[tuple[str, int], list[Published]],
+        now_ms: int,
+        *,
+        kept: bool = False,
+        handed_over: bool = False,
+        text: str = "",
+        dry_run: bool = False,
+    ) -> int:
+        """Bring back what has left, in the order of the log; how many messages that are."""
+        waiting: dict[tuple[str, int], list[Published]] = {}
+        generations: dict[tuple[str, int], int] = {}
+        live_in: dict[tuple[str, int], set[int]] = {}
+        for source, next_offset in self.next_offset.items():
+            first = firsts.get(source[0], next_offset)
+            if first >= next_offset:
+                continue
+            generations[source] = self.generation(source) + 1
+            live_in[source] = {offset_of(b[2]) for b in self.there() if b[:2] == source}
+            waiting[source] = [
+                record
+                for record in self.as_they_came(source, log.get(source, []), next_offset)
+                if record.offset >= first and offset_of(record.offset) not in live_in[source]
+            ]
+            if not dry_run:
+                coming = range(first, next_offset)
+                self.spans.append((source, generations[source], coming, live_in[source]))
+        count = 0
+        while any(waiting.values()):
+            source = min((s for s in waiting if waiting[s]), key=lambda s: (waiting[s][0].timestamp, s))
+            record = waiting[source].pop(0)
+            name = (*source, record.offset)
+            if name in self.never or (name in self.elsewhere and not handed_over) or not FILTERS[text](record.body):
+                continue
+            stamped = record if kept else replace(record, timestamp=now_ms)
+            try:
+                deadline_ms = self.deadline(stamped, self.settings.expiration_of(source[0]).default_ms)
+            except ValueError:
+                continue
+            bookmark = (*source, position_of(record.offset, generations[source]))
+            message = Message(bookmark, "available", deadline_ms, body=record.body, retry=record.retry)
+            if self.late(message, now_ms):
+                continue
+            count += 1
+            if dry_run:
+                continue
+            self.read_traits(message)
+            self.events.append(Told("rewound", bookmark))
+            self.messages[bookmark] = message
+            if record.enqueue_at_ms is not None and record.enqueue_at_ms > now_ms:
+                message.state, message.at_ms = "scheduled", record.enqueue_at_ms
+            elif self.room() and not any(m.state == "beyond" for m in self.messages.values()):
+                self.enter(message)
+            else:
+                message.state, message.at_ms = "beyond", now_ms
+        return count
+
+    def generation(self, source: tuple[str, int]) -> int:
+        return max((generation for of, generation, _, _ in self.spans if of == source), default=0)
+
+    def there(self) -> list[Bookmark]:
+        """Messages that a rewind leaves alone, whatever their generation (C62)."""
+        placed = self.in_state("leased", "sent", "transferring", *WAITING)
+        return [*(m.bookmark for m in (*placed, *self.scheduled())), *self.pending]
+
+    def as_they_came(self, source: tuple[str, int], records: list[Published], behind: int) -> list[Published]:
+        """Records that became messages of this queue when they were read, or would have."""
+        seen, found = self.seen, []
+        self.seen = {}
+        for record in records:
+            mine = record.redriven_for in ("", self.settings.name)
+            mine &= record.transferred is None or record.transferred[0] == self.settings.name
+            if record.offset >= behind or not mine:
+                continue
+            if record.transferred is None and self.repeats(*source, record):
+                continue
+            try:
+                if record.broken:
+                    raise ValueError
+                deadline_ms = self.deadline(record, self.settings.expiration_of(source[0]).default_ms)
+            except ValueError:
+                continue
+            if self.late(Message((*source, record.offset), "", deadline_ms), record.timestamp):
+                continue
+            if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
+                self.seen[(*source, record.message_id)] = record.timestamp
+            found.append(record)
+        self.seen = seen
+        return found
+
+    def is_unheard_of(self, bookmark: Bookmark) -> bool:
+        """Whether nothing of this name was read, or brought back."""
+        position, source = bookmark[2], bookmark[:2]
+        return offset_of(position) >= self.next_offset.get(source, 0) or generation_of(position) > self.generation(
+            source
+        )
+
+    def left_behind(self, bookmark: Bookmark) -> bool:
+        """Whether a later rewind went over a message, and did not find it live (C61)."""
+        topic, partition, position = bookmark
+        return any(
+            of == (topic, partition)
+            and generation > generation_of(position)
+            and offset_of(position) in coming
+            and offset_of(position) not in live
+            for of, generation, coming, live in self.spans
         )
 
     def read_traits(self, message: Message) -> None:
@@ -578,7 +694,7 @@ class Oracle:
         log_ends: dict[tuple[str, int], int],
     ) -> str:
         topic, partition, offset = bookmark
-        if offset >= self.next_offset.get((topic, partition), 0):
+        if self.is_unheard_of(bookmark):
             inactive = self.settings.target_depth is not None and offset < log_ends.get((topic, partition), 0)
             if action != "acknowledge" or not inactive:
                 return "unknown"
@@ -624,6 +740,7 @@ class Oracle:
         if message is not None and message.state in ("leased", "sent") and message.holder == subscription:
             return False
         row_filter, bodies = with_row_filter
+        bookmark = (*bookmark[:2], offset_of(bookmark[2]))
         return bookmark not in bodies or not FILTERS[row_filter](bodies[bookmark])
 
     def judge_unseen(self, action: str, message: Message, now_ms: int, alone: bool) -> str:
@@ -664,6 +781,9 @@ class Oracle:
             else:
                 result = self.judge(action, bookmark, subscription, token, now_ms, alone, log_ends)
                 result = self.spared(bookmark, alone, result)
+                if result in ("already_settled", "time_limit") and self.left_behind(bookmark):
+                    answers.append((bookmark, "stale"))
+                    continue
             answers.append((bookmark, result))
             if result != "settled":
                 continue
@@ -771,7 +891,7 @@ class Oracle:
 
     def _cut(self, topic: str, begin_offset: int, now_ms: int, there: list[Message]) -> None:
         for message in [*there, *self.scheduled()]:
-            if message.bookmark[0] == topic and message.bookmark[2] < begin_offset:
+            if message.bookmark[0] == topic and offset_of(message.bookmark[2]) < begin_offset:
                 was = message.state
                 self._gone(message, now_ms, "log_truncated", *(["time_limit"] if self.late(message, now_ms) else []))
                 if was in LATER:
@@ -785,6 +905,9 @@ class Oracle:
         self.order = [bookmark for bookmark in self.order if bookmark[0] != topic]
         self.messages = {bookmark: message for bookmark, message in self.messages.items() if bookmark[0] != topic}
         self.seen = {name: at_ms for name, at_ms in self.seen.items() if name[0] != topic}
+        self.spans = [span for span in self.spans if span[0][0] != topic]
+        self.elsewhere = {one for one in self.elsewhere if one[0] != topic}
+        self.never = {one for one in self.never if one[0] != topic}
         if (topic, 0) in self.next_offset:
             self.next_offset[topic, 0] = 0
             self.since[topic] = epoch
@@ -823,7 +946,7 @@ class Oracle:
         return [m for m in self.messages.values() if m.transfer == transfer and m.state in states]
 
     def judge_hold(self, transfer: str, bookmark: Bookmark, now_ms: int) -> str:
-        if bookmark[2] >= self.next_offset.get(bookmark[:2], 0):
+        if self.is_unheard_of(bookmark):
             return "unknown"
         message = self.messages.get(bookmark)
         if message is None or message.state in ("gone", "never was", "sent"):
@@ -872,6 +995,7 @@ class Oracle:
                 else:
                     self.events.append(Told("transferred", bookmark))
                     self.transfers[transfer].append((bookmark, there))
+                    self.elsewhere.add((*bookmark[:2], offset_of(bookmark[2])))
                     message.state = "gone" if message.state == "transferring" else "never was"
                     message.transfer = ""
             elif message is not None and message.state in ("scheduled", "beyond"):
@@ -951,7 +1075,9 @@ class Oracle:
 
     def _leave_or_stay(self, message: Message, now_ms: int) -> None:
         holds = self._limits(message) + (["time_limit"] if self.late(message, now_ms) else [])
-        holds += ["log_truncated"] if message.bookmark[2] < self.log_begin.get(message.bookmark[0], 0) else []
+        holds += (
+            ["log_truncated"] if offset_of(message.bookmark[2]) < self.log_begin.get(message.bookmark[0], 0) else []
+        )
         if holds:
             self._gone(message, now_ms, *holds)
 
@@ -971,4 +1097,6 @@ class Oracle:
                 message.cancels,
             )
         )
+        if message.state == "unconfirmed":
+            self.never.add(message.bookmark)
         message.state, message.holder = ("expired" if "time_limit" in ordered else "gone"), ""

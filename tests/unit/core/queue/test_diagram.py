@@ -42,9 +42,16 @@ ABOUT_OTHERS = {
     ChangeKind.RETIRING,
     ChangeKind.USED,
     ChangeKind.TRANSFER,
+    ChangeKind.REWIND,
+    ChangeKind.DEPARTED,
 }
 """Changes that move no message."""
-NOT_IN_THE_QUEUE = {ChangeKind.REMEMBERED, ChangeKind.HONOURED, ChangeKind.LETTER_PENDING, ChangeKind.LETTER_WRITTEN}
+NOT_IN_THE_QUEUE = {
+    ChangeKind.REMEMBERED,
+    ChangeKind.HONOURED,
+    ChangeKind.LETTER_PENDING,
+    ChangeKind.LETTER_WRITTEN,
+}
 AT_A_TAKE_OVER = {ChangeKind.UNDELIVERED}
 """What no command and no timer brings: see `test_handed_out`."""
 ABOUT_MESSAGES = set(ChangeKind) - ABOUT_OTHERS - NOT_IN_THE_QUEUE - AT_A_TAKE_OVER

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lapse.core.expression import compile_filter
+from lapse.core.generation import position_of
 from lapse.core.lifetime import Expiration
 from lapse.core.queue import transitions
 from lapse.core.queue.change import Change, ChangeKind
@@ -19,6 +20,7 @@ from lapse.core.queue.life import ROWS, Guard, Impossible, Route, Row, Trigger, 
 from lapse.core.queue.message_state import MEANINGS, State
 from lapse.core.queue.movement import DEFERRALS, MOVES
 from lapse.core.queue.retry import RetryRule
+from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
@@ -157,6 +159,7 @@ class Life:
 
     def __init__(self, row: Row) -> None:
         self.row = row
+        self.offset = position_of(1, 1) if row.trigger is Trigger.REWIND else 1
         crowded = Guard.NO_ROOM is row.when or {State.HELD, State.REMEMBERED} & {row.state, row.to}
         once = Guard.AT_MOST_ONCE is row.when or row.state is State.SENT
         self.shard = QueueShard(
@@ -186,8 +189,8 @@ class Life:
 
     @property
     def place(self) -> int | None:
-        standing = self.shard.state.sources[0].standing(1)
-        return None if standing is None else standing.place + 1 - standing.offset
+        standing = self.shard.state.sources[0].standing(self.offset)
+        return None if standing is None else standing.place + self.offset - standing.offset
 
     @property
     def state(self) -> State:
@@ -195,12 +198,14 @@ class Life:
         source = state.sources[0]
         if (0, 1) in state.pending:
             return State.PENDING
-        if (scheduled := state.scheduled.get(0, 1)) is not None:
+        if (scheduled := state.scheduled.get(0, self.offset)) is not None:
             return scheduled.state
         if (place := self.place) is not None:
             return State(int(state.segments[0].state[place]))
         if (0, 1) in state.remembered:
             return State.REMEMBERED
+        if self.row.trigger is Trigger.REWIND:
+            return State.UNREAD  # of its generation, nothing was
         return State.GONE if source.next_offset > 1 or len(state.sources) > 1 else State.UNREAD
 
     def arrive(self, *headers: tuple[str, bytes]) -> None:
@@ -386,6 +391,13 @@ class Life:
 
     def discard(self) -> None:
         self.shard.transfer_target.discard("x", self.now_ms, self.step)
+
+    def rewind(self) -> None:
+        source, rewinding = self.shard.state.sources[0], self.shard.rewinding
+        source.next_offset = max(source.next_offset, 2)
+        rewind = rewinding.begin(Wish("r", self.now_ms, 0, {0: 1}), self.step)
+        record = Record(1, *([LATER] if self.row.when is Guard.LATER else []))
+        rewinding.part(rewind, [(0, [record])], {0: source.next_offset}, None, self.step)
 
     def refuse_letter(self) -> None:
         self.shard.keep_pending(self.step.removals[-1], {0: "too large"}, self.step)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lapse.core.expression import compile_filter, compile_value
+from lapse.core.generation import position_of
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.rate import Rate
 from lapse.core.queue.retry import NO_RETRY, Cause, RetryRule
@@ -35,7 +36,7 @@ CLAIMS = st.lists(
     st.builds(
         lambda topic, first, length, token, epoch: Claim(topic, 0, first, first + length, token, epoch),
         st.sampled_from(["orders", "orders", "direct", "nowhere"]),
-        st.integers(0, 40),
+        st.builds(position_of, st.integers(0, 40), st.sampled_from([0, 0, 0, 1, 2])),
         st.sampled_from([0, 0, 1, 3, 12]),
         st.sampled_from([None, None, 0, 1, 2, 3]),
         st.sampled_from([None, None, 1, 3]),
@@ -365,6 +366,28 @@ class ShardMachine(RuleBasedStateMachine):
     def replace(self, topic, crashes, really) -> None:
         if really:
             self.world.replace(topic, crashes)
+
+    @rule(
+        topics=st.lists(TOPICS, min_size=1, max_size=2, unique=True),
+        first=st.sampled_from([0, 0, 3, 8]),
+        kept=st.booleans(),
+        handed_over=st.booleans(),
+        dry_run=st.sampled_from([False, False, False, True]),
+        text=TEXTS,
+        part=st.sampled_from([1, 3, 1_000]),
+        crashes=st.lists(st.booleans(), max_size=4),
+    )
+    def rewind(self, topics, first, kept, handed_over, dry_run, text, part, crashes) -> None:
+        self.world.rewind(
+            *topics,
+            first=first,
+            kept=kept,
+            handed_over=handed_over,
+            dry_run=dry_run,
+            text=text,
+            part=part,
+            crashes=crashes,
+        )
 
     @rule(force=st.booleans())
     def end(self, force) -> None:

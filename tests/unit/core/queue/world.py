@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from lapse.core.expression import compile_filter
+from lapse.core.generation import offset_of
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import dispatch as dispatching
 from lapse.core.queue import journal as journals
@@ -20,6 +22,8 @@ from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
 from lapse.core.queue import truncation
 from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.rewinding import Wish
+from lapse.core.queue.rewinds import Rewind
 from lapse.core.queue.segment import State
 from lapse.core.queue.segment_spill import Segments
 from lapse.core.queue.segment_summary import SegmentSummary
@@ -44,7 +48,7 @@ STATES = {
 EVENTS = frozenset(
     (
         "acknowledged cancelled renewed lease_returned delivered_at_most_once barrier_released repeated scheduled held "
-        "transferring transferred transfer_cancelled transfer_confirmed"
+        "transferring transferred transfer_cancelled transfer_confirmed rewound"
     ).split()
 )
 IDLE_MS = 1_000
@@ -330,7 +334,7 @@ class World:
         while places := self.shard.to_judge(text, 2):
             self._judge(places)
         for topic, partition, offsets in self.shard.scheduled_to_judge():
-            there = [one for one in self.topics[topic, partition] if one.offset in offsets]
+            there = self._records(topic, partition, offsets)
             self.shard.judge_bookmarks(text, [(topic, partition, one) for one in there])
         yield
         self.shard.matching.end_selection(text)
@@ -361,12 +365,18 @@ class World:
             assert self.shard.next_due_ms() <= (NEVER if frees_ms is None else frees_ms)
         return by_subscription(self._last_sent)
 
+    def _records(self, topic: str, partition: int, positions: Iterable[int]) -> list[Published]:
+        """The records of some messages, each under its position."""
+        by_offset = {record.offset: record for record in self.topics[topic, partition]}
+        there = [(position, by_offset.get(offset_of(position))) for position in positions]
+        return [replace(record, offset=position) for position, record in there if record is not None]
+
     def _judge(self, places: list[int]) -> None:
         """Read payloads back for the filters."""
         told = []
         for place in places:
             topic, partition, offset = self.shard.bookmark_of(place)
-            (record,) = [one for one in self.topics[topic, partition] if one.offset == offset]
+            (record,) = self._records(topic, partition, [offset])
             told.append((place, topic, partition, record))
         self.shard.judge(told)
 
@@ -401,7 +411,7 @@ class World:
             for places in self.shard.unheld(subscription, claims):
                 self._judge(places)
             for topic, partition, offsets in self.shard.unplaced(subscription, claims):
-                there = [one for one in self.topics[topic, partition] if one.offset in offsets]
+                there = self._records(topic, partition, offsets)
                 self.shard.judge_bookmarks(row_filter, [(topic, partition, one) for one in there])
         ends = {name: records[-1].offset + 1 for name, records in self.topics.items() if records}
         for topic, partition in self.shard.looks_ahead(claims) if action == "acknowledge" else []:
@@ -446,6 +456,97 @@ class World:
             named = [(c.topic, c.partition, offset) for c in claims for offset in range(c.first, c.last + 1)]
             assert named == self.oracle.selected(text)
             return self.settle(action, subscription, *claims, **options)
+
+    # Bringing back what has left (Q22)
+
+    def rewind(
+        self,
+        *topics: str,
+        first: int = 0,
+        kept: bool = False,
+        handed_over: bool = False,
+        text: str = "",
+        dry_run: bool = False,
+        part: int = 1_000,
+        crashes: Iterable[bool] = (),
+        name: str = "back",
+    ) -> int:
+        """Bring back what has left, some records at a time; perhaps the shard is taken over between two of them."""
+        falls = iter(crashes)
+        if crashes:
+            self.commit()
+            self.crash()
+        there = {
+            source: [one for one in records if (*source, one.offset) not in self.lost]
+            for source, records in self.topics.items()
+        }
+        numbers = {topic: self.shard.state.sources.find(topic, 0) for topic in topics}
+        firsts = {number: first for number in numbers.values() if number is not None}
+        step, matches = self._open(), compile_filter(text) if text else None
+        wish = Wish(name, self.now_ms, 7, firsts, text, kept, handed_over, dry_run)
+        under_way = self.shard.rewinding.begin(wish, step)
+        self._come_by(under_way, there)
+        while not under_way.done:
+            runs, cursors = self._next_part(under_way, there, part)
+            self.shard.rewinding.part(under_way, runs, cursors, matches, step, dry_run=dry_run)
+            if next(falls, False) and not under_way.done and not dry_run:
+                assert self.shard.room() == 0, "what arrives meanwhile stands behind all of it"
+                self.commit()
+                self._reopen()
+                under_way = self.shard.state.rewinds.under_way
+                assert under_way is not None
+                self.shard.rewinding.resume()
+                self._come_by(under_way, there)
+                step = self._open()
+        wanted = dict.fromkeys(topics, first)
+        count = self.oracle.rewind(
+            wanted, there, self.now_ms, kept=kept, handed_over=handed_over, text=text, dry_run=dry_run
+        )
+        assert under_way.counts["rewound"] == count
+        if crashes:  # what was told before the last crash was told in other steps
+            self.oracle.events = []
+            step.events.clear()
+            self._heard = 0
+        self._compare_outputs()
+        self.check()
+        return count
+
+    def _come_by(self, under_way: Rewind, there: dict[tuple[str, int], list[Published]]) -> None:
+        for number, span in under_way.spans.items():
+            source = self.shard.state.sources[number]
+            before = [one for one in there[source.topic, source.partition] if one.offset < span.cursor]
+            if before:
+                self.shard.rewinding.remember(number, before)
+
+    def _next_part(
+        self, under_way: Rewind, there: dict[tuple[str, int], list[Published]], part: int
+    ) -> tuple[list[tuple[int, list[Published]]], dict[int, int]]:
+        """The next records of all sources: that whose first one is the oldest comes first."""
+        waiting = {
+            number: [
+                one for one in there[self.shard.state.sources[number].topic, 0] if span.cursor <= one.offset < span.stop
+            ]
+            for number, span in under_way.spans.items()
+        }
+        runs: list[tuple[int, list[Published]]] = []
+        while part and any(waiting.values()):
+            part -= 1
+
+            def turn(number: int) -> tuple[int, str, int]:
+                source = self.shard.state.sources[number]
+                return waiting[number][0].timestamp, source.topic, source.partition
+
+            number = min((one for one in waiting if waiting[one]), key=turn)
+            record = waiting[number].pop(0)
+            if runs and runs[-1][0] == number:
+                runs[-1][1].append(record)
+            else:
+                runs.append((number, [record]))
+        cursors = {
+            number: waiting[number][0].offset if waiting[number] else span.stop
+            for number, span in under_way.spans.items()
+        }
+        return runs, cursors
 
     # Handing over to, and taking over from, another deployment (Q17)
 
@@ -803,6 +904,13 @@ class World:
         }
         told = {one.id: [pair for over in one.confirmed for pair in _pairs(over)] for one in state.transfers}
         assert told == oracle.transfers
+        kept = {"elsewhere": set(), "never": set()}
+        for (number, _), departed in state.rewinds.departed.items():
+            of = state.sources[number]
+            if state.sources.find(of.topic, of.partition) == number:
+                for why, ranges in (("elsewhere", departed.elsewhere), ("never", departed.never)):
+                    kept[why] |= {(of.topic, of.partition, at) for low, high in ranges for at in range(low, high + 1)}
+        assert kept == {"elsewhere": oracle.elsewhere, "never": oracle.never}
         assert [
             (s.id, s.number, s.max_backlog, s.outstanding, s.last_seen_ms, s.filter)
             for s in state.subscriptions.values()
@@ -836,7 +944,8 @@ class World:
         for _, columns in self.shard.matching._filters.values():
             assert columns.keys() <= state.segments.keys(), "a leak"
         for source in state.sources:
-            assert all(one.place // segments.SIZE in state.segments for one in source._standings), "a leak"
+            standings = [*source._standings, *source._rewound]
+            assert all(one.place // segments.SIZE in state.segments for one in standings), "a leak"
         due_ms = oracle.next_due_ms()
         assert self.shard.next_due_ms() <= (NEVER if due_ms is None else due_ms)
 
@@ -958,6 +1067,8 @@ def dump(state: QueueState) -> bytes:
         sorted(state.counted.batches.items()),
         sorted(state.pending.items()),
         sorted((one.id, one.number, one.target, one.confirmed) for one in state.transfers),
+        [one.facts() for one in state.rewinds],
+        sorted((name, one.facts()["elsewhere"], one.facts()["never"]) for name, one in state.rewinds.departed.items()),
         [
             (s.id, s.number, s.client, s.max_backlog, s.heartbeat_timeout_ms, s.filter, s.payload, s.outstanding)
             for s in state.subscriptions.values()

@@ -1,0 +1,60 @@
+"""Offset ranges: some offsets of a partition, as few ranges as they make."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+Range = tuple[int, int]
+"""First and last offset, both included."""
+
+
+class OffsetRanges:
+    """Ascending and disjoint ranges.
+
+    Args:
+        ranges: to begin with.
+    """
+
+    def __init__(self, ranges: Iterable[Iterable[int]] = ()) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, last in ranges:
+            self.add(first, last)
+
+    def __iter__(self) -> Iterator[Range]:
+        return zip(self._firsts, self._lasts, strict=True)
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._firsts, offset) - 1
+        return at >= 0 and offset <= self._lasts[at]
+
+    def add(self, first: int, last: int) -> None:
+        """Add the offsets of a range; what touches it becomes one with it."""
+        low = bisect_left(self._lasts, first - 1)
+        high = bisect_right(self._firsts, last + 1)
+        if low < high:
+            first, last = min(first, self._firsts[low]), max(last, self._lasts[high - 1])
+        self._firsts[low:high] = [first]
+        self._lasts[low:high] = [last]
+
+    def within(self, first: int, last: int) -> Iterator[Range]:
+        """The parts of the ranges that lie between two offsets, both included."""
+        for at in range(bisect_left(self._lasts, first), len(self._firsts)):
+            if self._firsts[at] > last:
+                return
+            yield max(first, self._firsts[at]), min(last, self._lasts[at])
+
+    def mask(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of some offsets are in a range."""
+        if not self._firsts:
+            return np.zeros(len(offsets), bool)
+        at = np.searchsorted(np.array(self._firsts, np.int64), offsets, "right") - 1
+        inside: NDArray[np.bool_] = (at >= 0) & (offsets <= np.array(self._lasts, np.int64)[at])
+        return inside

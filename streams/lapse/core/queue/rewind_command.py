@@ -1,0 +1,58 @@
+"""Commands to rewind: from where on messages come back, and what is refused (Q22)."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from lapse.core.error_code import ErrorCode
+from lapse.core.expression import ExpressionError, compile_filter
+from lapse.core.queue.shard import QueueShard
+from lapse.core.shard.refused import CommandRefused
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.command import Command
+
+Point = Literal["beginning"] | int | tuple[Bookmark, ...]
+"""From where on messages come back: an instant is in ms since the epoch."""
+
+_EXPECTED: Final = "expected beginning, an instant in ms since the epoch, or a bookmark such as orders:0:1200"
+_MOST_DIGITS: Final = 18
+
+
+def point_of(to: str) -> Point:
+    """Read from where on messages shall come back.
+
+    Raises:
+        ValueError: the text is none of these; it says what is expected.
+    """
+    if to == "beginning":
+        return "beginning"
+    if to.isascii() and to.isdigit() and len(to) <= _MOST_DIGITS:
+        return int(to)
+    try:
+        bookmark = Bookmark.parse(to)
+    except ValueError as error:
+        raise ValueError(f"{_EXPECTED}, not {to[:60]!r}") from error
+    return (bookmark._replace(offset=bookmark.log_offset),)
+
+
+def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None:
+    """Why a command to rewind is not carried out; None if it is."""
+    if not command.id:
+        return CommandRefused("rewind: field id is required: by it a rewind is resumed, and never done twice")
+    if command.bookmarks or command.keys:
+        return CommandRefused("rewind takes a filter, neither bookmarks nor keys; field to says from where on")
+    try:
+        point = point_of(command.to)
+    except ValueError as error:
+        return CommandRefused(f"rewind: field to: {error}")
+    if isinstance(point, tuple):
+        (bookmark,) = point
+        there = [source for source in shard.state.sources.current() if source.topic == bookmark.topic]
+        most = max(shard.settings.shards, *(source.partition + 1 for source in there)) if there else 0
+        if bookmark.partition >= most:
+            return CommandRefused(f"rewind: field to: {bookmark} is of none of the queue's partitions")
+    try:
+        compile_filter(command.filter or "TRUE")
+    except ExpressionError as error:
+        return CommandRefused(f"rewind: filter: {error}", ErrorCode.INVALID_EXPRESSION)
+    return None

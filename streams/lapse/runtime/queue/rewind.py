@@ -1,0 +1,200 @@
+"""A rewind at work: reads the records that it goes over, a part for each step, and hands them to the shard (Q22)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from lapse.core.expression import compile_filter
+from lapse.core.queue.rewind_command import Point, point_of
+from lapse.core.queue.rewinding import Wish
+from lapse.core.queue.rewinds import Rewind, Span
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.runtime.queue.recovery_point import begin_offsets
+from lapse.runtime.shard.command_authorizer import Admitted
+from lapse.runtime.shard.log import Record
+from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.under_way import UnderWay
+from lapse.runtime.tp import TP
+
+_PART: Final = 1_000
+"""So many records are looked at in one step, which takes about 20 ms (C60)."""
+
+
+class RewindAtWork:
+    """One rewind of a shard, from its command to its end, or from a take-over on.
+
+    Args:
+        shard: what is rewound.
+        payloads: the logs behind it.
+        admitted: the command; None where the journal says that a rewind is under way.
+        wish: what it asks for.
+        point: from where on messages come back.
+        is_set_aside: whether a record must not be looked at, by topic, partition and offset (X7).
+    """
+
+    def __init__(
+        self,
+        shard: QueueShard,
+        payloads: PayloadWindow,
+        admitted: Admitted | None,
+        wish: Wish | None,
+        point: Point,
+        is_set_aside: Callable[[str, int, int], bool],
+    ) -> None:
+        self.admitted = admitted
+        self.rewind: Rewind | None = None
+        self._shard = shard
+        self._payloads = payloads
+        self._wish = wish
+        self._point = point
+        self._is_set_aside = is_set_aside
+        self._waiting: dict[int, deque[Record]] = {}
+        self._read_to: dict[int, int] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether it is at its end."""
+        return self.rewind is not None and self.rewind.done
+
+    @property
+    def _dry_run(self) -> bool:
+        return self._wish is not None and self._wish.dry_run
+
+    async def go_on(self, step: Step) -> None:
+        """Do a part of it."""
+        if self.rewind is None:
+            self.rewind = await self._begin(step)
+            for number, span in self.rewind.spans.items():
+                self._waiting[number], self._read_to[number] = deque(), span.cursor
+                await self._come_by(number, span)
+        rewind = self.rewind
+        await self._read(rewind)
+        runs, cursors = self._next(rewind)
+        matches = compile_filter(rewind.filter) if rewind.filter else None
+        self._shard.rewinding.part(rewind, runs, cursors, matches, step, dry_run=self._dry_run)
+
+    async def _begin(self, step: Step) -> Rewind:
+        """Begin it, or find the one that is under way."""
+        known = self._shard.state.rewinds.under_way
+        if known is not None or self._wish is None:
+            assert known is not None
+            self._wish = None
+            self._shard.rewinding.resume()
+            return known
+        sources = self._shard.state.sources
+        numbers = {TP(one.topic, one.partition): sources.number(one.topic, one.partition) for one in sources.current()}
+        log, name = self._payloads.log, self._shard.settings.name
+        there = await self._payloads.ends(numbers)
+        found = await begin_offsets(name, self._point, [*there], log)
+        begins = await log.begins(there)
+        firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0)) for tp in there}
+        return self._shard.rewinding.begin(self._wish._replace(firsts=firsts), step)
+
+    async def _come_by(self, number: int, span: Span) -> None:
+        """Read what lies before, as far back as ids count: records may repeat it (X6)."""
+        source, rewinding = self._shard.state.sources[number], self._shard.rewinding
+        if not rewinding.window_ms or span.cursor >= span.stop:
+            return
+        ahead = await self._payloads.read(source.topic, source.partition, span.cursor, span.cursor)
+        if not ahead:
+            return
+        tp, since_ms = TP(source.topic, source.partition), max(0, ahead[0].timestamp - rewinding.window_ms)
+        first = (await self._payloads.log.ends([tp], since_ms))[tp]
+        while first < span.cursor:
+            records = await self._payloads.read(tp.topic, tp.partition, first, min(first + _PART, span.cursor) - 1)
+            before = [record for record in records if record.offset < span.cursor]
+            if not before:
+                return
+            rewinding.remember(number, before)
+            first = before[-1].offset + 1
+
+    async def _read(self, rewind: Rewind) -> None:
+        """Read on where nothing waits any more, so that the next record of each source is known."""
+        for number, span in rewind.spans.items():
+            waiting, first = self._waiting[number], self._read_to[number]
+            if waiting or first >= span.stop:
+                continue
+            source = self._shard.state.sources[number]
+            last = min(first + _PART, span.stop) - 1
+            records = await self._payloads.read(source.topic, source.partition, first, last)
+            waiting.extend(record for record in records if first <= record.offset < span.stop)
+            self._read_to[number] = max(records[-1].offset + 1, last + 1) if records else span.stop
+
+    def _next(self, rewind: Rewind) -> tuple[list[tuple[int, list[Record]]], dict[int, int]]:
+        """The next records, those of several sources in one order, by their timestamps; and where it goes on then."""
+        sources = self._shard.state.sources
+        runs: list[tuple[int, list[Record]]] = []
+        taken = 0
+        while taken < _PART and (waiting := [number for number, some in self._waiting.items() if some]):
+            if any(
+                not some and self._read_to[number] < rewind.spans[number].stop for number, some in self._waiting.items()
+            ):
+                break  # an older record may come from there
+            number = waiting[0]
+            if len(waiting) > 1:
+                number = min(
+                    waiting,
+                    key=lambda one: (self._waiting[one][0].timestamp, sources[one].topic, sources[one].partition),
+                )
+            record = self._waiting[number].popleft()
+            taken += 1
+            if self._is_set_aside(sources[number].topic, sources[number].partition, record.offset):
+                continue
+            if runs and runs[-1][0] == number:
+                runs[-1][1].append(record)
+            else:
+                runs.append((number, [record]))
+        cursors = {
+            number: self._waiting[number][0].offset if self._waiting[number] else self._read_to[number]
+            for number in rewind.spans
+        }
+        return runs, cursors
+
+
+class Rewinder:
+    """The rewind of a shard that is at work, if one is.
+
+    Args:
+        shard: what is rewound.
+        payloads: the logs behind it.
+        under_way: what knows which records must not be looked at.
+    """
+
+    def __init__(self, shard: QueueShard, payloads: PayloadWindow, under_way: Callable[[], UnderWay]) -> None:
+        self._shard = shard
+        self._payloads = payloads
+        self._under_way = under_way
+        self._at_work: RewindAtWork | None = None
+        self._known = shard.state.rewinds.under_way
+        if self._known is not None:  # its command is read again once it is at its end, and answered then
+            self._at_work = self._work(None, None, "beginning")
+
+    @property
+    def unfinished(self) -> int | None:
+        """Offset of the command of the rewind that the journal has under way; None without one."""
+        return None if self._known is None else self._known.command
+
+    def begin(self, admitted: Admitted, wish: Wish) -> None:
+        """Begin what a command asks for."""
+        self._at_work = self._work(admitted, wish, point_of(admitted.command.to))
+
+    async def go_on(self, step: Step) -> bool:
+        """Do a part of it; whether it has come to its end."""
+        if self._at_work is None:
+            return False
+        await self._at_work.go_on(step)
+        return self._at_work.done
+
+    def end(self) -> tuple[Admitted | None, Rewind | None]:
+        """Let go of what is at its end: its command, if it was read here, and what was done."""
+        at_work, self._at_work = self._at_work, None
+        return (None, None) if at_work is None else (at_work.admitted, at_work.rewind)
+
+    def _work(self, admitted: Admitted | None, wish: Wish | None, point: Point) -> RewindAtWork:
+        def is_set_aside(topic: str, partition: int, offset: int) -> bool:
+            return self._under_way().is_set_aside(topic, partition, offset)
+
+        return RewindAtWork(self._shard, self._payloads, admitted, wish, point, is_set_aside)
