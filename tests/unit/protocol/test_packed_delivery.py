@@ -15,6 +15,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Messages
 from lapse.protocol import packed_delivery
 from lapse.protocol.codec import CodecError
+from lapse.protocol.header import is_handed_out
 from lapse.protocol.packed_delivery import HEAD, UnknownVersion, column, decode, encode, encode_headers
 from lapse.runtime.kafka.packed_record import packed_headers
 from lapse.runtime.queue.packed_delivery import packed_records
@@ -92,7 +93,7 @@ def read(body: bytes) -> list[Row]:
 
 
 def without_lapse(row: Row) -> Row:
-    own = tuple(header for header in row.record.headers if not header[0].startswith("lapse-"))
+    own = tuple(header for header in row.record.headers if is_handed_out(header[0]))
     return row._replace(record=row.record._replace(headers=own))
 
 
