@@ -112,8 +112,7 @@ class BookmarkRange:
             if last >= FIRST_REWOUND or int(match["generation"]) > MOST_GENERATIONS:
                 raise ValueError(f"bookmark {text!r}: no message has this generation, or this offset")
             first, last = (position_of(one, int(match["generation"])) for one in (first, last))
-        if generation_of(first) != generation_of(last):
-            raise ValueError(f"bookmark {text!r}: the range ends in another generation")
+        last = min(last, position_of(FIRST_REWOUND - 1, generation_of(first)))  # no log has offsets behind
         count = None if match["count"] is None else int(match["count"])
         epoch = None if match["epoch"] is None else int(match["epoch"])
         return cls(match["topic"], int(match["partition"]), first, last, count, epoch)
