@@ -29,11 +29,19 @@ def test_a_range_reads_back_as_it_was_written(first, length, count, epoch):
     assert len(written) == last - first.offset + 1
 
 
+@pytest.mark.feature("C61")
+def test_a_generation_is_part_of_the_name_and_a_range_stays_in_its_own():
+    assert Bookmark.parse("t:0:17~2") == Bookmark("t", 0, position_of(17, 2))
+    assert (Bookmark.parse("t:0:17~2").log_offset, Bookmark.parse("t:0:17~2").generation) == (17, 2)
+    assert str(BookmarkRange.parse("t:0:17-20~1#3@4")) == "t:0:17-20~1#3@4"
+    assert BookmarkRange.parse(f"t:0:0-{(1 << 63) - 1}").last == FIRST_REWOUND - 1
+
+
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
     "text",
     ["", "t", "t:0", "t:0:", "t:0:1-", "t:0:-1", "t:0:1:2", "t:0:2-1", "t:0:1#", "t:0:1#x", "t:0:1#1@", "t:0:1@1",
-     "t:0:1~", "t:0:1~0", "t:0:1~16384", "t:0:1~1-2", f"t:0:{FIRST_REWOUND}~1", f"t:0:1-{FIRST_REWOUND}",
+     "t:0:1~", "t:0:1~0", "t:0:1~16384", "t:0:1~1-2", f"t:0:{FIRST_REWOUND}~1",
      " t:0:1", "t:0:1 ",
      "t:0:1\n", "t 1:0:1", ":0:1", "t:x:1", "t:٣:1", f"t:0:{1 << 63}", f"t:0:1-{1 << 63}", "t:0:" + "9" * 20,
      "t" * 250 + ":0:1"],
