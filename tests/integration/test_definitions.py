@@ -8,6 +8,8 @@ import pytest
 
 from lapse.config import load
 from lapse.config.definition import Definition, in_file
+from lapse.protocol import topic as names
+from lapse.runtime.journal.changelog import CLAIM
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse_client import SowClient
 from support.deployment import Deploy, Deployment
@@ -19,7 +21,7 @@ def defined(here: Deployment) -> dict[str, Definition]:
     return {name: Definition.decode(name, value) for name, value in found.items()}
 
 
-@pytest.mark.feature("Q23", "C64", "C65", "C23")
+@pytest.mark.feature("Q23", "C64", "C65", "C66", "C23")
 def test_workers_serve_what_the_topic_says_and_follow_it_without_a_restart(deploy: Deploy) -> None:
     here = deploy({"orders": {"max_deliveries": 3}, "other": {}}, definitions="topic").apply()
     worker = here.worker().wait_for_shards(2)
@@ -38,6 +40,10 @@ def test_workers_serve_what_the_topic_says_and_follow_it_without_a_restart(deplo
     assert {letter.value() for letter in letters} == {b"a", b"b"}, "a limit that is lowered takes messages out (C23)"
     assert time.monotonic() - begun < 30
     assert worker.shards == 3, "the shard of the other queue was not taken over anew"
+    journal = here.tail(names.changelog(here.app_id, here.name("orders"))).drain()
+    claims = [record for record in journal if (record.key() or b"").startswith(CLAIM)]
+    assert [(record.value() or b"").partition(b", ")[2] for record in claims] == [b"definition 1", b"definition 2"]
+    assert claims[0].timestamp()[1] < claims[1].timestamp()[1], "each with its instant (C66)"
 
     here.configure({"orders": {"max_deliveries": 7}, "other": {}}, definitions="topic")
     second = here.worker()

@@ -11,6 +11,7 @@ import pytest
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.journal.changelog_reader import ChangelogReader
+from lapse_client import Admin
 from support.deployment import Deploy, Deployment
 from support.log import until
 
@@ -88,6 +89,29 @@ def test_a_deletion_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(d
             gaps.append(traffic.longest_gap(since, time.monotonic()))
     print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at deletions")
     assert worker.running
+    assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
+
+
+@pytest.mark.feature("C90", "Q23")
+def test_what_is_created_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(deploy: Deploy) -> None:
+    idle = [f"idle{number}" for number in range(QUEUES - len(WATCHED))]
+    here = deploy({stem: {} for stem in [*WATCHED, *idle]}, definitions="topic").apply()
+    workers = [here.worker(), here.worker()]
+    until(lambda: sum(worker.shards for worker in workers) >= QUEUES, "all shards", 90)
+    gaps: list[float] = []
+    with Traffic(here, WATCHED) as traffic, Admin(here.app_id, connection=here.connection) as admin:
+        since = time.monotonic()
+        time.sleep(2)
+        undisturbed = traffic.longest_gap(since, time.monotonic())
+        for number in range(3):
+            name = here.name(f"fresh{number}")
+            since = time.monotonic()
+            admin.create_queue(name)
+            told = f"{name}: version 1 is served"
+            until(lambda told=told: all(told in worker.text for worker in workers), "both read it", 40)
+            time.sleep(1)
+            gaps.append(traffic.longest_gap(since, time.monotonic()))
+    print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at creations")
     assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
 
 

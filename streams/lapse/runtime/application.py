@@ -298,6 +298,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     if decided is not None:
         app.warnings += decided.told
         app.definitions = DefinitionFollower(app, config, decided, app.services.connection)
+        app.services.versions.update({name: one.version for name, one in decided.definitions.items()})
     removed = None if app.definitions is None else app.definitions.withdraw
     app.entity_cleanup = EntityCleanup(app, app.services.connection, removed)
     for name in deleted:

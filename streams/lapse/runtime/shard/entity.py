@@ -132,8 +132,9 @@ class Entity(ABC):
 
     @property
     def worker_name(self) -> str:
-        """Who claims epochs."""
-        return self.services.worker_name
+        """Who claims epochs, and by which version of the definition the entity is served from then on (C66)."""
+        version = self.services.versions.get(self.name)
+        return self.services.worker_name + (f", definition {version}" if version else "")
 
     @property
     def stands_by(self) -> bool:

@@ -37,6 +37,8 @@ class Services:
         reads_ahead: whether changelogs are read while the group waits for somebody's death.
         worker_name: who claims epochs, for people.
         soon: topics of shards that are taken over.
+        versions: of the definition by which each entity is served from its next take-over on; empty where the file
+            decides. A shard's claim bears it (C66).
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Services:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
         self.clock = BrokerClock(max_skew_ms)
         self.soon: set[str] = set()
+        self.versions: dict[str, int] = {}
         self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
         self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
         self.letters = LetterWriter(self.output_producer)

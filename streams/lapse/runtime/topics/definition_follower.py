@@ -23,6 +23,7 @@ from lapse.runtime.topics.topology import Topology, TopologyError
 if TYPE_CHECKING:
     from lapse.runtime.shard.entity import Entity
     from lapse.runtime.shard.runner import Runner
+    from lapse.runtime.shard.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +42,11 @@ class FollowingWorker(Protocol):
 
     Attributes:
         entities: what it serves, by name.
+        services: what its entities share.
     """
 
     entities: dict[str, Entity]
+    services: Services
 
     @property
     def tables(self) -> Any:
@@ -177,6 +180,7 @@ class DefinitionFollower:
         if not topology.entities():
             return
         self._config = whole
+        self._app.services.versions.update({name: understood[name].version for name in topology.entities()})
         if not await self._app.take_in(whole, topology):
             return
         for name in topology.entities():
@@ -189,6 +193,7 @@ class DefinitionFollower:
         after = differs.after
         config = after.config(self._beside)
         entity = self._app.entities[after.name]
+        self._app.services.versions[after.name] = after.version
         while self._app.entities.get(after.name) is entity:
             if await self._app.renew(entity, config):
                 self._serving[after.name] = after
