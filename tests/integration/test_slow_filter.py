@@ -10,6 +10,7 @@ import pytest
 import support.stern_worker
 from lapse.core.error_code import ErrorCode
 from lapse_client.error import CommandFailed
+from lapse_client.sow import SowClient
 from support.deployment import Deploy, Deployment
 from support.log import until, write
 
@@ -52,6 +53,44 @@ def test_others_have_their_turn_while_a_filter_is_at_work(served: Deployment) ->
         took_s = time.monotonic() - begin
     assert counts == [300]
     assert answered >= 5, took_s
+
+
+@pytest.mark.feature("X7", "S6", "X1")
+def test_a_sow_subscription_whose_filter_costs_too_much_is_ended_and_told_and_the_others_go_on(deploy: Deploy) -> None:
+    here = deploy({})
+    here.configure({}, {"prices": {}})
+    here.apply()
+    here.run([str(Path(support.stern_worker.__file__)), str(here.config), str(here.directory / "data")])
+    costly = " AND ".join(f"UPPER(/text) != '{number}'" for number in range(90))
+    told: list[CommandFailed] = []
+
+    def follow() -> None:
+        try:
+            with (
+                SowClient(here.name("prices"), connection=here.connection) as client,
+                client.subscribe(costly) as updates,
+            ):
+                for _ in updates.updates(60):
+                    pass
+        except CommandFailed as error:
+            told.append(error)
+
+    with SowClient(here.name("prices"), connection=here.connection) as client, client.subscribe("/n >= 0") as updates:
+        hostile = threading.Thread(target=follow)
+        hostile.start()
+        until(lambda: sum(one.event == "subscribed" for one in here.events("prices")) == 2, "both are subscribed")
+        seen = 0
+        for turn in range(3):
+            values = [orjson.dumps({"n": turn, "text": "a" * 100_000}) for _ in range(30)]
+            here.write("prices", *values, key=b"k")
+            for update in updates.updates(30):
+                seen += update.kind == "publish"
+                if seen == 30 * (turn + 1):
+                    break
+            assert seen == 30 * (turn + 1)
+        hostile.join(60)
+    assert [one.code for one in told] == [ErrorCode.TOO_COSTLY]
+    assert "Simplify the filter" in str(told[0])
 
 
 @pytest.mark.feature("X7", "Q14", "X1")

@@ -261,7 +261,7 @@ def test_a_query_that_takes_too_much_work_is_refused_with_the_reason(name: str, 
     running.deliver(T + 1)
     (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
     assert answer.status == "error"
-    assert answer.error.startswith(f"{name}: stopped after 0 s of work on 10 messages")
+    assert answer.error.startswith(f"{name}: stopped after 0.0 s of work on 10 messages")
     assert running.gauges() == {"records": 500, "dying": 0, "subscriptions": 0}
     assert not running.deliver(T + 2), "nothing is left of it"
 
@@ -277,9 +277,45 @@ def test_a_deletion_that_takes_too_much_work_is_refused_with_what_it_has_done(mo
     running.go_on()
     (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
     assert (answer.status, answer.code) == ("error", "too_costly")
-    assert answer.error.startswith("sow_delete: stopped after 0 s of work on ")
+    assert answer.error.startswith("sow_delete: stopped after 0.0 s of work on ")
     left = running.gauges()["records"]
     assert answer.counts["removed"] == 2_000 - left > 0
     assert running.unfinished is None, "nothing is left of it"
     running.go_on()
     assert running.gauges()["records"] == left
+
+
+@pytest.mark.feature("X7", "S6")
+def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_and_no_other(monkeypatch):
+    one = machine()
+    one.begin_step()
+    now_s = [0.0]
+    monkeypatch.setattr(effort.time, "thread_time", lambda: now_s[0])
+    costly = "LENGTH(/g) = 1"
+    for name, text in [("inky", costly), ("other", "/n >= 0")]:
+        asked = {"command": "subscribe", "id": name, "subscription": name, "filter": text}
+        one.command(Arrived(0, T, None, orjson.dumps(asked)))
+    finish(one)
+    subscriber = one.shard.state.subscribers["inky"]
+    judge = subscriber.predicates[0]
+
+    def takes_long(view):
+        now_s[0] += 0.3
+        return judge(view)
+
+    subscriber.predicates = (takes_long,)
+    known, at_once = [], []
+    for at in range(6):
+        one.arrive("prices", 0, [Arrived(at, T + at, b"k%d" % at, b'{"n": 1, "g": "ab"}')])
+        finish(one)
+        known.append(sorted(one.shard.state.subscribers))
+        at_once.append(one.most_at_once)
+    monkeypatch.undo()
+    # The first portion is slow; from the second one on the filter is measured: 0.3 s four times are more than 1 s.
+    assert known == [["inky", "other"]] * 4 + [["other"]] * 2
+    assert at_once[1] == 1
+    again = {"command": "sow_and_subscribe", "id": "again", "subscription": "again", "filter": costly}
+    one.command(Arrived(7, T, None, orjson.dumps(again)))
+    (answer,) = (orjson.loads(some.value) for some in finish(one).after)
+    assert (answer["status"], answer["code"]) == ("error", "too_costly")
+    assert "Simplify the filter" in answer["error"]

@@ -17,13 +17,13 @@ YES: Final = 1
 NO: Final = 2
 
 Predicate = Callable[[RecordView], bool]
-Measured = Callable[[str, int], AbstractContextManager[None]]
-"""What measures the work under a filter on so many messages."""
+Measured = Callable[[str], AbstractContextManager[Callable[[int], None]]]
+"""What measures the work under a filter; it yields what is told on how many messages that was."""
 
 
-def unmeasured(_text: str, _count: int) -> AbstractContextManager[None]:
+def unmeasured(_text: str) -> AbstractContextManager[Callable[[int], None]]:
     """Measure nothing."""
-    return nullcontext()
+    return nullcontext(lambda _count: None)
 
 
 class Matching:
@@ -84,7 +84,8 @@ class Matching:
     def judge(self, places: Sequence[int], messages: Sequence[RecordView | None]) -> None:
         """Evaluate every filter on messages; one whose record is gone matches none."""
         for text, (predicate, columns) in self._filters.items():
-            with self.measured(text, len(places)):
+            with self.measured(text) as look:
+                judged = 0
                 for place, message in zip(places, messages, strict=True):
                     index, slot = divmod(place, SIZE)
                     column = columns.get(index)
@@ -92,6 +93,8 @@ class Matching:
                         column = columns[index] = np.zeros(SIZE, np.uint8)
                     if column[slot] == UNKNOWN:
                         column[slot] = YES if message is not None and predicate(message) else NO
+                        judged += 1
+                look(judged)
 
     def judge_bookmarks(self, text: str, messages: Iterable[RecordView]) -> None:
         """Evaluate a filter under selection on records whose messages have no place: gone, or not visible yet."""

@@ -388,5 +388,5 @@ class SowShard:
         return [subscriber.subscription for subscriber in self.state.subscribers.values()]
 
     def unsubscribe(self, name: str, now_ms: int, step: Step, detail: str) -> None:
-        """End a subscription that may not stay, because of its user (X4)."""
+        """End a subscription that may not stay, because of its user (X4) or its filter (X7)."""
         self._commands.end(name, now_ms, step, detail)

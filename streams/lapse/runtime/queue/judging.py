@@ -9,10 +9,10 @@ from typing import Any
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from lapse.runtime.queue.standing_filter import StandingFilters
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.standing_filter import StandingFilters
 from lapse.runtime.shard.under_way import UnderWay
 
 
@@ -23,14 +23,17 @@ class Judge:
         shard: knows the filters, and is told which messages match.
         payloads: the records behind the messages.
         under_way: what notes that records are being looked at.
+        most_at_once: so many messages are taken in at once at most.
     """
 
-    def __init__(self, shard: QueueShard, payloads: PayloadWindow, under_way: Callable[[], UnderWay]) -> None:
+    def __init__(
+        self, shard: QueueShard, payloads: PayloadWindow, under_way: Callable[[], UnderWay], most_at_once: int
+    ) -> None:
         self._shard = shard
         self._payloads = payloads
         self._under_way = under_way
         self._portion = Portion(JUDGED_AT_ONCE)
-        self.filters = StandingFilters()
+        self.filters = StandingFilters(most_at_once)
         """What the filters of subscriptions have taken so far."""
         shard.matching.measured = self.filters.measured
 
@@ -66,6 +69,12 @@ class Judge:
                     await asyncio.sleep(0)
             lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
             self._shard.truncated(topic, partition, lost, now_ms, step)
+
+    def end_too_costly(self, now_ms: int, step: Step) -> None:
+        """End subscriptions whose filters take more than others can spare (X7)."""
+        for text, refusal in self.filters.too_costly(self._shard.matching.subscribed).items():
+            for one in [one for one in self._shard.subscriptions() if one.filter == text]:
+                self._shard.unsubscribe(one.id, now_ms, step, refusal.text)
 
     def _look_at(
         self, messages: Sequence[tuple[int, str, int, Any | None]], offsets: Sequence[int], now_ms: int, step: Step

@@ -87,7 +87,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._clock_ms = clock_ms
         self.merged_by_time = merged_by_time
         self._forwarding = forwarding
-        self.step_records = self.most_at_once = _STEP_RECORDS
+        self.step_records = _STEP_RECORDS
         self.step_turns = self.delivery_turns = 1
         self.delivery_patience_s = min(max(0.9 * settings.lease_ms / 1000, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         self._journal = QueueJournal(restored.state, epoch, restored)
@@ -96,7 +96,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._payloads = payloads
         self._output = output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
-        self._judge = Judge(shard, payloads, lambda: self.under_way)
+        self._judge = Judge(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
         self._waiting: deque[Admitted] = deque()
         self._released = restored.released
         shard.allowance.counts_as_written = True
@@ -148,8 +148,19 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             return 0
         return self.room() if self.merged_by_time else self.shard.room_for(topic, partition)
 
+    @property
+    def most_at_once(self) -> int:
+        """A step's messages, or a few under costly filters."""
+        return self._judge.filters.at_once(self.shard.matching.active)
+
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         """Take in records of an underlying topic; how many there was room for (C51)."""
+        with self._judge.filters.at_work(self.shard.matching.active):
+            taken = self._arrive(topic, partition, records)
+        self._judge.end_too_costly(self._now_ms, self._step)
+        return taken
+
+    def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         self._payloads.keep(topic, partition, records)
         now_ms = self._now_ms
         if records and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
@@ -396,15 +407,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         await self._carry_out_waiting()
         if self.shard.unjudged:
             await self._judge.places(self.shard.unjudged, Effort(), self._now_ms, self._step)
-        if self.shard.matching.active:
-            self._end_too_costly()
+        self._judge.end_too_costly(self._now_ms, self._step)
         self._crowd.step_ends()
-
-    def _end_too_costly(self) -> None:
-        """End subscriptions whose filters take more than others can spare (X7)."""
-        for text, refusal in self._judge.filters.too_costly(self.shard.matching.subscribed).items():
-            for one in [one for one in self.shard.subscriptions() if one.filter == text]:
-                self.shard.unsubscribe(one.id, self._now_ms, self._step, refusal.text)
 
     async def _hand_over(self, step: Step, effects: Effects, write: Write) -> None:
         for delivery in step.deliveries:

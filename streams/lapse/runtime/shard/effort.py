@@ -7,7 +7,7 @@ the next one by it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -48,11 +48,17 @@ class Portion:
 class Effort:
     """What one command has taken so far."""
 
-    __slots__ = ("_each_s", "looked", "spent_s")
+    __slots__ = ("_each_s", "_most_s", "looked", "spent_s")
 
-    def __init__(self, each_s: float = MOST_EACH_S) -> None:
-        """Begin; `each_s` is allowed for each message that is looked at, in s of CPU."""
+    def __init__(self, each_s: float = MOST_EACH_S, most_s: float | None = None) -> None:
+        """Begin.
+
+        Args:
+            each_s: is allowed for each message that is looked at, in s of CPU.
+            most_s: is allowed beside; None = `MOST_S`.
+        """
         self._each_s = each_s
+        self._most_s = most_s
         self.spent_s = 0.0
         self.looked = 0
 
@@ -67,15 +73,26 @@ class Effort:
         if portion is not None:
             portion.took(seconds)
 
+    @contextmanager
+    def measured(self) -> Iterator[Callable[[int], None]]:
+        """The same; what it yields is told how many messages were looked at."""
+        began = time.thread_time()
+        yield self._look
+        self.spent_s += time.thread_time() - began
+
+    def _look(self, count: int) -> None:
+        self.looked += count
+
     @property
     def is_spent(self) -> bool:
         """Whether it was more than a command may take."""
-        return self.spent_s > MOST_S + self.looked * self._each_s
+        most_s = MOST_S if self._most_s is None else self._most_s
+        return self.spent_s > most_s + self.looked * self._each_s
 
     def refusal(self, command: str) -> Refusal:
         """What is told to who sent the command."""
         return Refusal(
             ErrorCode.TOO_COSTLY,
-            f"{command}: stopped after {self.spent_s:.0f} s of work on {self.looked} messages, which others need. "
+            f"{command}: stopped after {self.spent_s:.1f} s of work on {self.looked} messages, which others need. "
             "Simplify the filter (LIKE and functions on long texts cost most), or name less by it",
         )

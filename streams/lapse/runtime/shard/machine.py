@@ -61,7 +61,6 @@ class ShardMachine(ABC, Generic[C, S, F]):
         rule: the same.
         takes_ahead: whether `arrive` and `advance` may come while the effects of the step before are being written.
         step_records: how many messages make a step, at most.
-        most_at_once: after so many others have their turn.
         step_turns: how often `advance` is called in a step, at most.
         delivery_turns: how often `deliver` is.
         delivery_patience_s: a delivery that Kafka has not taken for so long ends the process: it would come too late.
@@ -73,7 +72,6 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
     takes_ahead: ClassVar[bool]
     step_records: int
-    most_at_once: int
     step_turns: int
     delivery_turns: int
     delivery_patience_s: float
@@ -100,6 +98,11 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self.letters = ShardLetters(shown, source, left, self.figures)
 
     # The step
+
+    @property
+    @abstractmethod
+    def most_at_once(self) -> int:
+        """After so many messages others have their turn."""
 
     @abstractmethod
     def _begin(self) -> F:

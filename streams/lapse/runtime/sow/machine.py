@@ -22,6 +22,7 @@ from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.machine import ShardMachine
 from lapse.runtime.sow.letters import Read, SowLetters
 from lapse.runtime.sow.output import SowOutput
+from lapse.runtime.sow.standing_predicate import StandingPredicates
 from lapse.runtime.timers.clock import BY_THE_BROKER
 
 _JOURNAL_BYTES: Final = 1 << 20
@@ -88,7 +89,6 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         super().__init__(shard, output, rule, letters, letters.left())
         settings = shard.settings
         self.step_records = _STEP_RECORDS
-        self.most_at_once = _MOST_AT_ONCE
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.delivery_turns = _DELIVERY_TURNS
         self.delivery_patience_s = _PATIENCE_S
@@ -100,6 +100,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         self._deletion: _Deletion | None = None
         self._scan = Portion(settings.max_scan, settings.max_scan)
         self._portion = Portion(PORTION)
+        self._standing = StandingPredicates(shard.state, _MOST_AT_ONCE)
         self._took_over_ms = -1
 
     def _begin(self) -> StepInFlight[Step]:
@@ -127,8 +128,19 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         """As many as come."""
         return 1 << 62
 
+    @property
+    def most_at_once(self) -> int:
+        """After so many messages others have their turn: a few where filters are costly."""
+        return self._standing.at_once
+
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         """Take in records of an underlying topic, all of them."""
+        with self._standing.at_work(len(records)):
+            self._arrive(topic, partition, records)
+        self._end_too_costly()
+        return len(records)
+
+    def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         taken = 0
         # Stamps of the broker's own are never ahead of it, whatever was heard of its clock so far.
         by_the_broker = bool(records) and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER
@@ -136,11 +148,19 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         while taken < len(records):
             # A step that is cut goes on as the same one: `finish` splits its changes.
             taken += self.shard.arrive(topic, partition, records[taken:] if taken else records, self._step, clock_ms)
-        return taken
+
+    def _end_too_costly(self) -> None:
+        """End subscriptions whose filters take more than others can spare (X7)."""
+        for subscription, refusal in self._standing.too_costly():
+            self.shard.unsubscribe(subscription, self._instant_ms, self._step, refusal.text)
 
     # Commands, queries and time
 
     def _do(self, admitted: Admitted) -> None:
+        refusal = self._standing.refusal(admitted.command)
+        if refusal is not None:
+            self._refuse(admitted, refusal)
+            return
         self.shard.command(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
         for deletion, answered in self._step.deletions:
             told = admitted.command.answer != "none"
@@ -168,7 +188,10 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it."""
         if self.next_due_ms() < NEVER:
-            self.shard.advance(now_ms, self._step, _MOST_AT_ONCE)
+            most = self._standing.at_once
+            with self._standing.at_work(most):
+                self.shard.advance(now_ms, self._step, most)
+            self._end_too_costly()
 
     def deliver(self, now_ms: int) -> bool:
         """Send the next batch of the query whose turn it is, once what expired meanwhile is gone (S9, C45)."""

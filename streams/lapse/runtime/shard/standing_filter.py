@@ -1,0 +1,74 @@
+"""What the filters of subscriptions cost: one that takes too much ends its subscription (X7, Q14, S6).
+
+A command is done at some time; a subscription's filter is evaluated on every message for as long as it is there. So
+its work is added up over all steps, and held against the messages that it looked at. While filters are at work,
+messages are taken in by portions that take a few milliseconds, and others have their turn between them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from lapse.core.error_code import Refusal
+from lapse.runtime.shard.effort import Effort, Portion
+
+_MOST_S: Final = 1.0
+_EACH_S: Final = 0.001
+"""CPU that a filter may take in all, s: so much, and so much more for each message that it looked at."""
+
+
+class StandingFilters:
+    """The filters of one shard's subscriptions, by their texts.
+
+    Args:
+        most_at_once: so many messages are taken in at once at most.
+    """
+
+    def __init__(self, most_at_once: int) -> None:
+        self._most = most_at_once
+        self._portion = Portion(most_at_once)
+        self._efforts: dict[str, Effort] = {}
+        self._refusals: dict[str, Refusal] = {}
+
+    def at_once(self, active: bool) -> int:
+        """How many messages to take in before others have their turn; `active`: whether there are filters."""
+        return self._portion.size if active else self._most
+
+    @contextmanager
+    def at_work(self, active: bool = True) -> Iterator[None]:
+        """Measure a portion, if there are filters; the size of the next one is chosen by it."""
+        began = time.thread_time() if active else 0.0
+        yield
+        if active:
+            self._portion.took(time.thread_time() - began)
+
+    def effort(self, text: str) -> Effort:
+        """What a filter has taken so far."""
+        effort = self._efforts.get(text)
+        if effort is None:
+            effort = self._efforts[text] = Effort(_EACH_S, _MOST_S)
+        return effort
+
+    def measured(self, text: str) -> AbstractContextManager[Callable[[int], None]]:
+        """Measure the work under a filter; what it yields is told on how many messages that was."""
+        return self.effort(text).measured()
+
+    def too_costly(self, subscribed: Collection[str]) -> dict[str, Refusal]:
+        """Filters of subscriptions that have just taken more than they may, and what to tell of each.
+
+        They are refused from now on, until a worker takes the shard over. What is no filter of these is forgotten.
+        """
+        if not self._efforts:
+            return {}
+        spent = {text: one for text, one in self._efforts.items() if text in subscribed and one.is_spent}
+        found = {text: one.refusal("subscribe") for text, one in spent.items()}
+        self._refusals |= found
+        self._efforts = {text: one for text, one in self._efforts.items() if text in subscribed and text not in found}
+        return found
+
+    def refusal(self, text: str | None) -> Refusal | None:
+        """Why a subscription with this filter is refused; None = it is not."""
+        return self._refusals.get(text or "")

@@ -1,0 +1,94 @@
+"""The filters of a SOW topic's subscriptions, measured while they seem to cost much (X7, S6).
+
+An update is shown to every subscription at once, so what a portion takes does not say whose filter it was. Only while
+portions are slow each filter is measured by itself; that costs a microsecond for each record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from lapse.core.error_code import Refusal
+from lapse.core.sow.state import SowState
+from lapse.core.sow.subscription import Predicate
+from lapse.protocol.command import Command
+from lapse.runtime.shard.standing_filter import StandingFilters
+
+_SLOW_S: Final = 0.000_2
+"""CPU for each record of a portion from which on it is slow, s; usual is a fortieth of it."""
+
+_SUBSCRIBE: Final = frozenset({"subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"})
+
+
+class StandingPredicates:
+    """Finds the subscriptions of one shard whose filters take more than others can spare.
+
+    Args:
+        state: the shard's memory, with its subscribers.
+        most_at_once: so many records are taken in at once at most.
+    """
+
+    def __init__(self, state: SowState, most_at_once: int) -> None:
+        self._state = state
+        self._filters = StandingFilters(most_at_once)
+        self._measures = False
+
+    @property
+    def at_once(self) -> int:
+        """How many records to take in before others have their turn."""
+        return self._filters.at_once(self._measures)
+
+    @contextmanager
+    def at_work(self, count: int) -> Iterator[None]:
+        """Measure a portion of so many records."""
+        if not any(one.subscription.filter for one in self._state.subscribers.values()):
+            self._measures = False
+            yield
+            return
+        if self._measures:
+            self._measure()
+        began = time.thread_time()
+        with self._filters.at_work():
+            yield
+        self._measures = self._measures or time.thread_time() - began > _SLOW_S * max(count, 10)
+
+    def too_costly(self) -> list[tuple[str, Refusal]]:
+        """Subscriptions to end, and what to tell of each; they are refused from now on."""
+        if not self._measures:
+            return []
+        found = self._filters.too_costly({one.subscription.filter or "" for one in self._state.subscribers.values()})
+        return [
+            (name, found[one.subscription.filter])
+            for name, one in self._state.subscribers.items()
+            if one.subscription.filter in found
+        ]
+
+    def refusal(self, command: Command) -> Refusal | None:
+        """Why a subscription is refused; None = it is not, or the command is another one."""
+        return self._filters.refusal(command.filter) if command.command in _SUBSCRIBE else None
+
+    def _measure(self) -> None:
+        """Have each filter measured by itself; what an entitlement adds is the operator's."""
+        for one in self._state.subscribers.values():
+            text, predicates = one.subscription.filter, one.predicates
+            if text and predicates and not isinstance(predicates[0], _Measured):
+                one.predicates = (_Measured(predicates[0], text, self._filters), *predicates[1:])
+
+
+class _Measured:
+    """A predicate whose work is added up."""
+
+    __slots__ = ("_filters", "_predicate", "_text", "equalities")
+
+    def __init__(self, predicate: Predicate, text: str, filters: StandingFilters) -> None:
+        self._predicate = predicate
+        self._text = text
+        self._filters = filters
+        self.equalities: Any = getattr(predicate, "equalities", ())
+
+    def __call__(self, view: Any) -> Any:
+        with self._filters.effort(self._text).spent_on(1):
+            return self._predicate(view)
