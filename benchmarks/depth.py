@@ -92,7 +92,7 @@ def _costs(shard: QueueShard, depth: int, cycled: int, records: object) -> Itera
     """Microseconds per message of arrival, lease and acknowledgment, by thousands, one figure per round."""
     make = records
     assert callable(make)
-    shard.subscribe("s", "c", _CYCLE, 60_000, "", _NOW_MS, Step())
+    shard.subscribing.subscribe("s", "c", _CYCLE, 60_000, "", _NOW_MS, Step())
     at = depth
     for _ in range(_ROUNDS):
         done, spent = 0, 0.0

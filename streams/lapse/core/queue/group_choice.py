@@ -38,9 +38,10 @@ class _Visit:
         self.kept: int | None = None
         self.found = next(messages, None)
 
-    def go_on(self) -> None:
+    def go_on(self) -> Found | None:
         """Look at the next one."""
-        self.found = next(self._messages, None)
+        self.found = found = next(self._messages, None)
+        return found
 
     def keep(self) -> None:
         """Note that a message stays."""
@@ -114,7 +115,7 @@ class GroupChooser:
                     break
                 self._pass_by(line, visit, place)
                 continue
-            chosen = self._turns.pick(fitting, outstanding, NOBODY if alone else self._last_holder(segment, slot))
+            chosen = ring[0] if alone else self._turns.pick(fitting, outstanding, self._last_holder(segment, slot))
             shares[chosen.number].append(place)
             outstanding[chosen.number] += 1
             if outstanding[chosen.number] >= chosen.max_backlog:
@@ -123,9 +124,10 @@ class GroupChooser:
             self._given[line[1]] += 1
             if by_rate:
                 self._counted[_of(line[1], place)] += 1
-            lines.turn.serve(line[1])
-            visit.go_on()
-            lines.enter(line, place + 1)
+            following = visit.go_on()
+            lines.serve(entry, place + 1 if following is None else following[0].base + following[1])
+        if alone and dealt:
+            self._turns.pick(ring, outstanding)
         for line, visit in self._visits.items():
             if visit.kept is not None:
                 lines.enter(line, visit.kept)

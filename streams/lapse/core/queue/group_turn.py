@@ -42,13 +42,14 @@ class GroupTurn:
         end = self._ends.get(group, 0)
         return max(self._now, end)
 
-    def serve(self, group: int) -> None:
-        """Note that a message of a group is handed out."""
-        self._now = self.start(group)
-        self._ends[group] = self._now + self._costs.get(group, COST)
+    def serve(self, group: int, start: int) -> int:
+        """Note that a message of a group is handed out, with the tag at which it starts; returns its next tag."""
+        self._now = start
+        self._ends[group] = end = start + self._costs.get(group, COST)
         if len(self._ends) > self._prune_at:
             self._ends = {one: end for one, end in self._ends.items() if end > self._now}
             self._prune_at = max(_LEAST_PRUNED, 2 * len(self._ends))
+        return end
 
 
 def _groups(text: str) -> Iterator[int]:

@@ -13,6 +13,7 @@ from lapse.core.generation import FIRST_REWOUND
 from lapse.core.queue import repeats
 from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in
 from lapse.core.queue.counted import Counted
+from lapse.core.queue.cut import by_segment, cut
 from lapse.core.queue.ending import Ending
 from lapse.core.queue.index import Index
 from lapse.core.queue.life import Impossible
@@ -31,7 +32,6 @@ from lapse.core.queue.segment import (
     Where,
     count_of,
     slots_of,
-    where_of,
 )
 from lapse.core.queue.segment_spill import Segments
 from lapse.core.queue.segment_summary import Outline
@@ -128,28 +128,17 @@ class QueueState:
 
     def spans(self, places: Places) -> Iterator[tuple[Segment, int, int]]:
         """Cut ranges of places at segment borders: (segment, first slot, slot behind the last)."""
-        for first, count in places:
-            place, end = first, first + count
-            while place < end:
-                index, slot = divmod(place, SIZE)
-                stop = min(SIZE, slot + end - place)
-                segment = self.segments.get(index)
-                if segment is not None and not (self.as_of and self._contains(index)):
-                    yield segment, slot, stop
-                place += stop - slot
+        for index, slot, stop in cut(places, SIZE):
+            segment = self.segments.get(index)
+            if segment is not None and not (self.as_of and self._contains(index)):
+                yield segment, slot, stop
 
     def parts(self, places: Places) -> Iterator[tuple[Segment, Where]]:
         """The same for ascending places, each segment once."""
-        at: Segment | None = None
-        cuts: list[tuple[int, int]] = []
-        for segment, slot, stop in self.spans(places):
-            if segment is not at:
-                if at is not None:
-                    yield at, where_of(cuts)
-                at, cuts = segment, []
-            cuts.append((slot, stop))
-        if at is not None:
-            yield at, where_of(cuts)
+        for index, where in by_segment(places, SIZE):
+            segment = self.segments.get(index)
+            if segment is not None and not (self.as_of and self._contains(index)):
+                yield segment, where
 
     def with_available(self, hopeless: Callable[[int, int], bool] | None = None) -> Iterator[Segment]:
         """Segments with something available, in the order of places, to look at.

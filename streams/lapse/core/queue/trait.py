@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -119,7 +120,18 @@ def group_of(value: object) -> int:
     """A hash that is the same in every process; 0 is kept for messages without a group."""
     if value is None:
         return OWN_GROUP
+    if isinstance(value, str):
+        return _group_of_text(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 1 and 1.0 are equal in expressions
+    return _hash(value)
+
+
+@lru_cache(maxsize=16_384)
+def _group_of_text(text: str) -> int:
+    return _hash(text)
+
+
+def _hash(value: object) -> int:
     text = json.dumps(value, sort_keys=True, default=str).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True) or 1

@@ -128,6 +128,13 @@ class WaitingGroups:
                 return entry
         return None
 
+    def serve(self, entry: Entry, place: int) -> None:
+        """Note that the message of an entry is handed out; the line comes up again with a place or one behind it."""
+        band, tag, _, group = entry
+        after = (band, self.turn.serve(group, tag), place, group)
+        self._waiting[band, group].entry = after
+        heapq.heappush(self._heap, after)
+
     def enter(self, line: Line, place: int) -> None:
         """Let a line come up again, with its first message at a place or behind it."""
         self._enter(line, self._waiting[line], place)

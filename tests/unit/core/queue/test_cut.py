@@ -1,0 +1,31 @@
+"""Places by segment: however many ranges there are, each place is named once, in its segment."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.queue import cut as cuts
+from lapse.core.queue.cut import by_segment, cut
+from lapse.core.queue.segment import slots_of
+
+STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12)), min_size=1, max_size=40)
+
+
+@pytest.mark.feature("Q16")
+@given(STEPS, st.sampled_from([3, 8, 4096]), st.sampled_from([0, 1_000]))
+def test_places_of_many_ranges_are_those_of_each(steps, size, few) -> None:
+    places, at = [], 0
+    for gap, count in steps:
+        places.append((at + gap + 1, count))
+        at += gap + 1 + count
+    wanted = [place for first, count in places for place in range(first, first + count)]
+    assert [index * size + slot for index, low, high in cut(places, size) for slot in range(low, high)] == wanted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuts, "_FEW", few)
+        found = list(by_segment(places, size))
+    assert [index * size + slot for index, where in found for slot in slots_of(where).tolist()] == wanted
+    assert len({index for index, _ in found}) == len(found)
+
+
+def test_nothing_is_in_no_segment() -> None:
+    assert list(by_segment([], 5)) == []
