@@ -64,6 +64,7 @@ def rows(load: Load) -> list[Row]:
         _recovery(load),
         _filter(),
         _options(load),
+        _shares(load),
         _ledger(load),
     ]
 
@@ -404,6 +405,23 @@ def _options(load: Load) -> Row:
             Contestant("state on disk", "queue_life", {**base, "options": 'state = "disk"\nstate_memory = 1'}),
         ],
         _LIFE,
+        most_repeats=1,
+    )
+
+
+def _shares(load: Load) -> Row:
+    fair, plain = "groups in turn", "plain queue"
+    seconds = {"seconds": 4 * load.seconds}
+    waits = (Column("median_ms", "visitors wait, median, ms"), Column("p99_ms", "99 %, ms"))
+    return Row(
+        "shares",
+        "One tenant with 100 times the backlog of each of 200 others, and visitors in between",
+        [Contestant(fair, "shares", seconds), Contestant(plain, "shares", {**seconds, "fair": False})],
+        [Column("jain", "Jain's index, the least of any 10 s", 3), *waits, _WORKER, _BROKER],
+        [
+            Goal("Jain's index of groups in turn", figure(fair, "jain"), 0.95, True, ""),
+            Goal("worker CPU, groups in turn / plain", ratio(fair, plain, "worker_us"), 1.5, False),
+        ],
         most_repeats=1,
     )
 
