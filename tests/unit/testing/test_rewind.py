@@ -1,0 +1,83 @@
+"""Rewinds with the worker's own machine: one order over partitions, forwarded messages, crashes, asyncio (Q22)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lapse.testing import CrashPoint, Lapse
+from lapse_client import CommandFailed, aio
+
+pytestmark = pytest.mark.feature("Q22")
+
+
+def publish(lapse: Lapse, to: str, count: int) -> None:
+    with lapse.publisher() as publisher:
+        for number in range(count):
+            publisher.publish(to, b"%d" % number, key=b"%d" % number)
+
+
+def consumed(lapse: Lapse, queue: str) -> list[str]:
+    found = []
+    with lapse.subscriber(queue, 5_000) as subscriber:
+        for delivery in subscriber.messages(1):
+            found.append(str(delivery.bookmark))
+            delivery.acknowledge()
+    return found
+
+
+@pytest.mark.feature("C63", "Q17")
+@pytest.mark.parametrize("crash", [None, CrashPoint.EVENTS, CrashPoint.JOURNAL, CrashPoint.DELIVERIES])
+def test_one_order_over_topics_and_partitions_comes_back_as_it_was(lapse: Lapse, crash: CrashPoint | None) -> None:
+    for name in ("a", "b"):
+        lapse.topic(name, 2)
+    lapse.queue("all", topics=["a", "b"], ordering="total")
+    for _ in range(3):
+        for name, count in (("b", 300), ("a", 600)):
+            publish(lapse, name, count)
+            lapse.clock.advance(0.01)
+    before = consumed(lapse, "all")
+    assert len(before) == 2_700
+    with lapse.queue_client("all") as client:
+        assert client.rewind("beginning", dry_run=True)["rewound"] == 2_700
+        if crash is not None:
+            lapse.crash(crash)
+        assert client.rewind("beginning", command_id="once")["rewound"] == 2_700
+        assert client.rewind("beginning", command_id="once")["rewound"] == 2_700
+        publish(lapse, "a", 1)
+        *back, last = consumed(lapse, "all")
+        assert back == [f"{one}~1" for one in before]
+        assert "~" not in last
+        assert client.rewind(lapse.clock.now_ms, filter="FALSE")["no_match"] == 1
+        assert client.rewind(last)["rewound"] == 1
+        assert consumed(lapse, "all") == [f"{last}~3"]
+
+
+@pytest.mark.feature("C62", "C78")
+def test_what_was_forwarded_comes_back_on_request_and_is_forwarded_as_another_message(lapse: Lapse) -> None:
+    lapse.topic("target")
+    lapse.queue("from", forward_to="target")
+    lapse.queue("target")
+    publish(lapse, "from", 3)
+    assert lapse.depth("target") == 3
+    lapse.crash()
+    with lapse.queue_client("from") as client:
+        counts = client.rewind("beginning")
+        assert {why: count for why, count in counts.items() if count} == {"elsewhere": 3}
+        assert client.rewind("beginning", handed_over=True)["rewound"] == 3
+    assert lapse.depth("target") == 6
+
+
+def test_the_asynchronous_client_rewinds_as_well_and_bad_points_are_refused(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    publish(lapse, "orders", 2)
+    consumed(lapse, "orders")
+
+    async def rewind() -> dict[str, int]:
+        async with aio.Queue("orders", connection=lapse.connection) as client:
+            return await client.rewind("orders:0:1", lifetimes="kept")
+
+    assert asyncio.run(rewind())["rewound"] == 1
+    with lapse.queue_client("orders") as client, pytest.raises(CommandFailed, match="expected beginning"):
+        client.rewind("yesterday")
