@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from lapse.config import load
 from lapse.config.definition import Definition
@@ -76,6 +77,25 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
     assert f"definitions.{here.app_id}" not in here.connection.queues(), "what answers about definitions is no queue"
     with pytest.raises(LapseError, match="deployment nowhere: there is no topic lapse.definitions.nowhere.commands"):
         Admin("nowhere", connection=here.connection).start()
+
+
+@pytest.mark.feature("C65", "Q18")
+def test_a_temporary_queue_takes_the_topics_along_that_were_created_with_it(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    worker = here.worker().wait_for_shards(1)
+    own, read, there = (here.name(stem) for stem in ("own", "read", "orders"))
+    other = Consumer({"bootstrap.servers": here.servers, "group.id": here.name("others")})
+    with Admin(here.app_id, connection=here.connection) as admin:
+        admin.create_queue(here.name("reply"), topics=[own, read, there], auto_delete_on_idle="5m", dead_letter=False)
+        admin.alter_queue(here.name("reply"), lease_period="9s")
+        assert defined(here)[here.name("reply")].made == (own, read), "not the one that was there"
+        other.commit(offsets=[TopicPartition(read, 0, 0)], asynchronous=False)
+        other.close()
+        admin.delete_queue(here.name("reply"))
+        until(lambda: f"removed {own}, which was created with it" in worker.text, "its own topic goes", 40)
+        until(lambda: own not in here.connection.partitions(), "it is gone", 20)
+    assert f"topic {read}, which was created with it, stays: others read it" in worker.text
+    assert {read, there} <= here.connection.partitions().keys()
 
 
 @pytest.fixture

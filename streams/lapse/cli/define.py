@@ -124,6 +124,7 @@ def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None
         cluster, differences, _ = made.differences()
         if made.differs is None and any(one.create is not None and name in one.bars for one in differences):
             made = made.anew(asked)
+        made = made.with_topics(differences)
         if not dry_run:
             mend(cluster, differences)
             if made.differs is not None:

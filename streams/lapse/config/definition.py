@@ -75,6 +75,7 @@ class Definition:
         origin: where it came from, for people.
         settings: what stands in its table.
         command: id of the client's command that it came from, which may be carried out twice; empty = from none.
+        made: the underlying topics that were created with a temporary queue, which may go with it (C65).
     """
 
     name: str
@@ -83,12 +84,19 @@ class Definition:
     origin: str
     settings: Mapping[str, Any]
     command: str = ""
+    made: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """The value of its record."""
         settings = dict(self.settings)
-        value = {"kind": self.kind, "version": self.version, "origin": self.origin, "settings": settings}
+        value: dict[str, Any] = {
+            "kind": self.kind,
+            "version": self.version,
+            "origin": self.origin,
+            "settings": settings,
+        }
         value |= {"command": self.command} if self.command else {}
+        value |= {"made": self.made} if self.made else {}
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
     @classmethod
@@ -108,7 +116,9 @@ class Definition:
                 raise ValueError(f"definition of {name}: {key} is missing, or is no {kind.__name__}")
         if tree["kind"] not in ("queue", "sow") or tree["version"] < 1:
             raise ValueError(f'definition of {name}: kind has to be "queue" or "sow", and version 1 or more')
-        return cls(name, **{key: tree[key] for key in expected}, command=str(tree.get("command", "")))
+        made = tree.get("made", ())
+        known = {key: tree[key] for key in expected}
+        return cls(name, **known, command=str(tree.get("command", "")), made=tuple(map(str, made)))
 
     def config(self, beside: Path) -> QueueConfig | SowConfig:
         """Its settings, checked.

@@ -299,8 +299,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
         app.warnings += decided.told
         app.definitions = DefinitionFollower(app, config, decided, app.services.connection)
         app.services.versions.update({name: one.version for name, one in decided.definitions.items()})
-    removed = None if app.definitions is None else app.definitions.withdraw
-    app.entity_cleanup = EntityCleanup(app, app.services.connection, removed)
+    app.entity_cleanup = EntityCleanup(app, app.services.connection, app.definitions)
     for name in deleted:
         remove_copies(Path(str(app.conf.tabledir)), name)
     keys = key.read(config) if config.users else None

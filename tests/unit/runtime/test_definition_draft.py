@@ -1,14 +1,19 @@
 """What somebody asks an entity to be, held against what is defined (Q23, C64, C65)."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lapse.config import Config
-from lapse.config.definition import Definition
+from lapse.config.definition import Decided, Definition
 from lapse.core.error_code import ErrorCode
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, patched
+from lapse.runtime.topics.definition_follower import DefinitionFollower
+from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.wanted import Role, Wanted
 
 THERE = {
     "orders": Definition("orders", "queue", 3, "lapse.toml", {"lease_period": "1m", "retry": {"delay": "10s"}}),
@@ -111,3 +116,35 @@ def test_settings_are_patched() -> None:
         "t": {"y": 2, "z": 3},
         "n": {},
     }
+
+
+@pytest.mark.feature("C65")
+def test_a_temporary_queue_remembers_the_underlying_topics_that_are_created_with_it() -> None:
+    lacking = [
+        Difference("fresh", "missing", Wanted("fresh", Role.UNDERLYING, "fresh", 1)),
+        Difference("lapse.fresh.commands", "missing", Wanted("lapse.fresh.commands", Role.COMMANDS, "fresh", 1)),
+        Difference("there", "has a limit", alter={"max.message.bytes": "1"}),
+    ]
+    made = ask("fresh", {"auto_delete_on_idle": "5m"}, new=True).with_topics(lacking).after
+    assert made.made == ("fresh",)
+    assert Definition.decode("fresh", made.encode()) == made
+    changed = Request("fresh", "queue", {"max_cancels": 1}, "bob", new=False)
+    later = draft(changed, {"fresh": made}, Config(), Path()).with_topics(lacking)
+    assert later.after.made == ("fresh",), "what is created later is not its own"
+    assert ask("fresh", {}, new=True).with_topics(lacking).after.made == (), "it is not temporary"
+
+
+@pytest.mark.feature("C65")
+def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
+    made = ask("reply", {"auto_delete_on_idle": "5m", "topics": ["own", "read"]}, new=True).after
+    reply = replace(made, made=("own", "read"))
+    reader = Definition("reader", "queue", 1, "bob", {"topic_pattern": "re.d", "default_publish_target": "read"})
+    follower = DefinitionFollower(SimpleNamespace(), Config(), Decided(Config(), {}, (), Path()), {})
+    follower._found = {"reply": reply.encode(), "reader": reader.encode(), "broken": b"{"}
+    assert follower.taken_along("reply") == ["own"]
+    assert follower.taken_along("reader") == []
+    del follower._found["reader"]
+    assert follower.taken_along("reply") == ["own", "read"]
+    lasting = replace(reply, settings={"topics": ["own", "read"]})
+    follower._found["reply"] = lasting.encode()
+    assert follower.taken_along("reply") == [], "it is not temporary any more"

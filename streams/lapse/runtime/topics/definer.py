@@ -218,6 +218,7 @@ class Definer:
             made.check_state(lambda _: live)
         if made.differs is None and any(one.create is not None and request.name in one.bars for one in differences):
             made = made.anew(request)
+        made = made.with_topics(differences)
         await asyncio.to_thread(mend, cluster, differences)
         if made.differs is not None:
             await asyncio.to_thread(self._definitions.publish, [made.after])

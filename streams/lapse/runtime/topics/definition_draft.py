@@ -5,7 +5,7 @@ Whoever creates or changes an entity goes this way: `lapse queue create` and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +16,7 @@ from lapse.config.definition import WORD, Definition, DefinitionChange, Kind, am
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.wanted import Role
 
 _MOST_NAMED: Final = 20
 
@@ -80,6 +81,14 @@ class Draft:
         """The same where the entity was deleted, and its definition is still there: it begins with the next version."""
         after = replace(self.after, version=self.after.version + 1, origin=request.origin, command=request.command)
         return replace(self, after=after, differs=DefinitionChange(None, after))
+
+    def with_topics(self, differences: Iterable[Difference]) -> Draft:
+        """The same, and a temporary queue that is new remembers the underlying topics created with it (C65)."""
+        queue = self.config.queue.get(self.after.name)
+        if queue is None or not queue.auto_delete_on_idle or self.differs is None or self.differs.before is not None:
+            return self
+        made = [one.topic for one in differences if one.create is not None and one.create.role is Role.UNDERLYING]
+        return replace(self, after=replace(self.after, made=tuple(made)))
 
     def check_state(self, live: Callable[[Definition], int | None]) -> None:
         """See whether what is live allows it (C65).
@@ -197,7 +206,7 @@ def _changed(request: Request, before: Definition) -> Definition:
             f"{before.origin}. Look at it, and ask again",
         )
     settings = patched(before.settings, request.settings)
-    return Definition(name, before.kind, before.version + 1, request.origin, settings, request.command)
+    return Definition(name, before.kind, before.version + 1, request.origin, settings, request.command, before.made)
 
 
 def patched(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ What decides which shards there are, or what they read, waits for the worker's n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config, QueueConfig, SowConfig
-from lapse.config.definition import Decided, Definition, DefinitionChange, change, only, with_entity
+from lapse.config.definition import Decided, Definition, DefinitionChange, among, change, only, with_entity
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note
 from lapse.runtime.topics.topic_follower import TopicFollower
@@ -97,6 +98,22 @@ class DefinitionFollower:
         """Which version of an entity's definition is served here; 0 = none."""
         served = self._serving.get(name)
         return 0 if served is None else served.version
+
+    def taken_along(self, name: str) -> list[str]:
+        """The underlying topics that go with a temporary queue: created with it, and read by no other entity (C65)."""
+        others: dict[str, Definition] = {}
+        for other, value in self._found.items():
+            with contextlib.suppress(ValueError):
+                others[other] = Definition.decode(other, value)
+        own = others.pop(name, None) or self._serving.get(name)
+        if own is None or not own.made or not own.settings.get("auto_delete_on_idle"):
+            return []
+        try:
+            config = among(self._config, others.values(), self._beside)
+        except ValueError as error:
+            logger.warning("%s: its underlying topics stay: %s", name, error)
+            return []
+        return [topic for topic in own.made if not config.readers(topic)]
 
     async def withdraw(self, name: str) -> None:
         """Take out the definition of an entity whose topics were removed."""

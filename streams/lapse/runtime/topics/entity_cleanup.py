@@ -5,15 +5,17 @@ conductor that it does not read these topics, and the group balances itself anew
 are theirs now: they find that all is done, let go likewise, and so on. The last one removes the topics, so nobody ever
 reads a topic that is gone. The changelog goes last: whoever finds some of the topics can see in it that the others are
 gone for good. Underlying topics and dead letters are the user's and stay, and so do the events, which tell what became
-of every message.
+of every message. Only underlying topics that were created with a temporary queue go with it, if nobody else reads them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -68,22 +70,32 @@ class ServingWorker(Protocol):
         """Faust's agents."""
 
 
+class EndedDefinitions(Protocol):
+    """The definitions of entities, as far as their end concerns them."""
+
+    def taken_along(self, name: str) -> list[str]:
+        """The underlying topics that go with an entity."""
+
+    async def withdraw(self, name: str) -> None:
+        """Take out the definition of an entity whose topics were removed."""
+
+
 class EntityCleanup:
     """Takes entities out of a worker, and removes their topics.
 
     Args:
         app: the worker's.
         connection: aiokafka's settings: brokers and security.
-        removed: told of an entity whose topics were removed here; None = nobody is.
+        definitions: knows what goes with an entity, and is told when it is gone; None = the file decides.
 
     Attributes:
         busy: held while what the worker serves changes.
     """
 
     def __init__(
-        self, app: ServingWorker, connection: Mapping[str, Any], removed: Callable[[str], Awaitable[None]] | None = None
+        self, app: ServingWorker, connection: Mapping[str, Any], definitions: EndedDefinitions | None = None
     ) -> None:
-        self._removed = removed
+        self._definitions = definitions
         self._app = app
         self._connection = connection
         self.busy = asyncio.Lock()
@@ -203,8 +215,33 @@ class EntityCleanup:
                 logger.error("%s is deleted, but its topics could not be removed: %s. %s", entity.name, refused, _AGAIN)
                 return
         logger.info("%s is deleted; removed %s", entity.name, ", ".join(one for one in own if one in there))
-        if self._removed is not None:
-            await self._removed(entity.name)
+        if self._definitions is not None:
+            await self._take_along(admin, entity.name, self._definitions.taken_along(entity.name))
+            await self._definitions.withdraw(entity.name)
+
+    async def _take_along(self, admin: AIOKafkaAdminClient, name: str, topics: list[str]) -> None:
+        """Remove underlying topics that were created with a temporary queue, where no other group reads them (C65)."""
+        if not topics:
+            return
+        read = await self._read_by_groups(admin)
+        for topic in sorted(read.intersection(topics)):
+            logger.info("%s is deleted; topic %s, which was created with it, stays: others read it", name, topic)
+        if left := [one for one in topics if one not in read]:
+            await admin.delete_topics(left)
+            logger.info("%s is deleted; removed %s, which was created with it", name, ", ".join(left))
+
+    async def _read_by_groups(self, admin: AIOKafkaAdminClient) -> set[str]:
+        """The topics that other consumer groups read, or have read."""
+        found: set[str] = set()
+        for group, *_ in await admin.list_consumer_groups():
+            if group == self._app.conf.id:
+                continue
+            found |= {place.topic for place in await admin.list_consumer_group_offsets(group)}
+            for answer in await admin.describe_consumer_groups([group]):
+                for one in answer.to_object()["groups"]:
+                    with contextlib.suppress(ValueError, TypeError, struct.error):  # no consumer, but a group
+                        found |= {name for member in one["members"] for name in _topics(member["member_metadata"])}
+        return found
 
 
 def _topics(metadata: bytes) -> Iterable[str]:
