@@ -72,6 +72,8 @@ class MemoryShard:
         positions = {tp: begins.get(tp, 0) if offset is None else offset for tp, offset in places.items()}
         of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
         self.machine = entity.machine(partition, self._epoch, changelog, of_messages)
+        if isinstance(self.machine, QueueMachine):
+            self.machine.shard.allowance.written_within_ms = 0
         self._inbox = Inbox(_Reader(self), self.machine, self._commands, positions, None, lambda: None)
         self._take_over(noted)
         self._more = True

@@ -328,3 +328,30 @@ def test_what_is_wrong_is_told_as_by_a_deployment(lapse: Lapse, tmp_path: Path) 
     lapse.load(path)
     publish(lapse, "more", 1)
     assert lapse.depth("more") == 1
+
+
+@pytest.mark.feature("Q25", "C71")
+def test_a_rate_holds_on_the_virtual_clock_over_a_crash(lapse: Lapse) -> None:
+    lapse.queue("mails", rate="10/1s", group_by="/to", group_rate="4/1s", group_limit=100)
+    with lapse.publisher() as publisher:
+        for number in range(30):
+            publisher.publish("mails", b'{"to": "%s"}' % b"abc"[number % 3 : number % 3 + 1])
+    with lapse.subscriber("mails", 100) as subscriber:
+
+        def delivered() -> int:
+            count = 0
+            while (delivery := subscriber.receive(0)) is not None:
+                delivery.acknowledge()
+                count += 1
+            return count
+
+        assert delivered() == 10
+        lapse.clock.advance(0.999)
+        assert delivered() == 0
+        lapse.crash()
+        assert delivered() == 0
+        lapse.clock.advance(0.001)
+        assert delivered() == 10
+        lapse.clock.advance(1)
+        assert delivered() == 10
+        assert lapse.depth("mails") == 0

@@ -15,7 +15,6 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.trait import OWN_GROUP
 
 _WRITTEN_WITHIN_MS: Final = 250
-"""So long after its decision a delivery of an owner before is written, as a rule."""
 
 
 class Allowance:
@@ -26,11 +25,13 @@ class Allowance:
 
     Attributes:
         counts_as_written: whether somebody says when deliveries were written; else they count as of their decision.
+        written_within_ms: so long after its decision a delivery of an owner before is written, as a rule, ms.
         frees_ms: when something that waits for a rate may go, ms since the epoch; `NEVER` if nothing does.
     """
 
     def __init__(self, decisions: Decisions) -> None:
         self.counts_as_written = False
+        self.written_within_ms = _WRITTEN_WITHIN_MS
         self.frees_ms = NEVER
         self._waits_for_writing = self._looks_at_all = False
         self._decisions = decisions
@@ -104,13 +105,16 @@ class Allowance:
         """Number of the last deliveries that were counted."""
         return self._state.counted.next_number - 1
 
-    def written(self, to: int, at_ms: int) -> None:
+    def written(self, to: int, at_ms: int) -> bool:
         """Know that counted deliveries up to a number are written by an instant, ms since the epoch (C71).
 
-        What waited for that is looked at: only now it is known when it may go.
+        Returns:
+            Whether something waited for that, and is to be looked at: only now it is known when it may go.
         """
-        if self._state.counted.written(to, at_ms) and self._waits_for_writing:
-            self.frees_ms, self._waits_for_writing, self._looks_at_all = min(self.frees_ms, at_ms), False, True
+        if not self._state.counted.written(to, at_ms) or not self._waits_for_writing:
+            return False
+        self.frees_ms, self._waits_for_writing, self._looks_at_all = min(self.frees_ms, at_ms), False, True
+        return True
 
     def give(self, places: list[int]) -> None:
         """Count messages that were handed out."""
@@ -144,4 +148,4 @@ class Allowance:
             for number in list(counted.batches):
                 self._decisions.do(Change(ChangeKind.UNCOUNTED, offset=number), step)
         elif self.counts_as_written:
-            counted.take_over(now_ms, _WRITTEN_WITHIN_MS, unwritten)
+            counted.take_over(now_ms, self.written_within_ms, unwritten)

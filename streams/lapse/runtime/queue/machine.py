@@ -312,10 +312,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._note_arrivals()
         self._crowd.advance(now_ms, self._step)
 
-    def written(self, effects: Effects, now_ms: int) -> None:
-        """Know that the effects of a step are written by an instant, ms since the epoch."""
-        if effects.counted_to >= 0:
-            self.shard.allowance.written(effects.counted_to, now_ms)
+    def written(self, effects: Effects, now_ms: int) -> bool:
+        """Know that the effects of a step are written by an instant, ms since the epoch; whether something waits."""
+        return effects.counted_to >= 0 and self.shard.allowance.written(effects.counted_to, now_ms)
 
     def took(self, seconds: float) -> None:
         """Let a crowd leave in parts that take as long as they should (C60)."""

@@ -328,8 +328,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
     def deliver(self, now_ms: int) -> bool:
         """Hand out what can be handed out; True if there is more."""
 
-    def written(self, effects: Effects, now_ms: int) -> None:  # few machines have to know
-        """Know that the effects of a step are written by an instant, ms since the epoch."""
+    def written(self, effects: Effects, now_ms: int) -> bool:
+        """Know that the effects of a step are written by an instant, ms since the epoch; whether something waits."""
+        return False  # few machines have to know
 
     def took(self, seconds: float) -> None:  # what is done at once is little
         """Learn how long the last step took, until all was written."""

@@ -330,9 +330,8 @@ class Runner:
     ) -> None:
         await self._writer.write(effects, processed, decided, after)
         self._inbox.durable(processed)
-        if effects.counted_to >= 0:
-            self.machine.written(effects, self._clock.now_ms())
-            self._ticker.arm()
+        if effects.counted_to >= 0 and self.machine.written(effects, self._clock.now_ms()):
+            self._news.set()
 
     async def _write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
         await self._written()  # its journal has shown that the shard is still this process's

@@ -54,10 +54,12 @@ def warnings(topology: Topology) -> list[str]:
             found += [told] if told else []
         if queue.group_by is not None and queue.ordering == "partition" and topology.partitions(name) > 1:
             counted = [key for key in ("group_limit", "group_rate", "group_weight") if key in queue.model_fields_set]
-            does = "keeps a group in order" if queue.group_limit == 1 else "counts"
-            does += f", as does {' and '.join(counted)}," if counted else ""
+            what = f"{' and '.join(['group_by', *counted])} count"
+            if queue.group_limit == 1:
+                also = [key for key in counted if key != "group_limit"]
+                what = "group_by keeps a group in order" + (f", and {' and '.join(also)} counts," if also else "")
             found.append(
-                f"queue {name}: group_by {does} within each of {topology.partitions(name)} partitions "
+                f"queue {name}: {what} within each of {topology.partitions(name)} partitions "
                 'only. Publish with the group as the Kafka key, or take ordering = "total" (C32)'
             )
         filtered = _filtered(topology, name)
