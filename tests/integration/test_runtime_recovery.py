@@ -334,6 +334,28 @@ def test_what_kafka_removes_unread_beyond_the_depth_is_told_in_one_event_with_ra
         assert left.value == b"13"
 
 
+@pytest.mark.feature("C80", "C41")
+def test_the_end_of_a_transaction_that_kafka_removes_is_no_unread_message(deploy: Deploy) -> None:
+    """It takes an offset behind the last message; no event tells of it, and no warning."""
+    here = deploy({"ended": {}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    producer = Producer({"bootstrap.servers": here.servers, "transactional.id": here.name("tx")})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(here.name("ended"), b"1")
+    producer.commit_transaction()
+    until(lambda: here.depth("ended")["depth"] == 1, "the message")
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    for future in admin.delete_records([Partition(here.name("ended"), 0, 2)]).values():
+        future.result()
+    here.letters("ended", 1)
+    here.write("ended", "2")
+    until(lambda: here.depth("ended")["depth"] == 1, "the next message")
+    time.sleep(2)  # as long as a gap takes to be looked at
+    assert [one.event for one in here.events("ended")] == ["dead_lettered"]
+    assert "read up to" not in worker.text
+
+
 @pytest.mark.slow
 @pytest.mark.feature("X7", "Q8", "C17", "Q16")
 def test_a_pile_of_commands_is_more_than_one_step(deploy: Deploy) -> None:

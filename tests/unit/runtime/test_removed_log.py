@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -44,12 +45,16 @@ class Reader:
 
     def __init__(self) -> None:
         self.next: dict[TP, int] = {}
+        self.position = 0
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
         self.next[tp] = offset
 
     def relieve(self, reader: object, tp: TP | None = None) -> None:
         pass
+
+    async def next_offset(self, tp: TP) -> int:
+        return self.position
 
 
 def parts(room: int, position: int) -> tuple[Any, Any, Inbox, RemovedLog]:
@@ -105,3 +110,15 @@ def test_of_a_log_that_was_never_read_or_is_read_no_longer_nothing_is_told() -> 
     assert machine.told == []
     assert [tp for tp, _ in machine.begun] == [ORDERS, RETIRED]
     assert inbox.received[ORDERS] == 0
+
+
+@pytest.mark.feature("C80", "C41")
+@pytest.mark.parametrize(("position", "told"), [(8, []), (7, [(ORDERS, [(6, 7)])])])
+def test_ends_of_transactions_behind_the_last_message_are_no_messages(position: int, told: list[Any]) -> None:
+    machine, reader, inbox, removed = parts(room=5, position=5)
+    reader.position = position
+    asyncio.run(inbox.pass_markers(ORDERS, 8))
+    removed.begins(ORDERS, 8)
+    removed.tell(0)
+    assert machine.told == told
+    assert inbox.received[ORDERS] == inbox.processed[ORDERS] == reader.next[ORDERS] == 8

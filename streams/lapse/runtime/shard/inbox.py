@@ -137,6 +137,18 @@ class Inbox:
             first = batches[0][0].offset
         return (first, end - 1) if self.received[tp] > 0 and first < end else None
 
+    async def pass_markers(self, tp: TP, end: int) -> None:
+        """Count what stands between the last record and `end` as read, if the consumer has read it.
+
+        Only ends of transactions stand there: no message is missed where Kafka removes them.
+        """
+        at = self.received.get(tp, 0)
+        if not 0 < at < end or self._batches[tp]:
+            return
+        if await self._reader.next_offset(tp) >= end and self.received[tp] == at:
+            self.received[tp] = self.processed[tp] = end
+            self._reader.received(self, tp, end)
+
     def cut(self, tp: TP, offset: int) -> None:
         """Go on at an offset: Kafka has removed what stood below it, and what waits of that is dropped."""
         batches, dropped = self._batches[tp], 0

@@ -183,8 +183,9 @@ class Runner:
         self._inbox.adopt(tp, offset)
         return offset
 
-    def log_begins(self, tp: TP, offset: int) -> None:
+    async def log_begins(self, tp: TP, offset: int) -> None:
         """Learn that Kafka has removed what stood below an offset (C40, C80)."""
+        await self._inbox.pass_markers(tp, offset)
         self._removed.begins(tp, offset)
 
     def log_is_deleted(self, tp: TP) -> None:

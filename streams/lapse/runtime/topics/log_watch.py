@@ -121,7 +121,7 @@ class LogWatch:
         begins = await self._log.begins({tp for tps in read.values() for tp in tps if tp.topic in shapes})
         for runner, tps in read.items():
             for tp in tps & begins.keys():
-                runner.log_begins(tp, begins[tp])
+                await runner.log_begins(tp, begins[tp])
         for runner, tps in held.items():
             for tp in tps:
                 if self._missing[tp.topic] >= _DELETED_AFTER:
