@@ -106,3 +106,20 @@ def test_a_rewind_that_is_killed_in_the_middle_is_brought_to_its_end(deploy: Dep
         last = client.peek(top_n=2, skip=count - 1)
         assert [one.bookmark.partition(":")[2] for one in last] == [f"0:{count - 1}~1", f"0:{count}"]
     assert len(told(here, "q", EventKind.REWOUND)) == count
+
+
+@pytest.mark.feature("Q22", "Q16", "Q23")
+def test_a_changed_recovery_point_is_shown_as_a_rewind_and_done_when_confirmed(deploy: Deploy) -> None:
+    here = deploy({"q": {}}, definitions="topic").apply()
+    here.worker().wait_for_shards(1)
+    here.write("q", "a", "b", "c")
+    assert consumed(here, "q", 3) == ["0:0", "0:1", "0:2"]
+    here.configure({"q": {"recovery_point": "q{}:0:1"}}, definitions="topic")
+    asked = here.lapse("apply")  # nobody answers
+    assert asked.returncode == 1
+    assert f"lapse queue rewind {here.name('q')} --to {here.name('q')}:0:1" in asked.stdout
+    assert here.depth("q")["depth"] == 0
+    done = here.lapse("apply", "--yes")
+    assert f"{here.name('q')}: 2 messages came back." in done.stdout, done.stderr
+    assert consumed(here, "q", 2) == ["0:1~1", "0:2~1"]
+    assert "came back" not in here.lapse("apply", "--yes").stdout

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from lapse.cli import cluster
 from lapse.cli.queue import STATES
+from lapse.cli.recovery import Recovery, recoveries
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, change, in_file
@@ -50,10 +51,17 @@ class Plan:
             for one in self.changes:
                 table.add_row(one.after.name, str(one.after.version), ", ".join(one.keys) or "new")
             print_table(table)
+        for recovery in self.recoveries:
+            click.echo(recovery.shown())
         for name in self.kept:
             click.echo(
                 f"{name} is defined, and not in the file: it stays. `lapse queue delete`, or `sow delete-topic`."
             )
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What changed recovery points bring back."""
+        return recoveries(self.changes)
 
     def facts(self) -> dict[str, object]:
         """The same for `--json`."""

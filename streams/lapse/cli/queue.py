@@ -239,7 +239,7 @@ class _Point(click.ParamType):
         if value == "beginning" or not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         with contextlib.suppress(ValueError):
-            return str(Bookmark.parse(value))
+            return ",".join(str(Bookmark.parse(text)) for text in value.split(","))
         return INSTANT.convert(value, param, ctx)
 
 

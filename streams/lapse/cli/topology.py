@@ -89,6 +89,8 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
             planned.show()
     what = f"{len(missing)} topics, change {len(low)}{f', give rights to {len(shut)}' if shut else ''}"
     what += f", define {len(defined)} entities" if defined else ""
+    recoveries = [] if planned is None else planned.recoveries
+    what += f", rewind {len(recoveries)} queues" if recoveries else ""
     if (missing or low or shut or defined) and not yes and not as_json:
         click.confirm(f"Create {what}?", abort=True)
     try:
@@ -99,13 +101,19 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
             planned.publish()
     except TopologyError as error:
         raise click.ClickException(str(error)) from error
+    rewound = {one.queue: one.carry_out(settings) for one in recoveries}
     if as_json:
         created = [topic.name for topic in missing]
         changed = [one.topic for one in low]
-        click.echo(_told(created, changed, [one.topic for one in shut], differences, planned))
+        told = _told(created, changed, [one.topic for one in shut], differences, planned)
+        facts = orjson.loads(told) | {"rewound": {name: count for name, (count, _) in rewound.items()}}
+        click.echo(orjson.dumps(facts if rewound else orjson.loads(told)))
     elif missing or low or shut or defined:
         done = f"Created {len(missing)} topics, changed {len(low)}{f', gave rights to {len(shut)}' if shut else ''}"
         click.echo(f"{done}{f', defined {len(defined)} entities' if defined else ''}.")
+    for count, text in rewound.values():
+        if not as_json or count is None:
+            click.echo(text, err=count is None)
     if refused:
         raise click.ClickException("not defined: " + "\n".join(refused))
     if stuck:

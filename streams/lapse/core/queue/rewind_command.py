@@ -15,11 +15,12 @@ Point = Literal["beginning"] | int | tuple[Bookmark, ...]
 """From where on messages come back: an instant is in ms since the epoch."""
 
 _EXPECTED: Final = "expected beginning, an instant in ms since the epoch, or a bookmark such as orders:0:1200"
+_MOST_BOOKMARKS: Final = 1_000
 _MOST_DIGITS: Final = 18
 
 
 def point_of(to: str) -> Point:
-    """Read from where on messages shall come back.
+    """Read from where on messages shall come back; of several bookmarks, with commas, each counts for its partition.
 
     Raises:
         ValueError: the text is none of these; it says what is expected.
@@ -29,10 +30,10 @@ def point_of(to: str) -> Point:
     if to.isascii() and to.isdigit() and len(to) <= _MOST_DIGITS:
         return int(to)
     try:
-        bookmark = Bookmark.parse(to)
+        bookmarks = [Bookmark.parse(text) for text in to.split(",", _MOST_BOOKMARKS)]
     except ValueError as error:
         raise ValueError(f"{_EXPECTED}, not {to[:60]!r}") from error
-    return (bookmark._replace(offset=bookmark.log_offset),)
+    return tuple(bookmark._replace(offset=bookmark.log_offset) for bookmark in bookmarks)
 
 
 def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None:
@@ -45,8 +46,7 @@ def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None
         point = point_of(command.to)
     except ValueError as error:
         return CommandRefused(f"rewind: field to: {error}")
-    if isinstance(point, tuple):
-        (bookmark,) = point
+    for bookmark in point if isinstance(point, tuple) else ():
         there = [source for source in shard.state.sources.current() if source.topic == bookmark.topic]
         most = max(shard.settings.shards, *(source.partition + 1 for source in there)) if there else 0
         if bookmark.partition >= most:

@@ -1,0 +1,69 @@
+"""What a changed `recovery_point` brings back: `lapse apply` shows it as a rewind, and does it (Q22)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from lapse.cli import cluster
+from lapse.config import Config
+from lapse.config.definition import DefinitionChange
+from lapse_client.error import LapseError
+from lapse_client.queue import Queue
+
+_KEY: Final = "recovery_point"
+_PATIENCE_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A rewind that a changed recovery point asks for.
+
+    Attributes:
+        queue: its name.
+        to: from where on messages come back, as `lapse queue rewind` takes it.
+        version: of the definition that says so.
+    """
+
+    queue: str
+    to: str
+    version: int
+
+    @property
+    def command_id(self) -> str:
+        """Names the rewind: however often it is asked for, it is done once."""
+        return f"{_KEY}-{self.version}"
+
+    def shown(self) -> str:
+        """What it will do, for people."""
+        return f"{self.queue}: another {_KEY}: messages that have left come back, as by `{self._command}`"
+
+    @property
+    def _command(self) -> str:
+        return f"lapse queue rewind {self.queue} --to {self.to} --id {self.command_id}"
+
+    def carry_out(self, config: Config) -> tuple[int | None, str]:
+        """Rewind the queue.
+
+        Returns:
+            How many messages came back, None where the queue did not say; and what is to be told.
+        """
+        try:
+            connection = cluster.connection(config.lapse.brokers)
+            with Queue(self.queue, connection=connection) as client:
+                back = client.rewind(self.to, command_id=self.command_id, timeout_s=_PATIENCE_S)["rewound"]
+        except LapseError as error:
+            return None, f"{self.queue} is not rewound: {error}. Once a worker serves it: {self._command}"
+        return back, f"{self.queue}: {back:,} messages came back."
+
+
+def recoveries(changes: Iterable[DefinitionChange]) -> list[Recovery]:
+    """The rewinds that changed definitions ask for; the end of the log brings nothing back."""
+    found: list[Recovery] = []
+    for one in changes:
+        point = one.after.settings.get(_KEY, "beginning")
+        if one.before is not None and one.after.kind == "queue" and _KEY in one.keys and point != "end":
+            to = ",".join(map(str, point)) if isinstance(point, list | tuple) else str(point)
+            found.append(Recovery(one.after.name, to, one.after.version))
+    return found
