@@ -177,19 +177,20 @@ class LapseApp(faust.App):
                 return True
         return False
 
-    async def take_in(self, config: Config, topology: Topology) -> bool:
+    async def take_in(self, config: Config, topology: Topology, together_ms: int) -> bool:
         """Serve the entities of a topology, which were defined while the worker runs (Q23).
 
         Args:
             config: all that is served from now on.
             topology: what is on the cluster for the new ones.
+            together_ms: when all workers begin to read their topics, ms since the epoch.
 
         Returns:
             whether they are served; False = the worker is ending.
         """
         make = self._make
         return await self.late_entities.take_up(
-            topology.entities(), topology, lambda name, there: make(name, there, config)
+            topology.entities(), topology, lambda name, there: make(name, there, config), together_ms
         )
 
     def beside(self, work: Coroutine[Any, Any, None]) -> None:

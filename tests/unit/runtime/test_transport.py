@@ -135,15 +135,22 @@ def test_what_was_fetched_counts_as_read_once_it_is_handed_over_or_sought_again(
 
 
 @pytest.mark.feature("C90")
-def test_what_is_resumed_is_fetched_at_once() -> None:
+@pytest.mark.parametrize("flows", [True, False], ids=["flowing", "flow awaited"])
+def test_what_is_resumed_is_fetched_at_once(flows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a rebalance the flow begins before the partitions are resumed; Faust would sleep a second."""
+    monkeypatch.setattr(BatchConsumer, "sleep", lambda *_: pytest.fail("Faust sleeps"))
 
     async def rest_and_resume() -> Any:
         consumer = Consumer()
+        consumer.flow_active, consumer.can_resume_flow = flows, asyncio.Event()  # type: ignore[assignment]
+        monkeypatch.setattr(BatchConsumer, "wait", lambda _, event: event.wait())
         consumer._active_partitions, consumer._paused_partitions = set(), set(TPS)
         consumer.saturated, consumer.relieved = set(), asyncio.Event()
         resting = asyncio.create_task(BatchConsumer._wait_next_records(consumer, 60.0))
         await asyncio.sleep(0)
+        assert not resting.done()
+        consumer.can_resume_flow.set()
+        await asyncio.sleep(0.01)
         assert not resting.done()
         consumer.resume_partitions(TPS)
         return await asyncio.wait_for(resting, 20.0)

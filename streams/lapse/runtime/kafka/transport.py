@@ -260,10 +260,12 @@ class BatchConsumer(driver.Consumer):
         self.relieved.set()
 
     async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109  # Faust's signature
+        if not self.flow_active:
+            await self.wait(self.can_resume_flow)  # type: ignore[arg-type]  # Faust's own
         waiting = self.saturated or self._held
-        if self.flow_active and not self._get_active_partitions():
+        if not self._get_active_partitions():
             # Faust would sleep a whole second with nothing to fetch. That is so after each rebalance, too: the flow
-            # begins a moment before the partitions are resumed (C90).
+            # begins a moment before the partitions are resumed, also where it was waited for here (C90).
             self.relieved.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.relieved.wait(), timeout)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.2
+_TOGETHER_MS: Final = 600
+"""So long after new definitions were written all workers begin to read what is new, ms: the group is balanced once
+then, and not once for each of them while the others wait (C90)."""
+
 _TRIES: Final = 10
 
 _LIVE: Final = (
@@ -56,8 +60,8 @@ class FollowingWorker(Protocol):
     def renew(self, entity: Entity, config: QueueConfig | SowConfig | None = None) -> Awaitable[bool]:
         """Take the shards of an entity over anew, with these settings; whether that was possible now."""
 
-    def take_in(self, config: Config, topology: Topology) -> Awaitable[bool]:
-        """Serve new entities: those of the topology; False = the worker is ending."""
+    def take_in(self, config: Config, topology: Topology, together_ms: int) -> Awaitable[bool]:
+        """Serve new entities: those of the topology, read from that instant on; False = the worker is ending."""
 
 
 class DefinitionFollower:
@@ -137,6 +141,7 @@ class DefinitionFollower:
             if name is not None:
                 self._heard[name] = record.offset
         new: list[Definition] = []
+        together_ms = min((record.timestamp for record in records), default=0) + _TOGETHER_MS
         for name in named:
             if name is None:
                 continue
@@ -145,7 +150,7 @@ class DefinitionFollower:
             else:
                 self._serving.pop(name, None)
         if new:
-            await self._begin(new)
+            await self._begin(new, together_ms)
 
     async def _hear(self, name: str, value: bytes) -> list[Definition]:
         """Take up what a definition says now, if it is news; one that is not served yet is returned."""
@@ -176,8 +181,13 @@ class DefinitionFollower:
             await self._take_up(differs)
         return []
 
-    async def _begin(self, new: list[Definition]) -> None:
-        """Serve new entities, as far as the cluster has their topics: `lapse apply` creates these first."""
+    async def _begin(self, new: list[Definition], together_ms: int) -> None:
+        """Serve new entities, as far as the cluster has their topics, which exist before they are defined.
+
+        Args:
+            new: their definitions.
+            together_ms: when all workers begin to read their topics, ms since the epoch.
+        """
         whole, understood = self._config, dict[str, Definition]()
         for one in new:
             try:
@@ -198,7 +208,7 @@ class DefinitionFollower:
             return
         self._config = whole
         self._app.services.versions.update({name: understood[name].version for name in topology.entities()})
-        if not await self._app.take_in(whole, topology):
+        if not await self._app.take_in(whole, topology, together_ms):
             return
         for name in topology.entities():
             one = self._serving[name] = understood[name]

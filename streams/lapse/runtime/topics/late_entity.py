@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 3.0
+_LONGEST_S: Final = 1.0
+"""Clocks that are set meanwhile keep nobody waiting for longer, s."""
+
 _ANYWAY: Final = 20
 """The cluster is looked at whole where there are new topics, and else each time after so many looks at their names."""
 
@@ -116,7 +119,11 @@ class LateEntities:
                 del self._barred[one]
 
     async def take_up(
-        self, entities: Collection[str], topology: Topology, make: Callable[[str, Topology], Entity]
+        self,
+        entities: Collection[str],
+        topology: Topology,
+        make: Callable[[str, Topology], Entity],
+        together_ms: int = 0,
     ) -> bool:
         """Serve these as well, while all others go on; the group is balanced anew once for all of them.
 
@@ -124,6 +131,7 @@ class LateEntities:
             entities: their names.
             topology: the cluster, as far as they are concerned.
             make: makes one, and adds it to those of the worker.
+            together_ms: when all workers begin to read their topics, ms since the epoch; 0 = at once.
 
         Returns:
             whether they are served; False = the worker is ending.
@@ -144,5 +152,8 @@ class LateEntities:
             topics = await take_in(app.topics, {names.commands(name) for name in entities}, begin)
             if not topics:
                 return False
+            clock = app.services.clock
+            if together_ms and clock.is_measured:
+                await asyncio.sleep(min(_LONGEST_S, clock.seconds_until(together_ms)))
             await cleanup.read(topics)
         return True
