@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -20,7 +21,10 @@ from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.tp import TP
 
 _PART: Final = 1_000
-"""So many records are looked at in one step, which takes about 20 ms (C60)."""
+"""So many records are looked at in one step at most."""
+
+_STEP_S: Final = 0.02
+"""A step takes about so long at most, with a filter that takes long as well (C60)."""
 
 
 class RewindAtWork:
@@ -53,6 +57,7 @@ class RewindAtWork:
         self._is_set_aside = is_set_aside
         self._waiting: dict[int, deque[Record]] = {}
         self._read_to: dict[int, int] = {}
+        self._most = _PART
 
     @property
     def done(self) -> bool:
@@ -74,7 +79,13 @@ class RewindAtWork:
         await self._read(rewind)
         runs, cursors = self._next(rewind)
         matches = compile_filter(rewind.filter) if rewind.filter else None
+        began = time.monotonic()
         self._shard.rewinding.part(rewind, runs, cursors, matches, step, dry_run=self._dry_run)
+        took_s = time.monotonic() - began
+        if took_s > _STEP_S:
+            self._most = max(1, self._most // 2)
+        elif took_s < _STEP_S / 4:
+            self._most = min(2 * self._most, _PART)
 
     async def _begin(self, step: Step) -> Rewind:
         """Begin it, or find the one that is under way."""
@@ -128,7 +139,7 @@ class RewindAtWork:
         sources = self._shard.state.sources
         runs: list[tuple[int, list[Record]]] = []
         taken = 0
-        while taken < _PART and (waiting := [number for number, some in self._waiting.items() if some]):
+        while taken < self._most and (waiting := [number for number, some in self._waiting.items() if some]):
             if any(
                 not some and self._read_to[number] < rewind.spans[number].stop for number, some in self._waiting.items()
             ):
