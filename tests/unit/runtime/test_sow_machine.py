@@ -319,3 +319,35 @@ def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_
     (answer,) = (orjson.loads(some.value) for some in finish(one).after)
     assert (answer["status"], answer["code"]) == ("error", "too_costly")
     assert "Simplify the filter" in answer["error"]
+
+
+@pytest.mark.feature("X7", "S6")
+@pytest.mark.parametrize("bytes_each", [10, 100_000])
+def test_others_have_their_turn_from_the_first_record_on_that_a_costly_filter_is_tried_on(
+    bytes_each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes before is quick, so that the portions have grown."""
+    running = machine()
+    asked = Command(command="subscribe", id="1", subscription="s", filter="/n >= 0")
+    running.command(Arrived(0, T, None, encode(asked)))
+    now_s = [0.0]
+    monkeypatch.setattr(effort.time, "thread_time", lambda: now_s[0])
+    subscriber = running.shard.state.subscribers["s"]
+    (predicate,) = subscriber.predicates
+
+    def takes_long(view) -> object:
+        now_s[0] += 0.004 if bytes_each == 10 else len(view.raw) * 5e-8
+        return predicate(view)
+
+    subscriber.predicates = (takes_long,)
+    value = orjson.dumps({"n": 1, "text": "a" * bytes_each})
+    quick = 0 if bytes_each == 10 else 2_000
+    records = [Arrived(n, T + 1, b"k%d" % n, b'{"n":1}' if n < quick else value) for n in range(quick + 100)]
+    taken, held_s = 0, []
+    while taken < len(records):
+        began = now_s[0]
+        taken += running.arrive("prices", 0, records[taken:])
+        held_s.append(now_s[0] - began)
+        finish(running)
+    assert max(held_s) <= 0.05
+    assert len(held_s) > 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.shard import QueueShard
@@ -14,6 +14,9 @@ from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.standing_filter import StandingFilters
 from lapse.runtime.shard.under_way import UnderWay
+
+_FIRST: Final = 8
+"""So many messages are in the first portion, of which nobody knows what they take."""
 
 
 class Judge:
@@ -32,7 +35,7 @@ class Judge:
         self._shard = shard
         self._payloads = payloads
         self._under_way = under_way
-        self._portion = Portion(JUDGED_AT_ONCE)
+        self._portion = Portion(JUDGED_AT_ONCE, _FIRST)
         self.filters = StandingFilters(most_at_once)
         """What the filters of subscriptions have taken so far."""
         shard.matching.measured = self.filters.measured
@@ -56,7 +59,7 @@ class Judge:
             records = await self._payloads.get(topic, partition, [offset for offset, _ in some], used=False)
             at = 0
             while at < len(some) and not effort.is_spent:
-                stop = min(len(some), at + self._portion.size)
+                stop = self._portion.end(records, at)
                 with effort.spent_on(stop - at, self._portion):
                     self._look_at(
                         [(some[n][1], topic, partition, records[n]) for n in range(at, stop)],

@@ -7,9 +7,9 @@ the next one by it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
 
@@ -19,6 +19,10 @@ TURN_S: Final = 0.005
 MOST_S: Final = 10.0
 MOST_EACH_S: Final = 0.000_2
 """What a command may take in all, in s of CPU: so much, and so much more for each message that it looked at."""
+
+
+PORTION_BYTES: Final = 1 << 18
+"""A portion has no more payload than this, and a message: what a filter takes grows with the texts."""
 
 
 class Portion:
@@ -36,6 +40,16 @@ class Portion:
         self._least = least
         self._turn_s = turn_s
         self.size = min(most, first)
+
+    def end(self, records: Sequence[Any | None], at: int) -> int:
+        """Up to which of some records a portion goes that begins with one of them."""
+        last, left = min(len(records), at + self.size), PORTION_BYTES
+        for stop in range(at, last):
+            record = records[stop]
+            left -= 0 if record is None else len(record.value or b"")
+            if left < 0:
+                return stop + 1
+        return last
 
     def took(self, seconds: float) -> None:
         """Choose the next size, after a portion that took so long."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,9 @@ _JOURNAL_BYTES: Final = 1 << 20
 _STEP_RECORDS: Final = 2_500
 _MOST_AT_ONCE: Final = 500
 """Small enough that whoever waits for its turn, or for a step's end, waits for milliseconds."""
+
+_TURN_S: Final = 0.02
+"""CPU after which others have their turn where filters of subscriptions are tried on what comes, s."""
 
 _PATIENCE_S: Final = 30.0
 """Nothing is leased; what comes so late is of no use to anybody."""
@@ -101,6 +105,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         self._scan = Portion(settings.max_scan, settings.max_scan)
         self._portion = Portion(PORTION)
         self._standing = StandingPredicates(shard.state, _MOST_AT_ONCE)
+        self._fresh = Portion(_MOST_AT_ONCE, 1)
         self._took_over_ms = -1
 
     def _begin(self) -> StepInFlight[Step]:
@@ -134,11 +139,20 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         return self._standing.at_once
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
-        """Take in records of an underlying topic, all of them."""
-        with self._standing.at_work(len(records)):
+        """Take in records of an underlying topic: all of them, or as many as costly filters leave the time for."""
+        if not self._standing.are_there:
             self._arrive(topic, partition, records)
-        self._end_too_costly()
-        return len(records)
+            return len(records)
+        taken, began = 0, time.thread_time()
+        while taken < len(records) and time.thread_time() - began < _TURN_S:
+            some = records[taken : self._fresh.end(records, taken)]
+            began_some = time.thread_time()
+            with self._standing.at_work(len(some)):
+                self._arrive(topic, partition, some)
+            self._fresh.took(time.thread_time() - began_some)
+            self._end_too_costly()
+            taken += len(some)
+        return taken
 
     def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         taken = 0

@@ -41,10 +41,15 @@ class StandingPredicates:
         """How many records to take in before others have their turn."""
         return self._filters.at_once(self._measures)
 
+    @property
+    def are_there(self) -> bool:
+        """Whether subscriptions have filters, which are tried on all that comes and goes."""
+        return any(one.subscription.filter for one in self._state.subscribers.values())
+
     @contextmanager
     def at_work(self, count: int) -> Iterator[None]:
         """Measure a portion of so many records."""
-        if not any(one.subscription.filter for one in self._state.subscribers.values()):
+        if not self.are_there:
             self._measures = False
             yield
             return
@@ -81,14 +86,17 @@ class StandingPredicates:
 class _Measured:
     """A predicate whose work is added up."""
 
-    __slots__ = ("_filters", "_predicate", "_text", "equalities")
+    __slots__ = ("_filters", "_predicate", "_text", "_uses_payload", "equalities")
 
     def __init__(self, predicate: Predicate, text: str, filters: StandingFilters) -> None:
         self._predicate = predicate
         self._text = text
         self._filters = filters
+        self._uses_payload = getattr(predicate, "uses_payload", False)
         self.equalities: Any = getattr(predicate, "equalities", ())
 
     def __call__(self, view: Any) -> Any:
+        if self._uses_payload:
+            view.payload  # noqa: B018  # parsed when first asked for, which is no work of the filter's
         with self._filters.effort(self._text).spent_on(1):
             return self._predicate(view)
