@@ -117,3 +117,26 @@ def test_a_rebalance_across_the_instant_does_not_move_a_scheduled_message(deploy
     one.write("late", "later")
     until(lambda: one.depth("late")["available"] == 3, "all are there", 60)
     assert in_order(one, "late", 0, 3) == [1, 0, 2]
+
+
+@pytest.mark.feature("C76", "C11", "C33")
+def test_in_one_order_the_instant_counts_against_the_arrivals_of_other_topics_too(deploy: Deploy) -> None:
+    """What is read first after a crash is arbitrary, and one fetch does not bring all of it."""
+    one = deploy({"late": {"topics": ["a{}", "b{}"], "ordering": "total"}}).apply()
+    worker = one.worker().wait_for_shards(1)
+    at_ms = broker_now_ms() + 5_000
+    one.write("a", "scheduled", headers=[("lapse-enqueue-at-ms", b"%d" % at_ms)])
+    until(lambda: one.depth("late")["scheduled"] == 1, "it is scheduled")
+    worker.kill()
+    one.write("b", *[b"x" * 4_000] * 1_500)
+    one.write("a", *[b"older"] * 5)
+    assert broker_now_ms() < at_ms, "the machine was too slow for this test"
+    until(lambda: broker_now_ms() >= at_ms + 50, "its instant is over", 30)
+    one.write("a", b"later")
+    one.write("b", b"later")
+    one.worker().wait_for_shards(1)
+    until(lambda: one.depth("late")["available"] == 1_508, "all are there", 60)
+    with one.queue("late") as queue:
+        places = [message.bookmark for message in queue.peek(skip=1_504, top_n=4)]
+    a, b = one.name("a"), one.name("b")
+    assert places == [f"{a}:0:5", f"{a}:0:0", f"{a}:0:6", f"{b}:0:1500"]

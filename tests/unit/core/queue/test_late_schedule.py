@@ -40,6 +40,27 @@ def test_what_is_stamped_after_the_instant_comes_behind_it_in_whatever_pieces_it
         assert shard.depth()["scheduled"] == 1
 
 
+@pytest.mark.feature("C76", "C33")
+def test_between_topics_its_instant_counts_against_what_was_read() -> None:
+    """What is older, and was fetched behind what is not, cannot come before it."""
+    read = {
+        "merged": [("a", 1, 500), ("b", 0, 900), ("b", 1, 1_000), ("a", 2, 1_500)],
+        "as fetched": [("a", 1, 500), ("a", 2, 1_500), ("b", 0, 900), ("b", 1, 1_000)],
+    }
+    found = {}
+    for order, records in read.items():
+        shard, step = QueueShard(QueueSettings(name="orders")), Step()
+        shard.arrivals_are_in(0)
+        shard.arrive("a", 0, [published(0, timestamp=T0, enqueue_at_ms=T0 + 1_000)], step, T0)
+        for topic, offset, after_ms in records:
+            shard.arrive(topic, 0, [published(offset, timestamp=T0 + after_ms)], step, LATE)
+        found[order] = [(one.topic, one.offset) for one in shard.peek(0, 100)]
+    assert found == {
+        "merged": [("a", 1), ("b", 0), ("a", 0), ("b", 1), ("a", 2)],
+        "as fetched": [("a", 1), ("a", 0), ("a", 2), ("b", 0), ("b", 1)],
+    }
+
+
 @pytest.mark.feature("C76", "C6")
 def test_a_stamp_ahead_of_the_clock_makes_nothing_come_early() -> None:
     shard, step = QueueShard(QueueSettings(name="orders")), Step()
