@@ -24,6 +24,8 @@ class Allowance:
         decisions: the shard's.
 
     Attributes:
+        is_bounded: whether there is any rate.
+        by_group: whether there is a rate of groups.
         counts_as_written: whether somebody says when deliveries were written; else they count as of their decision.
         written_within_ms: so long after its decision a delivery of an owner before is written, as a rule, ms.
         frees_ms: when something that waits for a rate may go, ms since the epoch; `NEVER` if nothing does.
@@ -38,17 +40,9 @@ class Allowance:
         self._state = decisions.state
         self._rate = decisions.settings.rate
         self._group_rate = None if decisions.settings.traits.group is None else decisions.settings.group_rate
+        self.is_bounded = self._rate is not None or self._group_rate is not None
+        self.by_group = self._group_rate is not None
         self._given: Counter[Of] = Counter()
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether there is any rate."""
-        return self._rate is not None or self._group_rate is not None
-
-    @property
-    def by_group(self) -> bool:
-        """Whether there is a rate of groups."""
-        return self._group_rate is not None
 
     def at_ms(self, now_ms: int) -> int:
         """As of when a delivery counts that is decided now: a clock that was set back stands still meanwhile."""

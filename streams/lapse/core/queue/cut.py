@@ -28,6 +28,11 @@ def cut(places: Places, size: int) -> Iterator[tuple[int, int, int]]:
 
 def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
     """Ascending places, each segment's together: index of the segment, and where they are in it."""
+    if len(places) == 1:
+        index, slot = divmod(places[0][0], size)
+        if slot + places[0][1] <= size:  # as most changes are
+            yield index, slice(slot, slot + places[0][1])
+            return
     if len(places) > _FEW:
         yield from _together(places, size)
         return

@@ -52,6 +52,8 @@ class Dispatch:
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
+        if not self._allowance.is_bounded:
+            return self._deliver(now_ms, step) or self._waits_for_letters
         self._allowance.begin()
         self._again = False
         more = self._deliver(now_ms, step) or self._waits_for_letters or self._again
