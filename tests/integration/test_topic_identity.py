@@ -54,7 +54,7 @@ def test_a_topic_created_again_while_no_worker_runs_is_another_one(deploy: Deplo
 
 @pytest.mark.feature("C42", "C1", "S8")
 def test_a_topic_created_again_under_a_running_worker_is_noticed(deploy: Deploy) -> None:
-    """The worker ends itself, and its supervisor's next one closes the old state; a SOW topic keeps its records."""
+    """The worker takes their shards over anew, without a restart; a SOW topic keeps its records."""
     here = deploy({})
     here.configure(
         {"orders": {"topic_pattern": "orders{}-.*", "default_publish_target": "orders{}-a"}, "plain": {}},
@@ -78,6 +78,7 @@ def test_a_topic_created_again_under_a_running_worker_is_noticed(deploy: Deploy)
     until(lambda: here.depth("plain")["depth"] == 1, "the new message alone", 60)
     until(lambda: here.depth("orders")["depth"] == 1, "the new message of the pattern alone", 60)
     assert "deleted and created again" in worker.log.read_text()
+    assert worker.log.read_text().count("No users are configured") == 1, "it is the same process"
     assert len(here.letters("plain", 2)) == 2
     assert len(here.letters("orders", 3)) == 3
     with here.subscriber("plain", 5, timeout_s=60) as subscriber:
