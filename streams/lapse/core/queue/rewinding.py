@@ -158,7 +158,9 @@ class Rewinding:
         counts["dead_on_arrival"] += arrivals.dead
         counts["not_here"] += len(records) - len(arrivals.offsets) - arrivals.repeated - arrivals.dead
         offsets = np.array(arrivals.offsets, np.int64)
-        offsets = self._less(offsets, self._live(number, span, offsets), counts, "live")
+        # What died on arrival may be live, too, as long as its letter is refused.
+        there = self._live(number, span, np.array([record.offset for record in records], np.int64))
+        offsets = self._less(offsets, np.isin(offsets, there), counts, "live")
         for departed in self._state.rewinds.departed_in(number, records[0].offset, records[-1].offset):
             offsets = self._less(offsets, departed.never.mask(offsets), counts, "not_here")
             if not rewind.handed_over:
@@ -199,11 +201,8 @@ class Rewinding:
         offsets = sorted({*arrivals.offsets, *(one.offset for one in arrivals.scheduled)} - repeated)
         return _Sorted(offsets, len(repeated), dead)
 
-    def _live(self, number: int, span: Span, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of some messages are there, in whatever generation; dying ones are (C62)."""
-        live = np.zeros(len(offsets), bool)
-        if not len(offsets):
-            return live
+    def _live(self, number: int, span: Span, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some messages that are there, in whatever generation; dying ones are (C62)."""
         source, first, last = self._state.sources[number], int(offsets[0]), int(offsets[-1])
         found: list[int] = []
         for generation in range(span.generation):
@@ -219,8 +218,8 @@ class Rewinding:
             found += (offset_of(one) for one in self._state.scheduled.between(number, low, high))
         dying = (offset_of(position) for of, position in self._state.pending if of == number)
         found += (offset for offset in dying if first <= offset <= last)
-        live = np.isin(offsets, np.array(found, np.int64))
-        for at, count in joined(offsets[live]):
+        live = offsets[np.isin(offsets, np.array(found, np.int64))]
+        for at, count in joined(live):
             if len(span.live) < MOST_LIVE:
                 span.live.add(at, at + count - 1)
         return live

@@ -194,3 +194,16 @@ def test_what_kafka_removes_takes_what_came_back_along() -> None:
     some.log_begins("orders", 2)
     some.subscribe("inky", 10)
     assert [one.bookmark[2] for one in some.deliver()["inky"]] == [3, position_of(2, 1)]
+
+
+@pytest.mark.feature("C61", "C62")
+@pytest.mark.parametrize("said", [{"broken": True}, {"expires_at_ms": 1}])
+def test_what_dies_on_arrival_and_has_its_letter_refused_is_left_alone_too(said: dict[str, object]) -> None:
+    some = world(dead_letter_topic="dlq.here")
+    fill(some, 1)
+    some.refusing = 1
+    fill(some, 1, **said)
+    acknowledge(some, 0)
+    assert some.rewind("orders") == 1
+    assert acknowledge(some, 1)[0] in ("already_settled", "time_limit"), "it is dying, and of no older generation"
+    assert acknowledge(some, 0) == ["stale"]
