@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from lapse.core.entitlement import narrowed
-from lapse.core.error_code import ErrorCode
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.queue.answer import bounded, settlements, shown, size
 from lapse.core.queue.dispatch import STEP_MESSAGES
@@ -365,3 +365,8 @@ def with_row_filter(command: Command, row_filter: str | None) -> Command:
     if row_filter is None or not (command.filter or command.command in _ABOUT_ALL):
         return command
     return replace(command, filter=narrowed(command.filter, row_filter, compile_filter))
+
+
+def no_filter(command: Command, error: ExpressionError) -> Refusal:
+    """Why a command is refused whose filter cannot be read."""
+    return Refusal(ErrorCode.INVALID_EXPRESSION, f"{command.command}: filter: {error}")

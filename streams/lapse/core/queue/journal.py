@@ -23,13 +23,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
-from lapse.core.queue import places, scheduled_record
-from lapse.core.queue.change import COME_BACK, HANDS_OUT, Change, ChangeKind
+from lapse.core.queue import packed_change, scheduled_record
+from lapse.core.queue.change import HANDS_OUT, Change, ChangeKind
 from lapse.core.queue.counted import batch_of
 from lapse.core.queue.ending import entry
 from lapse.core.queue.pending_letter import pending_letter_of
@@ -39,7 +37,6 @@ from lapse.core.queue.segment_spill import Segments, SpillStore
 from lapse.core.queue.source import Source
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import NONE, Traits
 from lapse.core.repeats import chunk_of
 
 RING: Final = 256
@@ -55,13 +52,6 @@ _KEY: Final = struct.Struct(">cqq")
 _SCHEDULED_KEY: Final = struct.Struct(">cqiq")
 _HEAD: Final = struct.Struct("<BqqqBHI")
 _SOURCE: Final = struct.Struct("<Hiq")
-_CHANGE: Final = struct.Struct("<BqiqH6I")
-_AS_BITS: Final = 0x80
-"""Set in the kind of a change whose places are bits."""
-
-_RETRY_DELAYS: Final = "retries"
-"""Among the facts of a change: the delay that each message states, where any does."""
-
 _AS_OF: Final = struct.Struct("<q")
 _FORMAT: Final = 1
 _KEPT_APART: Final = frozenset(
@@ -347,28 +337,7 @@ def _encode(state: QueueState, changes: list[Change]) -> bytes:
         name = source.topic.encode()
         parts += [_SOURCE.pack(len(name), source.partition, source.next_offset), name]
     for change in told:
-        packed, as_bits = places.pack(change.places)
-        instants_ms = change.deadlines_ms if change.untils_ms is None else change.untils_ms
-        facts = change.facts
-        if change.traits.retries is not None:
-            facts = {**facts, _RETRY_DELAYS: change.traits.retries.tolist()}
-        blobs = (
-            packed,
-            b"" if instants_ms is None else instants_ms.astype("<i8").tobytes(),
-            *change.traits.encode(),
-            json.dumps(facts).encode() if facts else b"",
-        )
-        parts.append(
-            _CHANGE.pack(
-                change.kind | (_AS_BITS if as_bits else 0),
-                change.offset,
-                change.holder,
-                change.until_ms,
-                change.source,
-                *(len(blob) for blob in blobs),
-            )
-        )
-        parts.extend(blobs)
+        parts += packed_change.pack(change)
     return b"".join(parts)
 
 
@@ -427,27 +396,4 @@ def _restore_head(state: QueueState, value: bytes) -> None:
 
 def _decode(value: bytes) -> Iterable[Change]:
     _, at = _after_sources(value)
-    for _ in range(_HEAD.unpack_from(value)[6]):
-        kind, offset, holder, until_ms, source, *lengths = _CHANGE.unpack_from(value, at)
-        at += _CHANGE.size
-        blobs: list[bytes] = []
-        for length in lengths:
-            blobs.append(value[at : at + length])
-            at += length
-        packed, instants, ranks, flags, groups, told = blobs
-        of, facts = ChangeKind(kind & ~_AS_BITS), json.loads(told) if told else {}
-        instants_ms = np.frombuffer(instants, "<i8").astype(np.int64) if instants else None
-        retries = facts.pop(_RETRY_DELAYS, None)
-        traits = Traits.decode(ranks, flags, groups) if ranks or flags or groups else NONE
-        yield Change(
-            of,
-            places.unpack(packed, bool(kind & _AS_BITS)),
-            source=source,
-            offset=offset,
-            holder=holder,
-            until_ms=until_ms,
-            deadlines_ms=None if of in COME_BACK else instants_ms,
-            untils_ms=instants_ms if of in COME_BACK else None,
-            traits=traits if retries is None else replace(traits, retries=np.array(retries, np.int64)),
-            facts=facts,
-        )
+    return packed_change.unpack(value, at, _HEAD.unpack_from(value)[6])

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.protocol.command import Command
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.payload import PayloadWindow
@@ -39,6 +41,28 @@ class Judge:
         self.filters = StandingFilters(most_at_once)
         """What the filters of subscriptions have taken so far."""
         shard.matching.measured = self.filters.measured
+
+    async def of_command(
+        self, commands: QueueCommands, command: Command, text: str, effort: Effort, now_ms: int, step: Step
+    ) -> None:
+        """Judge the messages that a command's filter, or its user's, chooses among.
+
+        Args:
+            commands: know which these are.
+            command: the command.
+            text: the filter.
+            effort: what the command may take; it stops once that is spent.
+            now_ms: the instant, ms since the epoch.
+            step: gets messages that are found lost or undecodable.
+        """
+        for places in commands.to_judge(command, text):
+            await self.places(places, effort, now_ms, step)
+            if effort.is_spent:
+                return
+        if command.filter:
+            await self.unplaced(commands.scheduled_to_judge(command), text, effort)
+        else:
+            await self.unplaced(commands.unplaced(command), text)
 
     async def places(self, places: Sequence[int], effort: Effort, now_ms: int, step: Step) -> None:
         """Judge messages by their places.

@@ -6,24 +6,21 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
-from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError
 from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.command import QueueCommands, with_row_filter
+from lapse.core.queue.command import QueueCommands, no_filter, with_row_filter
 from lapse.core.queue.journal import QueueJournal, Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
 from lapse.protocol import topic as names
-from lapse.protocol.command import Command
 from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
+from lapse.runtime.queue.delivered import delivered
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
@@ -207,7 +204,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             try:
                 admitted = admitted._replace(command=with_row_filter(admitted.command, admitted.row_filter))
             except ExpressionError as error:
-                self._refuse(admitted, _no_filter(admitted.command, error))
+                self._refuse(admitted, no_filter(admitted.command, error))
                 return
         if admitted.command.command == "subscribe":
             refusal = self._judge.filters.refusal(admitted.command.filter)
@@ -274,17 +271,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 if text:
                     self.shard.matching.begin_selection(text)
             except ExpressionError as error:
-                self._refuse(admitted, _no_filter(command, error))
+                self._refuse(admitted, no_filter(command, error))
                 continue
             effort = Effort()
-            for places in self._commands.to_judge(command, text) if text else ():
-                await self._judge.places(places, effort, self._now_ms, self._step)
-                if effort.is_spent:
-                    break
-            if text and not command.filter:
-                await self._judge.unplaced(self._commands.unplaced(command), text)
-            elif text and not effort.is_spent:
-                await self._judge.unplaced(self._commands.scheduled_to_judge(command), text, effort)
+            if text:
+                await self._judge.of_command(self._commands, command, text, effort, self._now_ms, self._step)
             if effort.is_spent:
                 self._refuse(admitted, effort.refusal(command.command))
             else:
@@ -379,15 +370,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return items
 
     async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[Output | Packed]:
-        """Deliveries that the owner before journaled and did not write, with the same counts and leases (C55).
-
-        Call it before `take_over`; write them before that is durable. What a user may not read any more is left out.
-
-        Args:
-            noted: what the journal says of deliveries.
-            read: reads what was written since.
-            now_ms: the instant, ms since the epoch.
-        """
+        """See `JournaledDeliveries.unwritten`; what a user may not read any more is left out (C55, X4)."""
         receivers = {one.id for one in self.shard.subscriptions() if not self._admission.ended(one)}
         return await self._handed_out.unwritten(noted, read, receivers, now_ms)
 
@@ -415,16 +398,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             if delivery.subscription == FORWARDER:
                 await self._forward(delivery, step, write)
                 continue
-            if delivery.payload == "reference" and not delivery.barrier:
-                self._payloads.passed_by(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
-                effects.after.append(self._output.reference(delivery))
-                continue
+            output, lost = await delivered(delivery, self._payloads, self._output)
             effects.must_arrive |= delivery.barrier
-            records = await records_of(messages, self._payloads)
-            effects.after.append(self._output.deliveries(delivery, records))
-            lost = [offset for offset, one in zip(messages.offsets.tolist(), records, strict=True) if one is None]
+            effects.after.append(output)
             if lost:
-                self.shard.truncated(messages.topic, messages.partition, sorted(lost), self._now_ms, step, True)
+                self.shard.truncated(messages.topic, messages.partition, lost, self._now_ms, step, True)
 
     @property
     def forwards_over(self) -> int:
@@ -465,7 +443,3 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
         """Every message: bookmark, and its state as JSON."""
         return self._view.messages(now_ms)
-
-
-def _no_filter(command: Command, error: ExpressionError) -> Refusal:
-    return Refusal(ErrorCode.INVALID_EXPRESSION, f"{command.command}: filter: {error}")

@@ -103,6 +103,8 @@ class JournaledDeliveries:
     ) -> list[Output | Packed]:
         """Those that were not written, with the same counts and leases; what nobody saw in time does not count.
 
+        Call it before the take-over, and write them before that is durable.
+
         Args:
             noted: what the journal says of deliveries.
             read: reads what was written since.
