@@ -82,3 +82,4 @@ def test_a_worker_that_hangs_is_not_healthy(loop: asyncio.AbstractEventLoop, mon
     status, facts = asked("/health", GOOD, loop)
     assert status == 503
     assert "did not answer" in facts["why"]
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)  # it has come to what was asked
