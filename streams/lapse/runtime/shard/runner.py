@@ -350,9 +350,7 @@ class Runner:
             until: take no more once this is done, or the shard is to pause.
         """
         taken = 0
-        while taken < most and not self.topics.replaced:
-            if self._is_over(until):
-                break
+        while taken < most and not self.topics.replaced and not self._is_over(until):
             at_once = min(self.machine.most_at_once, most - taken)
             some = self._inbox.take_messages(at_once)
             taken += some
