@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.deployment import Deploy, Deployment
-from support.figures import free_port
+from support.figures import free_port, with_figures
 from support.log import until
 from support.program import program
 
@@ -36,10 +36,7 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def measured(deploy: Deploy, port: int) -> Deployment:
-    deployment = deploy(QUEUES)
-    deployment.configure(QUEUES, {"prices": {}}, metrics_port=port)
-    deployment.apply().worker().wait_for_shards(2)
-    return deployment
+    return with_figures(deploy, QUEUES, port)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from support.deployment import Deploy, Deployment
-from support.figures import free_port, scraped
+from support.figures import free_port, scraped, with_figures
 from support.log import until
 
 QUEUES = {"figures": {"expiration": "enabled", "lease_period": "1s"}}
@@ -18,10 +18,7 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def measured(deploy: Deploy, port: int) -> Deployment:
-    deployment = deploy(QUEUES)
-    deployment.configure(QUEUES, {"prices": {}}, metrics_port=port)
-    deployment.apply().worker().wait_for_shards(2)
-    return deployment
+    return with_figures(deploy, QUEUES, port)
 
 
 @pytest.mark.feature("L13", "Q15", "D1")

@@ -6,12 +6,22 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.deployment import Deploy, Deployment, Settings
+
 
 def free_port() -> int:
     """A port of this machine that nobody has."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def with_figures(deploy: Deploy, queues: Mapping[str, Settings], port: int) -> Deployment:
+    """Queues and the SOW topic `prices`, served by a worker that shows its figures at a port."""
+    deployment = deploy(queues)
+    deployment.configure(queues, {"prices": {}}, metrics_port=port)
+    deployment.apply().worker().wait_for_shards(len(queues) + 1)
+    return deployment
 
 
 def scraped(port: int) -> Mapping[tuple[str, ...], float]:
