@@ -83,11 +83,11 @@ class Matching:
 
     def judge(self, places: Sequence[int], messages: Sequence[RecordView | None]) -> None:
         """Evaluate every filter on messages; one whose record is gone matches none."""
+        if any(getattr(predicate, "uses_payload", False) for predicate, _ in self._filters.values()):
+            for message in messages:
+                if message is not None:
+                    message.payload  # noqa: B018  # parsed when first asked for, which is no work of any filter's
         for text, (predicate, columns) in self._filters.items():
-            if getattr(predicate, "uses_payload", False):
-                for message in messages:
-                    if message is not None:
-                        message.payload  # noqa: B018  # parsed when first asked for, which is no work of the filter's
             with self.measured(text) as look:
                 judged = 0
                 for place, message in zip(places, messages, strict=True):
