@@ -193,10 +193,11 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         wait: bool = False,
         delay_ms: int | None = None,
         lease_ms: int | None = None,
+        fault: str = "",
     ) -> list[SettlementResult]:
         """Settle many deliveries at once, and learn what became of each if wanted."""
         return await asyncio.to_thread(
-            self._twin.settle, how, deliveries, wait=wait, delay_ms=delay_ms, lease_ms=lease_ms
+            self._twin.settle, how, deliveries, wait=wait, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault
         )
 
     async def flush(self) -> None:

@@ -62,9 +62,10 @@ class Queue(AsyncClient[sync_queue.Queue]):
         bookmarks: Iterable[str] = (),
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
+        fault: str = "",
     ) -> list[SettlementResult]:
-        """Expire messages now."""
-        return await self.settle("expire", bookmarks, filter=filter)
+        """Expire messages now; their letters say `fault`, 500 characters at most."""
+        return await self.settle("expire", bookmarks, filter=filter, fault=fault)
 
     async def settle(
         self,
@@ -73,9 +74,10 @@ class Queue(AsyncClient[sync_queue.Queue]):
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,
+        fault: str = "",
     ) -> list[SettlementResult]:
         """Settle messages by bookmark, or by a filter on every shard."""
-        return await asyncio.to_thread(self._twin.settle, how, bookmarks, filter=filter, delay_ms=delay_ms)
+        return await asyncio.to_thread(self._twin.settle, how, bookmarks, filter=filter, delay_ms=delay_ms, fault=fault)
 
     async def pause(self) -> None:
         """Deliver nothing until `resume`; survives restarts."""

@@ -121,15 +121,18 @@ class Delivery:
         Raises:
             AlreadySettled: it was settled before.
         """
-        self.lot.settler.command("cancel", (self,), delay_ms=delay_ms, lease_ms=None)
+        self.lot.settler.command("cancel", (self,), delay_ms=delay_ms)
 
-    def expire(self) -> None:
+    def expire(self, fault: str = "") -> None:
         """Out of the queue now, to the dead letters.
+
+        Args:
+            fault: what is wrong with the message; its letter and its event say it, 500 characters of it.
 
         Raises:
             AlreadySettled: it was settled before.
         """
-        self.lot.settler.command("expire", (self,), delay_ms=None, lease_ms=None)
+        self.lot.settler.command("expire", (self,), fault=fault)
 
     def renew(self, lease_ms: int | None = None) -> None:
         """Ask for a longer lease; `lease_until_ms` changes when the shard has answered.
@@ -140,7 +143,7 @@ class Delivery:
         Raises:
             AlreadySettled: it was settled before.
         """
-        self.lot.settler.command("renew", (self,), delay_ms=None, lease_ms=lease_ms)
+        self.lot.settler.command("renew", (self,), lease_ms=lease_ms)
 
     def check_unsettled(self) -> None:
         """Do nothing for a delivery that may still be settled.

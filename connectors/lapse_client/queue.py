@@ -104,9 +104,15 @@ class Queue(Client[None]):
         """Return leased messages, or withdraw scheduled ones; undeliverable for `delay_ms`, or as the queue says."""
         return self.settle("cancel", bookmarks, filter=filter, delay_ms=delay_ms)
 
-    def expire(self, bookmarks: Iterable[str] = (), *, filter: str | None = None) -> list[SettlementResult]:  # noqa: A002
-        """Expire messages now."""
-        return self.settle("expire", bookmarks, filter=filter)
+    def expire(
+        self,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        fault: str = "",
+    ) -> list[SettlementResult]:
+        """Expire messages now; their letters say `fault`, 500 characters at most."""
+        return self.settle("expire", bookmarks, filter=filter, fault=fault)
 
     def settle(
         self,
@@ -115,6 +121,7 @@ class Queue(Client[None]):
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,
+        fault: str = "",
     ) -> list[SettlementResult]:
         """Settle messages by bookmark, or by a filter on every shard.
 
@@ -123,6 +130,7 @@ class Queue(Client[None]):
             bookmarks: `topic:partition:first[-last][#count]`; each goes to the shard of its partition.
             filter: instead of bookmarks.
             delay_ms: of cancel, in ms.
+            fault: of expire: what is wrong with the messages.
 
         Raises:
             ValueError: neither bookmarks nor a filter, or both; a bookmark of another form.
@@ -134,9 +142,9 @@ class Queue(Client[None]):
         if bool(by_partition) is (filter is not None):
             raise ValueError(f"{how}: name either bookmarks or a filter")
         if filter is not None:
-            answers = self._ask(Command.of(command=how, filter=filter, delay_ms=delay_ms))
+            answers = self._ask(Command.of(command=how, filter=filter, delay_ms=delay_ms, fault=fault))
         else:
-            answers = self._settle_bookmarks(how, by_partition, delay_ms)
+            answers = self._settle_bookmarks(how, by_partition, delay_ms, fault)
         return [result for answer in answers for result in results(answer)]
 
     def pause(self) -> None:
@@ -232,14 +240,19 @@ class Queue(Client[None]):
         wait_until_gone(self._connection, self.name, self._timeout_s)
         return dict(answer.counts)
 
-    def _settle_bookmarks(self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None) -> list[Answer]:
+    def _settle_bookmarks(
+        self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None, fault: str
+    ) -> list[Answer]:
         session = self._live()
         asked: list[tuple[int, Command]] = []
         for partition, texts in by_partition.items():
             shard = session.shard_of(partition)
             if shard not in session.partitions:
                 raise ValueError(f"{texts[0]}: {self.name} has partitions 0 to {session.partitions[-1]}")
-            asked.extend((shard, Command.of(command=how, bookmarks=some, delay_ms=delay_ms)) for some in chunks(texts))
+            asked.extend(
+                (shard, Command.of(command=how, bookmarks=some, delay_ms=delay_ms, fault=fault))
+                for some in chunks(texts)
+            )
         return session.ask_each(asked, self._timeout_s)
 
     def _ask(self, command: Command) -> list[Answer]:

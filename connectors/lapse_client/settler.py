@@ -15,6 +15,12 @@ class Settler(Protocol):
         """Done with these; sent in batches."""
 
     def command(
-        self, how: Settling, deliveries: Sequence[Any], *, delay_ms: int | None, lease_ms: int | None
+        self,
+        how: Settling,
+        deliveries: Sequence[Any],
+        *,
+        delay_ms: int | None = None,
+        lease_ms: int | None = None,
+        fault: str = "",
     ) -> object:
         """Settle these otherwise, at once."""

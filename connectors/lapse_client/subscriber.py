@@ -212,6 +212,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         wait: bool = False,
         delay_ms: int | None = None,
         lease_ms: int | None = None,
+        fault: str = "",
     ) -> list[SettlementResult]:
         """Settle many deliveries at once, and learn what became of each if wanted.
 
@@ -221,6 +222,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             wait: wait for the answers; without it the list is empty, and refusals go to `on_refused`.
             delay_ms: of cancel: how long the messages stay undeliverable, in ms; None = as they or the queue say.
             lease_ms: of renew: how long from now, in ms.
+            fault: of expire: what is wrong with the messages, for their letters.
 
         Raises:
             AlreadySettled: one of them was settled before.
@@ -229,7 +231,9 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             Closed: with `wait`, after `close`; the deliveries are not settled then.
         """
         subscription = self.subscription
-        asked = subscription.settler.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, answer=wait)
+        asked = subscription.settler.command(
+            how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault, answer=wait
+        )
         if not asked:
             return []
         try:

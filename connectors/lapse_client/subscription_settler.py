@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
 from lapse.protocol.answer import Answer, Settlement
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
+from lapse.protocol.command_field import MOST_NAME_CHARACTERS
 from lapse_client.acknowledgments import Acknowledgments
 from lapse_client.clock import elapsed_ms
 from lapse_client.credit import Credits
@@ -82,6 +83,7 @@ class SubscriptionSettler:
         *,
         delay_ms: int | None = None,
         lease_ms: int | None = None,
+        fault: str = "",
         answer: bool = False,
     ) -> list[tuple[Shard, Command]]:
         """Settle at once, not in the batch.
@@ -91,6 +93,7 @@ class SubscriptionSettler:
             deliveries: what is settled.
             delay_ms: of cancel.
             lease_ms: of renew.
+            fault: of expire; cut to what a command may say.
             answer: return the commands unsent, for `Channel.ask`.
 
         Returns:
@@ -102,7 +105,8 @@ class SubscriptionSettler:
         """
         with self._session.lifecycle.gate:
             if self._session.lifecycle.is_open:
-                return self._settle(how, deliveries, delay_ms, lease_ms, answer)
+                fields = {"delay_ms": delay_ms, "lease_ms": lease_ms, "fault": fault[:MOST_NAME_CHARACTERS]}
+                return self._settle(how, deliveries, fields, answer)
         self._ended(how, deliveries, raising=answer)
         return []
 
@@ -124,7 +128,7 @@ class SubscriptionSettler:
                 delivery.lease_ends_ms = answer.lease_until_ms
 
     def _settle(
-        self, how: Settling, deliveries: Sequence[Delivery], delay_ms: int | None, lease_ms: int | None, answer: bool
+        self, how: Settling, deliveries: Sequence[Delivery], fields: Mapping[str, Any], answer: bool
     ) -> list[tuple[Shard, Command]]:
         asked: list[tuple[Shard, Command]] = []
         for shard, group in _by_shard(how, deliveries).items():
@@ -133,9 +137,7 @@ class SubscriptionSettler:
                 batch.add(delivery.lot.source, delivery.token, delivery.lot.offsets[delivery.at])
             want = "all" if answer or how == "renew" else "errors"
             for bookmarks in chunks(batch.take()):
-                command = self._session.command(
-                    how, bookmarks=bookmarks, delay_ms=delay_ms, lease_ms=lease_ms, answer=want
-                )
+                command = self._session.command(how, bookmarks=bookmarks, answer=want, **fields)
                 if answer:
                     asked.append((shard, command))
                     continue

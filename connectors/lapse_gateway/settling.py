@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from lapse.core.error_code import ErrorCode
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command_field import MOST_NAME_CHARACTERS
 from lapse_client import Delivery, SettlementResult
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, listed, obj
@@ -30,6 +31,7 @@ class Settlement(BaseModel):
         filter: instead of receipts: an expression. Not for renew.
         delay_ms: of cancel: so long the messages stay undeliverable, ms.
         lease_ms: of renew: how long the lease lasts from now, ms; the queue's period without it.
+        fault: of expire: what is wrong with the messages; their dead letters say it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -38,6 +40,7 @@ class Settlement(BaseModel):
     filter: str | None = None
     delay_ms: int | None = Field(default=None, ge=0, le=_LONGEST_MS)
     lease_ms: int | None = Field(default=None, ge=1, le=_LONGEST_MS)
+    fault: str | None = Field(default=None, max_length=MOST_NAME_CHARACTERS)
 
 
 async def _settle(how: How, call: Call) -> Response:
@@ -60,7 +63,7 @@ def _check(how: How, wanted: Settlement) -> None:
         raise Fault(ErrorCode.INVALID_ARGUMENT, f"{how}: name either receipts or a filter")
     if how == "renew" and wanted.filter is not None:
         raise Fault(ErrorCode.INVALID_ARGUMENT, "renew: name receipts; a lease is renewed by who holds it")
-    for field, only in (("delay_ms", "cancel"), ("lease_ms", "renew")):
+    for field, only in (("delay_ms", "cancel"), ("lease_ms", "renew"), ("fault", "expire")):
         if getattr(wanted, field) is not None and how != only:
             raise Fault(ErrorCode.INVALID_ARGUMENT, f"field {field}: it goes with {only}, not with {how}")
     for text in wanted.receipts:
@@ -78,11 +81,13 @@ async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementR
     results: list[SettlementResult] = []
     for subscription, deliveries in held:
         results += await subscription.subscriber.settle(
-            how, deliveries, wait=True, delay_ms=wanted.delay_ms, lease_ms=wanted.lease_ms
+            how, deliveries, wait=True, delay_ms=wanted.delay_ms, lease_ms=wanted.lease_ms, fault=wanted.fault or ""
         )
     if (others or wanted.filter is not None) and how != "renew":
         async with call.gateway.clients.queue(call.caller, queue) as client:
-            results += await client.settle(how, others, filter=wanted.filter, delay_ms=wanted.delay_ms)
+            results += await client.settle(
+                how, others, filter=wanted.filter, delay_ms=wanted.delay_ms, fault=wanted.fault or ""
+            )
     return results
 
 
@@ -111,7 +116,7 @@ _SUMMARIES: Final[dict[How, tuple[str, str]]] = {
         "Messages return to the queue",
         "To their place, after `delay_ms` if given; scheduled ones are withdrawn.",
     ),
-    "expire": ("Messages leave now", "To the dead letters, with the reason `forced_expire`."),
+    "expire": ("Messages leave now", "To the dead letters, with the reason `forced_expire` and the text `fault`."),
     "renew": (
         "Leases last longer",
         "From now on, `lease_ms` or the queue's period; through the gateway that delivered.",

@@ -164,11 +164,13 @@ def _settling(how: str, name: str, text: str) -> None:
         bootstrap_servers: str | None,
         as_json: bool,
         delay_ms: int | None = None,
+        fault: str = "",
     ) -> None:
         if bool(bookmarks) is (expression is not None):
             raise click.UsageError("name either bookmarks or --filter")
         with _open(name, bootstrap_servers) as client:
-            _print_results(client.settle(how, bookmarks, filter=expression, delay_ms=delay_ms), as_json)  # type: ignore[arg-type]
+            results = client.settle(how, bookmarks, filter=expression, delay_ms=delay_ms, fault=fault)  # type: ignore[arg-type]
+            _print_results(results, as_json)
 
     settle.__doc__ = text
     command: Command = _FILTER(_SERVERS(_JSON(settle)))
@@ -178,6 +180,10 @@ def _settling(how: str, name: str, text: str) -> None:
             type=click.IntRange(0),
             help="Undeliverable for so long, in ms; as the queue's retry says by default.",
         )(command)
+    if how == "expire":
+        command = click.option("--fault", default="", help="What is wrong with them; their dead letters say it.")(
+            command
+        )
     command = click.argument("bookmarks", nargs=-1, metavar="[TOPIC:PARTITION:FIRST[-LAST]]...")(command)
     queue.command(name)(click.argument("name")(command))
 

@@ -99,6 +99,7 @@ class Command:
     lifetimes: Literal["new", "kept"] = "new"
     handed_over: bool = False
     dry_run: bool = False
+    fault: str = ""
 
     @classmethod
     def of(cls, **fields: Any) -> Command:

@@ -105,6 +105,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "lifetimes": _one_of("new", "kept"),
     "handed_over": _truth,
     "dry_run": _truth,
+    "fault": _name,
 }
 """The check of each field's value."""
 

@@ -238,6 +238,7 @@ class QueueCommands:
             step,
             command.delay_ms,
             "" if command.filter else self._row_filter or "",
+            command.fault if command.command == "expire" else "",
         )
         if not command.filter:
             return bounded(settlements(outcomes, command), {})

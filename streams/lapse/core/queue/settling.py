@@ -46,6 +46,7 @@ class Settlement:
         until_ms: CANCEL: until when the messages stay undeliverable, 0 = they do not; RENEW: end of the leases.
         retries: CANCEL: nobody says for how long, so that the queue's rule counts, or the message's own delay (Q24).
         row_filter: what may be seen besides what is held; empty = all (X4).
+        fault: EXPIRE: what is wrong with the messages, for their letters and events; empty = nothing is said.
         outcomes: what has become of the messages so far, in the order of the claims.
     """
 
@@ -56,6 +57,7 @@ class Settlement:
     until_ms: int = 0
     row_filter: str = ""
     retries: bool = False
+    fault: str = ""
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
@@ -101,6 +103,7 @@ class Settling:
         step: Step,
         delay_ms: int | None = None,
         row_filter: str = "",
+        fault: str = "",
     ) -> list[Outcome]:
         """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
 
@@ -114,13 +117,14 @@ class Settling:
                 (Q24).
             row_filter: what does not match it is unknown to who asks, unless they hold it; judged on `unheld` and
                 `unplaced` (X4).
+            fault: EXPIRE: what is wrong with the messages, for their letters and events (L14).
 
         Returns:
             What happened to each message, in the order of the claims.
         """
         until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
         retries = action is SettleAction.CANCEL and delay_ms is None
-        asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries)
+        asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault)
         if self._settings.traits.barrier is not None:  # whatever is left of a range stays one
             claims = [claim if claim.alone else claim._replace(found=True) for claim in claims]
         # With a row filter each is judged by itself: what of it is held, and what may be seen.
@@ -204,6 +208,7 @@ class Settling:
                 asked.step,
                 guard=asked.guard,
                 subscription=asked.subscription,
+                detail=asked.fault,
                 until_ms=asked.until_ms,
             )
 

@@ -177,10 +177,11 @@ class QueueShard:
         step: Step,
         delay_ms: int | None = None,
         row_filter: str = "",
+        fault: str = "",
     ) -> list[Outcome]:
         """See `Settling.settle`."""
         self.state.segments.make_room()
-        return self._settling.settle(action, subscription, claims, now_ms, step, delay_ms, row_filter)
+        return self._settling.settle(action, subscription, claims, now_ms, step, delay_ms, row_filter, fault)
 
     def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
         """Places of messages that are named and that a subscription does not hold, some at a time (X4)."""
