@@ -5,6 +5,7 @@ Everything public is importable from here; `lapse_client.aio` has the same names
 
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client.admin import Admin, Defined
+from lapse_client.avro_serde import AvroSerde
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.delivery import Delivery
@@ -15,6 +16,7 @@ from lapse_client.error import (
     CommandFailed,
     ConnectionFailed,
     EntityDeleted,
+    InvalidPayload,
     InvalidPublication,
     LapseError,
     OtherEventLoop,
@@ -22,10 +24,12 @@ from lapse_client.error import (
     UnknownEntity,
 )
 from lapse_client.history import History, Moment, history
+from lapse_client.json_serde import JsonSerde
 from lapse_client.publisher import Publisher
 from lapse_client.queue import Queue
 from lapse_client.replay import Replayed, replay
 from lapse_client.retry import Retry
+from lapse_client.serde import Serde
 from lapse_client.settlement import SettlementResult
 from lapse_client.sow import SowClient
 from lapse_client.sow_record import SowRecord
@@ -36,6 +40,7 @@ __all__ = [
     "Admin",
     "AlreadySettled",
     "AnswerTimeout",
+    "AvroSerde",
     "Bookmark",
     "BookmarkRange",
     "Closed",
@@ -48,7 +53,9 @@ __all__ = [
     "Delivery",
     "EntityDeleted",
     "History",
+    "InvalidPayload",
     "InvalidPublication",
+    "JsonSerde",
     "LapseError",
     "Moment",
     "OtherEventLoop",
@@ -58,6 +65,7 @@ __all__ = [
     "QueueSubscriber",
     "Replayed",
     "Retry",
+    "Serde",
     "SettlementResult",
     "SowClient",
     "SowRecord",

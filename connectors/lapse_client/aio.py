@@ -27,6 +27,7 @@ from lapse_client.aio_admin import Admin
 from lapse_client.aio_client import AsyncClient, Awakening
 from lapse_client.aio_queue import Queue
 from lapse_client.aio_reading import DeadLetterReader, history, replay
+from lapse_client.avro_serde import AvroSerde
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
 from lapse_client.delivery import Delivery
@@ -37,6 +38,7 @@ from lapse_client.error import (
     CommandFailed,
     ConnectionFailed,
     EntityDeleted,
+    InvalidPayload,
     InvalidPublication,
     LapseError,
     OtherEventLoop,
@@ -44,9 +46,11 @@ from lapse_client.error import (
     UnknownEntity,
 )
 from lapse_client.history import History, Moment
+from lapse_client.json_serde import JsonSerde
 from lapse_client.publisher import Payload
 from lapse_client.replay import Replayed
 from lapse_client.retry import Retry
+from lapse_client.serde import Serde
 from lapse_client.settlement import SettlementResult
 from lapse_client.settler import Settling
 from lapse_client.sow_record import SowRecord
@@ -56,6 +60,7 @@ __all__ = [
     "Admin",
     "AlreadySettled",
     "AnswerTimeout",
+    "AvroSerde",
     "Bookmark",
     "BookmarkRange",
     "Closed",
@@ -68,7 +73,9 @@ __all__ = [
     "Delivery",
     "EntityDeleted",
     "History",
+    "InvalidPayload",
     "InvalidPublication",
+    "JsonSerde",
     "LapseError",
     "Moment",
     "OtherEventLoop",
@@ -78,6 +85,7 @@ __all__ = [
     "QueueSubscriber",
     "Replayed",
     "Retry",
+    "Serde",
     "SettlementResult",
     "SowClient",
     "SowRecord",
@@ -214,10 +222,10 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
 class Publisher(AsyncClient[sync_publisher.Publisher]):
     """Publishes with lifetimes; see `lapse_client.Publisher`, whose arguments these are."""
 
-    def __init__(self, connection: Connection | None = None, *, timeout_s: float = 30.0) -> None:
-        super().__init__(sync_publisher.Publisher(connection, timeout_s=timeout_s))
+    def __init__(self, connection: Connection | None = None, **options: Any) -> None:
+        super().__init__(sync_publisher.Publisher(connection, **options))
 
-    async def publish(self, to: str, value: Payload, key: Payload = None, **options: Any) -> Bookmark:
+    async def publish(self, to: str, value: Any, key: Payload = None, **options: Any) -> Bookmark:
         """Publish a record and wait until Kafka has it; the options are those of the synchronous `publish`."""
         future = await asyncio.to_thread(self._twin.submit, to, value, key, **options)
         return await asyncio.wrap_future(future)

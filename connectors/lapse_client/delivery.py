@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import AlreadySettled
@@ -77,6 +77,11 @@ class Delivery:
     def value(self) -> bytes | None:
         """The message's value, untouched."""
         return self.lot.value(self.at)
+
+    @property
+    def payload(self) -> Any:
+        """What the subscriber's deserializer made of the value; the value where there is no deserializer."""
+        return self.value
 
     @property
     def headers(self) -> Headers:

@@ -3,6 +3,7 @@
 LapseError
 ├── ConnectionFailed       the cluster cannot be reached, or refuses us
 ├── UnknownEntity          no queue, SOW topic or topic has this name; the text names those that exist
+├── InvalidPayload         a payload does not fit the serde or its type (also a ValueError)
 ├── InvalidPublication     refused before anything was sent (also a ValueError)
 ├── PublishFailed          Kafka did not take a record; carries topic, key and cause
 ├── CommandFailed          a shard refused a command; carries its answer
@@ -55,6 +56,10 @@ class UnknownEntity(LapseError):
             f"there is no {what} {name!r} on this cluster; {meant}there is: {shown or 'none'}. "
             "Correct the name, or configure it in lapse.toml and run `lapse apply`"
         )
+
+
+class InvalidPayload(LapseError, ValueError):
+    """A payload does not fit the serde or its type; the text says where."""
 
 
 class InvalidPublication(LapseError, ValueError):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -19,6 +19,7 @@ from lapse_client.conversation import Conversation
 from lapse_client.error import Closed, InvalidPublication, PublishFailed, UnknownEntity
 from lapse_client.lifecycle import Phase
 from lapse_client.publication import BuiltHeaders, Headers, headers
+from lapse_client.serde import SerializerLike, write
 
 _FORGET_TOPICS_S: Final = 60.0
 """How long the list of topics is believed; an unknown name is looked up anew."""
@@ -43,10 +44,18 @@ class Publisher(Client[None]):
     Args:
         connection: the cluster; from the environment by default.
         timeout_s: how long to wait for room in the local buffer, and for `flush`, in seconds.
+        serializer: writes the payloads: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a function.
     """
 
-    def __init__(self, connection: Connection | None = None, *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        connection: Connection | None = None,
+        *,
+        timeout_s: float = 30.0,
+        serializer: SerializerLike | None = None,
+    ) -> None:
         super().__init__("the publisher", connection, timeout_s)
+        self._serializer = serializer
         self._producer = self._connection.producer(linger_ms=5)
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
@@ -60,7 +69,7 @@ class Publisher(Client[None]):
     def publish(
         self,
         to: str,
-        value: Payload,
+        value: Any,
         key: Payload = None,
         *,
         ttl_ms: int | None = None,
@@ -74,7 +83,8 @@ class Publisher(Client[None]):
 
         Args:
             to: a topic; or a queue, then it goes to the queue's `default_publish_target` (Q2).
-            value: the payload, text as UTF-8; None deletes the key's record from a SOW topic (S3).
+            value: the payload, text as UTF-8, or whatever the serializer writes; None deletes the key's record from a
+                SOW topic (S3).
             key: the record's key, text as UTF-8; decides the partition.
             ttl_ms: lifetime from arrival, or from the scheduled instant, ms; 0 = never expires.
             expires_at_ms: deadline, ms since the epoch; not together with `ttl_ms`.
@@ -96,7 +106,7 @@ class Publisher(Client[None]):
     def submit(
         self,
         to: str,
-        value: Payload,
+        value: Any,
         key: Payload = None,
         *,
         ttl_ms: int | None = None,
@@ -176,7 +186,7 @@ class Publisher(Client[None]):
 
     def _headers(
         self,
-        value: Payload,
+        value: Any,
         own: Headers | None,
         ttl_ms: int | None,
         expires_at_ms: int | None,
@@ -198,7 +208,7 @@ class Publisher(Client[None]):
     def _send(
         self,
         to: str,
-        value: Payload,
+        value: Any,
         key: Payload,
         built: BuiltHeaders,
         reported: Callable[[KafkaError | None, Message], None],
@@ -207,6 +217,8 @@ class Publisher(Client[None]):
             raise Closed(self._lifecycle.what)
         target = self._targets.get(to) if time.monotonic() < self._targets_until else None
         target = target or self._target(to)
+        if self._serializer is not None:
+            value = write(self._serializer, value, target)
         give_up = time.monotonic() + self._timeout_s
         while True:
             try:

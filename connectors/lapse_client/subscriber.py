@@ -17,6 +17,7 @@ from lapse_client.delivery import Delivery
 from lapse_client.error import Closed, LapseError, UnknownEntity
 from lapse_client.lot import Lot
 from lapse_client.referenced import Referenced
+from lapse_client.serde import DeserializerLike
 from lapse_client.settlement import SettlementResult, results
 from lapse_client.settler import Settling
 from lapse_client.subscription import Subscription
@@ -59,6 +60,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             `heartbeat_timeout`.
         ack_batch_size: acknowledgments in one command at most.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
+        deserializer: reads the payloads, for `delivery.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
+            deserializers, or a function of bytes. What does not fit is not handed out; it goes to the dead letters.
         timeout_s: how long to wait for answers: to subscribe, to unsubscribe, to `settle`; in seconds.
         on_refused: told of refused settlements that nobody waits for; called by a background thread.
 
@@ -80,6 +83,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         heartbeat_timeout_ms: int | None = None,
         ack_batch_size: int = 1_000,
         ack_interval_ms: int = 50,
+        deserializer: DeserializerLike | None = None,
         timeout_s: float = 30.0,
         on_refused: Callable[[SettlementResult], None] | None = None,
     ) -> None:
@@ -97,6 +101,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             f"the subscriber of {queue if isinstance(queue, str) else queue.pattern}", connection, timeout_s
         )
         self._on_refused = on_refused
+        self._deserializer = deserializer
         self._subscription: Subscription | None = None
         self._handlers: set[int] = set()
         self._idle = threading.Event()
@@ -264,7 +269,9 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
     def _open(self) -> None:
         by_pattern = isinstance(self.queue, re.Pattern)
         queues = self._queues()
-        subscription = Subscription(self._connection, queues, self.terms, self._lifecycle, self._on_refused, by_pattern)
+        subscription = Subscription(
+            self._connection, queues, self.terms, self._lifecycle, self._on_refused, by_pattern, self._deserializer
+        )
         self._subscription, self._session = subscription, subscription.session
         subscription.open(self._timeout_s)
         if isinstance(self.queue, re.Pattern):

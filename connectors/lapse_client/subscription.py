@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from lapse_client.channel import Channel
@@ -16,11 +17,13 @@ from lapse_client.lot import Lot
 from lapse_client.prefetched import Prefetched
 from lapse_client.queue_listener import QueueListener
 from lapse_client.referenced import Referenced
+from lapse_client.serde import DeserializerLike
 from lapse_client.session import Session
 from lapse_client.settlement import SettlementResult
 from lapse_client.shard import Shard
 from lapse_client.subscription_settler import SubscriptionSettler
 from lapse_client.terms import Terms
+from lapse_client.typed_delivery import typed
 
 log = logging.getLogger("lapse_client")
 
@@ -37,6 +40,7 @@ class Subscription:
         lifecycle: of the subscriber.
         on_refused: told of settlements that were refused and that nobody waits for; called by the channel's thread.
         by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
+        deserializer: reads the payloads; None = they stay as they are.
     """
 
     def __init__(
@@ -47,7 +51,9 @@ class Subscription:
         lifecycle: Lifecycle,
         on_refused: Callable[[SettlementResult], None] | None = None,
         by_pattern: bool = False,
+        deserializer: DeserializerLike | None = None,
     ) -> None:
+        self._deserializer = deserializer
         self._transport = connection.transport
         self.queues = JoinedQueues(queue for queue, _ in queues)
         self.session: Session[Lot | Referenced | None] = Session(connection, queues, lifecycle, terms.name)
@@ -90,7 +96,14 @@ class Subscription:
 
     def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
         """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
-        return self.arrivals.take(most, self.patience(timeout_s) if timeout_s else timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            taken = self.arrivals.take(most, self.patience(timeout_s) if timeout_s else timeout_s)
+            if self._deserializer is None or not taken:
+                return taken
+            if fitting := typed(self._deserializer, taken):
+                return fitting
+            timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def patience(self, timeout_s: float) -> float:
         """How long to wait for a delivery that should come within a timeout; see `Transport.patience`."""
@@ -103,7 +116,7 @@ class Subscription:
 
     def receive(self, timeout_s: float | None) -> Delivery | None:
         """Return one delivery whose lease still holds; None after the timeout, or at the end."""
-        delivery = self.arrivals.pop()
+        delivery = self.arrivals.pop() if self._deserializer is None else None
         if delivery is not None:
             return delivery
         taken = self.take(1, timeout_s)

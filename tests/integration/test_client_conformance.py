@@ -13,7 +13,16 @@ import orjson
 import pytest
 
 from lapse.core.error_code import ErrorCode
-from lapse_client import AlreadySettled, Closed, CommandFailed, SettlementResult, UnknownEntity, aio
+from lapse_client import (
+    AlreadySettled,
+    Closed,
+    CommandFailed,
+    InvalidPublication,
+    JsonSerde,
+    SettlementResult,
+    UnknownEntity,
+    aio,
+)
 from support import synchronous
 from support.backend import BACKENDS, Backend
 from support.deployment import Deploy
@@ -107,6 +116,31 @@ def test_each_message_comes_once_untouched_and_leaves_when_it_is_acknowledged(ca
                     break
             assert await subscriber.receive(0.2) is None
         assert seen == {bookmark: number for number, bookmark in enumerate(bookmarks)}
+        await case.gone()
+
+    asyncio.run(main())
+
+
+@pytest.mark.feature("X3")
+def test_payloads_have_types_and_a_misfit_is_not_handed_out(case: Case) -> None:
+    serde = JsonSerde(dict[str, int])
+
+    async def main() -> None:
+        async with case.api.Publisher(case.connection, serializer=serde) as publisher:
+            await publisher.publish(case.name, {"a": 1}, key="k")
+            with pytest.raises(InvalidPublication, match="a: Input should be a valid integer"):
+                await publisher.publish(case.name, {"a": "x"}, key="k")
+        async with case.api.Publisher(case.connection) as publisher:
+            await publisher.publish(case.name, '{"a": "x"}', key="k")
+            await publisher.publish(case.name, '{"a": 2}', key="k")
+        seen = []
+        async with case.subscriber(4, deserializer=serde) as subscriber:
+            async for delivery in subscriber.messages(30):
+                async with delivery:
+                    seen.append(delivery.payload)
+                if len(seen) == 2:
+                    break
+        assert seen == [{"a": 1}, {"a": 2}]
         await case.gone()
 
     asyncio.run(main())

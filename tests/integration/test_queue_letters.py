@@ -165,10 +165,16 @@ def test_only_the_listed_reasons_cause_a_letter(served: Deployment) -> None:
     (first, second) = served.write("some", "dies", "forced", headers=[("lapse-ttl-ms", b"1000")])
     del first
     with served.queue("some") as queue:
-        until(lambda: queue.expire([served.bookmark("some", second)])[0].settled, "the message")
+        until(
+            lambda: queue.expire([served.bookmark("some", second)], fault="of no use, not even later é")[0].settled,
+            "the message",
+        )
     (letter,) = served.letters("some", 1)
     assert letter.value() == b"forced"
+    assert dict(letter.headers() or [])["__dlq.errors.message"] == "of no use, not even later é".encode()
     until(lambda: any(one.event == "expired" for one in served.events("some")), "the event")
+    (event,) = [one for one in served.events("some") if one.event == "dead_lettered"]
+    assert event.detail == "of no use, not even later é"
     served.write("purge-letters", "x")
     with served.queue("purge-letters") as queue:
         until(lambda: queue.purge()["removed"] == 1, "the purge")

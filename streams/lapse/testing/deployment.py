@@ -144,9 +144,9 @@ class Lapse:
 
     # The client
 
-    def publisher(self) -> Publisher:
-        """A publisher; use it with `with`."""
-        return Publisher(self.connection)
+    def publisher(self, **options: Any) -> Publisher:
+        """A publisher; use it with `with`. The options are those of `lapse_client.Publisher`."""
+        return Publisher(self.connection, **options)
 
     def subscriber(self, queue: str, max_backlog: int = 1, **options: Any) -> QueueSubscriber:
         """A subscriber; use it with `with`. The options are those of `lapse_client.QueueSubscriber`."""

@@ -1,0 +1,95 @@
+"""Shapes of payloads: a type, and what pydantic says of values of it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lapse_client.error import InvalidPayload, LapseError
+
+_SHOWN_FAULTS: Final = 3
+
+
+class Shape:
+    """A type whose values are checked.
+
+    Args:
+        type: a pydantic model, a dataclass, a `TypedDict`, or any other type that pydantic knows.
+
+    Attributes:
+        name: the type's.
+
+    Raises:
+        LapseError: pydantic is missing.
+        TypeError: pydantic knows no such type.
+    """
+
+    def __init__(self, type: Any) -> None:  # noqa: A002  # the natural word
+        try:
+            import pydantic  # optional
+        except ImportError as error:
+            raise LapseError("payloads with a type need pydantic: pip install 'lapse[payloads]'") from error
+        self.name: str = getattr(type, "__name__", str(type))
+        self._faults = pydantic.ValidationError
+        self._unwritable: tuple[Any, ...] = (pydantic.ValidationError, pydantic.PydanticUserError, ValueError)
+        try:
+            self._adapter: Any = pydantic.TypeAdapter(type)
+        except pydantic.PydanticUserError as error:
+            raise TypeError(f"{self.name} is no type of payloads: {error}") from error
+
+    def to_json(self, value: Any) -> bytes:
+        """A value in JSON.
+
+        Raises:
+            InvalidPayload: it is none of this type.
+        """
+        try:
+            data: bytes = self._adapter.dump_json(self._adapter.validate_python(value), warnings="error")
+        except self._unwritable as error:
+            raise self._misfit(error) from error
+        return data
+
+    def from_json(self, data: bytes) -> Any:
+        """A value that was written in JSON.
+
+        Raises:
+            InvalidPayload: it is none of this type.
+        """
+        try:
+            return self._adapter.validate_json(data)
+        except self._faults as error:
+            raise self._misfit(error) from error
+
+    def to_fields(self, value: Any) -> Any:
+        """A value as dictionaries, lists and plain values.
+
+        Raises:
+            InvalidPayload: it is none of this type.
+        """
+        try:
+            return self._adapter.dump_python(self._adapter.validate_python(value), warnings="error")
+        except self._unwritable as error:
+            raise self._misfit(error) from error
+
+    def from_fields(self, fields: Any) -> Any:
+        """A value of dictionaries, lists and plain values.
+
+        Raises:
+            InvalidPayload: it is none of this type.
+        """
+        try:
+            return self._adapter.validate_python(fields)
+        except self._faults as error:
+            raise self._misfit(error) from error
+
+    def _misfit(self, error: Any) -> InvalidPayload:
+        """What does not fit, without the values: letters and logs are read by others than payloads are."""
+        if not isinstance(error, self._faults):
+            return InvalidPayload(f"the payload is no {self.name}: {error}")
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        told = [
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault["loc"] else fault["msg"]
+            for fault in faults[:_SHOWN_FAULTS]
+        ]
+        if len(faults) > _SHOWN_FAULTS:
+            told.append(f"and {len(faults) - _SHOWN_FAULTS} more")
+        return InvalidPayload(f"the payload is no {self.name}: {'; '.join(told)}")

@@ -1,0 +1,174 @@
+"""Serdes: what fits comes back equal, and what does not is refused with the place, without its values."""
+
+import dataclasses
+import datetime as dt
+import struct
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pydantic
+import pytest
+from confluent_kafka.serialization import IntegerDeserializer, IntegerSerializer, StringSerializer
+from typing_extensions import TypedDict
+
+from lapse.testing import Lapse
+from lapse_client import AvroSerde, InvalidPayload, InvalidPublication, JsonSerde, Serde, serde
+
+pytestmark = pytest.mark.feature("X3")
+
+
+@dataclasses.dataclass
+class Order:
+    id: int
+    symbol: str
+    limit: float | None = None
+
+
+class Model(pydantic.BaseModel):
+    id: int
+    placed: dt.datetime
+    price: Decimal
+
+
+class Row(TypedDict):
+    id: int
+    tags: list[str]
+
+
+MODEL = Model(id=1, placed=dt.datetime(2026, 1, 2, tzinfo=dt.UTC), price=Decimal("1.10"))
+V1 = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "symbol", "type": "string"}],
+}
+V2 = {**V1, "fields": [*V1["fields"], {"name": "limit", "type": ["null", "double"], "default": None}]}
+
+
+@pytest.mark.parametrize(
+    ("way", "value"),
+    [
+        (JsonSerde(), {"any": [1, "x", None]}),
+        (JsonSerde(Order), Order(1, "A", 2.5)),
+        (JsonSerde(Model), MODEL),
+        (JsonSerde(Row), {"id": 1, "tags": ["a"]}),
+        (JsonSerde(list[int]), [1, 2]),
+        (AvroSerde(V2), {"id": 1, "symbol": "A", "limit": None}),
+        (AvroSerde(V2, Order), Order(1, "A", 2.5)),
+    ],
+    ids=str,
+)
+def test_what_is_written_comes_back(way: Serde, value: Any) -> None:
+    assert way.deserialize(way.serialize(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("way", "data", "told"),
+    [
+        (JsonSerde(), b'{"secret', "the payload is no JSON: "),
+        (JsonSerde(Order), b'{"id": "secret", "symbol": "A"}', "no Order: id: Input should be a valid integer"),
+        (JsonSerde(Order), b'{"id": 1}', "the payload is no Order: symbol: Field required"),
+        (JsonSerde(Order), b"\xff", "the payload is no Order: Invalid JSON"),
+        (JsonSerde(list[int]), b'["a","b","c","d","e"]', "; and 2 more"),
+        (AvroSerde(V1), b"\x01", "the payload is not Avro of Order"),
+        (AvroSerde(V1), AvroSerde(V2).serialize({"id": 1, "symbol": "A", "limit": 1.0}), "known are "),
+        (AvroSerde(V1, Model), AvroSerde(V1).serialize({"id": 1, "symbol": "secret"}), "no Model: placed: Field"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_with_its_place(way: Serde, data: bytes, told: str) -> None:
+    with pytest.raises(InvalidPayload) as found:
+        way.deserialize(data)
+    assert told in str(found.value)
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("way", "value"),
+    [
+        (JsonSerde(), {1, 2}),
+        (JsonSerde(Order), {"id": "x"}),
+        (JsonSerde(Model), Model.model_construct(id="x", placed=None, price=None)),
+        (AvroSerde(V1), {"id": 1}),
+        (AvroSerde(V1), {"id": 1, "symbol": "A", "other": 1}),
+        (AvroSerde(V1, Order), 7),
+    ],
+)
+def test_a_payload_that_does_not_fit_is_not_written(way: Serde, value: Any) -> None:
+    with pytest.raises(InvalidPayload):
+        way.serialize(value)
+
+
+def test_avro_reads_what_older_and_newer_writers_wrote() -> None:
+    old, new = AvroSerde(V1), AvroSerde(V2)
+    both = AvroSerde(V2, writers=[V1])
+    assert both.deserialize(old.serialize({"id": 1, "symbol": "A"})) == {"id": 1, "symbol": "A", "limit": None}
+    assert AvroSerde(V1, writers=[V2]).deserialize(new.serialize({"id": 1, "symbol": "A", "limit": 1.0})) == {
+        "id": 1,
+        "symbol": "A",
+    }
+    data = new.serialize({"id": 1, "symbol": "A", "limit": 1.0})
+    assert data[:2] == b"\xc3\x01"  # single-object encoding, which workers and other languages read
+    canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(V2))
+    assert data[2:10].hex() == fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")
+    with pytest.raises(ValueError, match="has to be a record"):
+        AvroSerde({"type": "string"})
+
+
+def test_confluents_serdes_and_functions_serve_as_well(lapse: Lapse) -> None:
+    lapse.queue("numbers")
+    with lapse.publisher(serializer=IntegerSerializer()) as publisher:
+        publisher.publish("numbers", 7)
+        publisher.publish("numbers", None)
+        with pytest.raises(InvalidPublication, match=r"numbers: the payload cannot be serialized: .*nothing was sent"):
+            publisher.publish("numbers", "seven")
+    with lapse.publisher(serializer=lambda number: struct.pack(">i", number)) as publisher:
+        publisher.publish("numbers", 8)
+    with lapse.subscriber("numbers", 9, deserializer=IntegerDeserializer()) as subscriber:
+        assert [delivery.payload for delivery in subscriber.batches(9, 1).__next__()] == [7, None, 8]
+    assert serde.write(StringSerializer(), "é", "t") == "é".encode()
+    assert serde.read(lambda data: data.decode(), b"x", "t") == "x"
+    with pytest.raises(InvalidPayload, match="UnicodeDecodeError"):
+        serde.read(bytes.decode, b"\xff", "t")
+
+
+def test_what_does_not_fit_is_a_dead_letter_with_its_fault_and_the_next_comes(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    with lapse.publisher() as publisher:
+        for value in (b'{"id": 1}', b'{"id": 2, "symbol": "A"}', b"no JSON", b'{"id": 3, "symbol": "B"}'):
+            publisher.publish("orders", value)
+    with lapse.subscriber("orders", 10, deserializer=JsonSerde(Order)) as subscriber:
+        seen = []
+        for delivery in subscriber.messages(1):
+            with delivery:
+                seen.append(delivery.payload)
+    assert seen == [Order(2, "A"), Order(3, "B")]
+    letters = lapse.dead_letters("orders")
+    assert [letter.value for letter in letters] == [b'{"id": 1}', b"no JSON"]
+    assert {letter.reasons for letter in letters} == {("forced_expire",)}
+    assert letters[0].message == "the payload is no Order: symbol: Field required"
+
+
+def test_at_most_once_the_misfit_is_lost_and_keeps_no_place_in_the_backlog(
+    lapse: Lapse, caplog: pytest.LogCaptureFixture
+) -> None:
+    lapse.queue("quick", semantics="at-most-once")
+    with lapse.publisher() as publisher:
+        for value in (b"1", b"x", b"2"):
+            publisher.publish("quick", value)
+    with lapse.subscriber("quick", 1, deserializer=JsonSerde(int)) as subscriber:
+        seen = []
+        for delivery in subscriber.messages(1):
+            seen.append(delivery.payload)
+            delivery.acknowledge()
+    assert seen == [1, 2]
+    assert "was delivered at most once and is lost: the payload is no int" in caplog.text
+    assert not lapse.dead_letters("quick")
+
+
+def test_without_a_deserializer_the_payload_is_the_value(lapse: Lapse) -> None:
+    lapse.queue("plain")
+    with lapse.publisher() as publisher, lapse.subscriber("plain") as subscriber:
+        publisher.publish("plain", b"x")
+        delivery = subscriber.receive(1)
+        assert delivery is not None
+        assert delivery.payload == delivery.value == b"x"
