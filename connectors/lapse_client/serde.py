@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.serialization import Deserializer, MessageField, SerializationContext, Serializer
+from confluent_kafka.serialization import (
+    Deserializer,
+    MessageField,
+    SerializationContext,
+    SerializationError,
+    Serializer,
+)
 
 from lapse_client.error import InvalidPayload, InvalidPublication
 
@@ -37,6 +44,13 @@ SerializerLike = Serde | Serializer | Callable[[Any], bytes | None]
 
 DeserializerLike = Serde | Deserializer | Callable[[bytes], Any]
 """What a subscriber takes: a serde, one of Confluent's deserializers, or a function."""
+
+
+_MISFITS: Final = (ValueError, TypeError, LookupError, EOFError, struct.error, SerializationError)
+"""What deserializers raise of damaged bytes. Everything else says nothing about the payload."""
+
+_NO_SUCH_SCHEMA: Final = 404
+"""What a registry says of a schema's id that it does not know."""
 
 
 def write(serializer: SerializerLike, value: Any, topic: str) -> bytes | None:
@@ -76,6 +90,7 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
 
     Raises:
         InvalidPayload: it does not fit.
+        Exception: anything else that the deserializer raises, such as a registry that does not answer.
     """
     if data is None:
         return None
@@ -87,8 +102,10 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
         return deserializer(data)
     except InvalidPayload:
         raise
-    except Exception as error:  # whatever a library, or a user's function, raises
-        raise InvalidPayload(f"the payload cannot be deserialized: {_text(error)}") from error
+    except Exception as error:
+        if isinstance(error, _MISFITS) or getattr(error, "http_status_code", None) == _NO_SUCH_SCHEMA:
+            raise InvalidPayload(f"the payload cannot be deserialized: {_text(error)}") from error
+        raise
 
 
 def _text(error: Exception) -> str:

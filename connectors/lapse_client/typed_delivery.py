@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from lapse_client.delivery import Delivery
 from lapse_client.error import InvalidPayload
@@ -12,6 +12,10 @@ from lapse_client.lot import Lot
 from lapse_client.serde import DeserializerLike, read
 
 log = logging.getLogger("lapse_client")
+
+
+LATER_MS: Final = 1_000
+"""How long a message waits whose deserializer failed for a reason of its own, such as a registry that is away."""
 
 
 class TypedDelivery(Delivery):
@@ -38,26 +42,32 @@ class TypedDelivery(Delivery):
 def typed(deserializer: DeserializerLike, deliveries: Iterable[Delivery]) -> list[Delivery]:
     """Deliveries with their payloads; what does not fit is expired with its fault, and not among them.
 
-    A message that was delivered at most once is gone already, so its fault is only logged.
+    A message that was delivered at most once is gone already, so its fault is only logged. Where the deserializer fails
+    for another reason, the message returns to the queue for a while.
     """
     fitting: list[Delivery] = []
     for delivery in deliveries:
         payload = None
         try:
             payload = read(deserializer, delivery.value, delivery.bookmark.topic)
-        except InvalidPayload as error:
+        except Exception as error:  # noqa: BLE001  # whatever a library, or a user's function, raises
             if not delivery.is_barrier:
-                _refuse(delivery, str(error))
+                _hold_back(delivery, error)
                 continue
             log.warning("the barrier %s of %s has no payload: %s", delivery.bookmark, delivery.queue, error)
         fitting.append(TypedDelivery(delivery.lot, delivery.at, payload))
     return fitting
 
 
-def _refuse(delivery: Delivery, fault: str) -> None:
+def _hold_back(delivery: Delivery, error: Exception) -> None:
+    where = (delivery.bookmark, delivery.queue)
     if delivery.lease_until_ms is None:
-        log.warning("%s of %s was delivered at most once and is lost: %s", delivery.bookmark, delivery.queue, fault)
+        log.warning("%s of %s was delivered at most once and is lost: %s", *where, error)
         delivery.acknowledge()
-        return
-    log.warning("%s of %s goes to the dead letters: %s", delivery.bookmark, delivery.queue, fault)
-    delivery.expire(fault)
+    elif isinstance(error, InvalidPayload):
+        log.warning("%s of %s goes to the dead letters: %s", *where, error)
+        delivery.expire(str(error))
+    else:
+        told = "the deserializer failed on %s of %s; the message comes again in %d ms"
+        log.warning(told, *where, LATER_MS, exc_info=error)
+        delivery.cancel(LATER_MS)

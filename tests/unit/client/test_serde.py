@@ -36,6 +36,12 @@ class Row(TypedDict):
     tags: list[str]
 
 
+class UnknownSchema(Exception):
+    """What Confluent's registry client raises of an id that the registry does not know."""
+
+    http_status_code = 404
+
+
 MODEL = Model(id=1, placed=dt.datetime(2026, 1, 2, tzinfo=dt.UTC), price=Decimal("1.10"))
 V1 = {
     "type": "record",
@@ -146,6 +152,33 @@ def test_what_does_not_fit_is_a_dead_letter_with_its_fault_and_the_next_comes(la
     assert [letter.value for letter in letters] == [b'{"id": 1}', b"no JSON"]
     assert {letter.reasons for letter in letters} == {("forced_expire",)}
     assert letters[0].message == "the payload is no Order: symbol: Field required"
+
+
+def test_a_registry_that_is_away_kills_no_message(lapse: Lapse, caplog: pytest.LogCaptureFixture) -> None:
+    answers: list[Any] = [OSError("connection refused"), UnknownSchema(), 7]
+
+    def ask_the_registry(_: bytes) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    lapse.queue("orders")
+    with lapse.publisher() as publisher:
+        publisher.publish("orders", b"known later")
+    with lapse.subscriber("orders", 10, deserializer=ask_the_registry) as subscriber:
+        assert subscriber.receive(0.5) is None
+        assert "the deserializer failed on orders:0:0 of orders; the message comes again in 1000 ms" in caplog.text
+        assert not lapse.dead_letters("orders")
+        with lapse.publisher() as publisher:
+            publisher.publish("orders", b"of no schema")
+        assert subscriber.receive(0.5) is None
+        (letter,) = lapse.dead_letters("orders")
+        assert letter.value == b"of no schema"
+        lapse.clock.advance(1)
+        delivery = subscriber.receive(1)
+        assert delivery is not None
+        assert (delivery.payload, delivery.delivery_count) == (7, 2)
 
 
 def test_at_most_once_the_misfit_is_lost_and_keeps_no_place_in_the_backlog(
