@@ -28,6 +28,17 @@ except LapseError as error:
 """
 """What needs more than a client says so."""
 
+TYPES = """
+from lapse_client import JsonSerde, LapseError
+assert JsonSerde().deserialize(JsonSerde().serialize({"id": 1})) == {"id": 1}
+try:
+    JsonSerde(int)
+except LapseError as error:
+    if "pip install 'lapse[payloads]'" in str(error):
+        print("told")
+"""
+"""So do payloads with types."""
+
 IN_MEMORY = """
 def test_a_message(lapse):
     lapse.queue("orders", lease_period="1m")
@@ -108,7 +119,8 @@ def test_a_client_installs_three_packages_and_no_command_needs_faust_or_spark(
     assert told.returncode == 1
     assert "pip install 'lapse[cli]'" in told.stderr
     assert "Traceback" not in told.stderr
-    assert subprocess.run([python, "-c", FILTER], capture_output=True, text=True, check=False).stdout == "told\n"
+    for more in (FILTER, TYPES):
+        assert subprocess.run([python, "-c", more], capture_output=True, text=True, check=False).stdout == "told\n"
 
     run(
         uv, "pip", "install", "--quiet", "--python", python, "-c", tmp_path / "constraints.txt", f"lapse[cli] @ {wheel}"
