@@ -19,6 +19,7 @@ from lapse_client.error import (
     InvalidPayload,
     InvalidPublication,
     LapseError,
+    NoReply,
     OtherEventLoop,
     PublishFailed,
     UnknownEntity,
@@ -28,6 +29,7 @@ from lapse_client.json_serde import JsonSerde
 from lapse_client.publisher import Publisher
 from lapse_client.queue import Queue
 from lapse_client.replay import Replayed, replay
+from lapse_client.reply import Reply
 from lapse_client.retry import Retry
 from lapse_client.serde import Serde
 from lapse_client.settlement import SettlementResult
@@ -58,12 +60,14 @@ __all__ = [
     "JsonSerde",
     "LapseError",
     "Moment",
+    "NoReply",
     "OtherEventLoop",
     "PublishFailed",
     "Publisher",
     "Queue",
     "QueueSubscriber",
     "Replayed",
+    "Reply",
     "Retry",
     "Serde",
     "SettlementResult",

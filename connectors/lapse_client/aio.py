@@ -1,7 +1,7 @@
 """The client for asyncio: the same names as `lapse_client`, and the same engine behind them.
 
 Each class holds its synchronous twin, whose background thread does the work; what would wait is a coroutine here, and
-iterators are asynchronous. Deliveries are the same objects: settling one never waits, so it is a plain call.
+iterators are asynchronous. Settling a delivery never waits, so it is a plain call; `reply` is a coroutine.
 
 ::
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client import publisher as sync_publisher
@@ -25,12 +25,13 @@ from lapse_client import subscriber as sync_subscriber
 from lapse_client.admin import Defined
 from lapse_client.aio_admin import Admin
 from lapse_client.aio_client import AsyncClient, Awakening
+from lapse_client.aio_delivery import Delivery, TypedDelivery
 from lapse_client.aio_queue import Queue
 from lapse_client.aio_reading import DeadLetterReader, history, replay
 from lapse_client.avro_serde import AvroSerde
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
-from lapse_client.delivery import Delivery
+from lapse_client.delivery import Delivery as SyncDelivery
 from lapse_client.error import (
     AlreadySettled,
     AnswerTimeout,
@@ -41,14 +42,16 @@ from lapse_client.error import (
     InvalidPayload,
     InvalidPublication,
     LapseError,
+    NoReply,
     OtherEventLoop,
     PublishFailed,
     UnknownEntity,
 )
 from lapse_client.history import History, Moment
 from lapse_client.json_serde import JsonSerde
-from lapse_client.publisher import Payload
+from lapse_client.record_publisher import Payload
 from lapse_client.replay import Replayed
+from lapse_client.reply import Reply
 from lapse_client.retry import Retry
 from lapse_client.serde import Serde
 from lapse_client.settlement import SettlementResult
@@ -78,12 +81,14 @@ __all__ = [
     "JsonSerde",
     "LapseError",
     "Moment",
+    "NoReply",
     "OtherEventLoop",
     "PublishFailed",
     "Publisher",
     "Queue",
     "QueueSubscriber",
     "Replayed",
+    "Reply",
     "Retry",
     "Serde",
     "SettlementResult",
@@ -105,6 +110,7 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
 
     def __init__(self, queue: str | re.Pattern[str], max_backlog: int = 1, **options: Any) -> None:
         super().__init__(sync_subscriber.QueueSubscriber(queue, max_backlog, **options))
+        self._twin.delivery_types = (Delivery, TypedDelivery)
         self._awakening: Awakening | None = None
         self._working: set[asyncio.Task[Any] | None] = set()
 
@@ -149,11 +155,11 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
     async def batches(self, max_size: int = _AT_ONCE, timeout: float | None = None) -> AsyncIterator[list[Delivery]]:  # noqa: ASYNC109
         """Iterate over lists of up to `max_size` deliveries; end after `timeout` seconds without one."""
         while batch := await self._wait(lambda: self._twin.subscription.take(max_size, 0.0), timeout):
-            yield batch
+            yield cast("list[Delivery]", batch)
 
     async def receive(self, timeout: float | None = None) -> Delivery | None:  # noqa: ASYNC109
         """Wait for one delivery; None after `timeout` seconds, or `close`."""
-        return await self._wait(lambda: self._twin.subscription.receive(0.0), timeout)
+        return cast("Delivery | None", await self._wait(lambda: self._twin.subscription.receive(0.0), timeout))
 
     async def run(self, handler: Callable[[Delivery], Awaitable[object]], tasks: int = 1) -> None:
         """Hand every delivery to a coroutine function, `tasks` at a time, until `close`; the subscriber is closed then.
@@ -189,14 +195,14 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
             if ended is not None:
                 raise ended
 
-    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    def acknowledge(self, deliveries: Sequence[SyncDelivery]) -> None:
         """Acknowledge many deliveries; never waits."""
         self._twin.acknowledge(deliveries)
 
     async def settle(
         self,
         how: Settling,
-        deliveries: Sequence[Delivery],
+        deliveries: Sequence[SyncDelivery],
         *,
         wait: bool = False,
         delay_ms: int | None = None,
@@ -229,6 +235,16 @@ class Publisher(AsyncClient[sync_publisher.Publisher]):
         """Publish a record and wait until Kafka has it; the options are those of the synchronous `publish`."""
         future = await asyncio.to_thread(self._twin.submit, to, value, key, **options)
         return await asyncio.wrap_future(future)
+
+    async def request(self, to: str, value: Payload, key: Payload = None, *, timeout: float, **options: Any) -> Reply:  # noqa: ASYNC109  # it is the request's lifetime
+        """Publish a request, and wait for the reply to it; see `lapse_client.Publisher.request`."""
+        with await asyncio.to_thread(self._twin.submit_request, to, value, key, timeout=timeout, **options) as pending:
+            while await asyncio.to_thread(pending.waits_for_a_test):
+                pass
+            try:
+                return await asyncio.wait_for(asyncio.wrap_future(pending.future), pending.left_s)
+            except TimeoutError:
+                raise pending.nothing() from None
 
     async def flush(self) -> None:
         """Wait until Kafka has everything."""

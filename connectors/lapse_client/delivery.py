@@ -9,6 +9,8 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import AlreadySettled
 from lapse_client.headers import Headers
 from lapse_client.lot import Lot
+from lapse_client.publication import Headers as OwnHeaders
+from lapse_client.record_publisher import Payload
 from lapse_client.retry import Retry
 from lapse_client.settler import Settling
 from lapse_client.shard import Shard
@@ -149,6 +151,27 @@ class Delivery:
             AlreadySettled: it was settled before.
         """
         self.lot.settler.command("renew", (self,), lease_ms=lease_ms)
+
+    def reply(self, value: Payload, key: Payload = None, *, headers: OwnHeaders | None = None) -> Bookmark:
+        """Reply to a request, and wait until Kafka has the reply: what is settled then has been answered.
+
+        The reply goes to the queue or topic that the header `reply_to` names, with the request's `correlation_id` and
+        its deadline. It settles nothing, and may be repeated: the first one counts.
+
+        Args:
+            value: the payload, text as UTF-8.
+            key: the record's key, text as UTF-8.
+            headers: further headers.
+
+        Returns:
+            Where the reply stands.
+
+        Raises:
+            InvalidPublication: nobody waits for a reply to this message, or a header is not right; nothing was sent.
+            UnknownEntity: what `reply_to` names is not there, or no longer.
+            PublishFailed: Kafka did not take the reply.
+        """
+        return self.lot.settler.reply(self, value, key, headers)
 
     def check_unsettled(self) -> None:
         """Do nothing for a delivery that may still be settled.

@@ -8,6 +8,7 @@ LapseError
 ├── PublishFailed          Kafka did not take a record; carries topic, key and cause
 ├── CommandFailed          a shard refused a command; carries its answer
 ├── EntityDeleted          the queue or SOW topic was deleted while it was used
+├── NoReply                no reply to a request came in time (also a TimeoutError)
 ├── AnswerTimeout          no shard answered in time (also a TimeoutError)
 ├── AlreadySettled         this delivery was settled before
 ├── Closed                 the object is closed, or was never started
@@ -113,6 +114,15 @@ class AnswerTimeout(LapseError, TimeoutError):
         super().__init__(
             f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. "
             "Check that a worker runs (`lapse worker`), and its log"
+        )
+
+
+class NoReply(LapseError, TimeoutError):
+    """No reply to a request came in time; whether somebody worked on it is not known."""
+
+    def __init__(self, to: str, seconds: float) -> None:
+        super().__init__(
+            f"{to}: no reply within {seconds:g} s. Check that a consumer runs that replies, and is quick enough"
         )
 
 

@@ -18,12 +18,19 @@ class Prefetched(Waiting[Delivery]):
     Args:
         past_ms: an instant that the broker's clock has passed, ms since the epoch.
         forget: told of a shard, and of how many messages that were dropped because their leases are over.
+        delivery: what a delivery is, for whoever takes it.
     """
 
-    def __init__(self, past_ms: Callable[[], float], forget: Callable[[Shard, int], None]) -> None:
+    def __init__(
+        self,
+        past_ms: Callable[[], float],
+        forget: Callable[[Shard, int], None],
+        delivery: type[Delivery] = Delivery,
+    ) -> None:
         super().__init__()
         self._past_ms = past_ms
         self._forget = forget
+        self._delivery = delivery
         self._lots: deque[Lot] = deque()
         self._at = 0
         """Index of the next message of the first lot."""
@@ -66,7 +73,7 @@ class Prefetched(Waiting[Delivery]):
                 stop = len(lot)
             else:
                 stop = min(len(lot), first + most - len(taken))
-                taken += map(Delivery, repeat(lot), range(first, stop))
+                taken += map(self._delivery, repeat(lot), range(first, stop))
             self._at = stop
             if stop == len(lot):
                 self._lots.popleft()

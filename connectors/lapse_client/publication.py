@@ -40,7 +40,7 @@ def headers(
     Raises:
         InvalidPublication: a value out of range, or two lifetimes at once.
     """
-    built: BuiltHeaders = [_checked(*item) for item in _items(own)]
+    built: BuiltHeaders = [_checked(*item) for item in items(own)]
     if ttl_ms is not None:
         built.append((lifetime.TTL_MS, _number("ttl_ms", ttl_ms)))
     if expires_at_ms is not None:
@@ -55,7 +55,8 @@ def headers(
     return built
 
 
-def _items(own: Headers | None) -> Iterable[tuple[str, str | bytes | None]]:
+def items(own: Headers | None) -> Iterable[tuple[str, str | bytes | None]]:
+    """Headers as pairs, in whichever form they were given."""
     if own is None:
         return ()
     return own.items() if isinstance(own, Mapping) else own

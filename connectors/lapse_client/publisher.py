@@ -1,50 +1,38 @@
-"""The publisher: records with lifetimes, to topics and to entities (L2 to L5, S2, X6)."""
+"""The publisher: records with lifetimes, and requests that are answered (L2 to L5, S2, X6, Q27)."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message
-
-from lapse.protocol import topic as topics
-from lapse.protocol.bookmark import Bookmark
-from lapse.protocol.command import Command
-from lapse_client.client import Client
+from lapse_client.admin import DEFAULT_DEPLOYMENT
 from lapse_client.connection import Connection
-from lapse_client.conversation import Conversation
-from lapse_client.error import Closed, InvalidPublication, PublishFailed, UnknownEntity
-from lapse_client.lifecycle import Phase
-from lapse_client.publication import BuiltHeaders, Headers, headers
-from lapse_client.serde import SerializerLike, write
-
-_FORGET_TOPICS_S: Final = 60.0
-"""How long the list of topics is believed; an unknown name is looked up anew."""
-
-_POLL_S: Final = 0.1
-"""How long the reports are waited for at a time."""
-
-Payload = str | bytes | None
+from lapse_client.publication import Headers
+from lapse_client.record_publisher import Payload, RecordPublisher
+from lapse_client.reply import PendingReply, Reply
+from lapse_client.reply_queue import ReplyQueue
+from lapse_client.serde import SerializerLike
 
 
-class Publisher(Client[None]):
-    """Publishes with lifetimes; a context manager that flushes at its end.
+class Publisher(RecordPublisher):
+    """Publishes with lifetimes, and asks; a context manager that flushes at its end.
 
     ::
 
         with Publisher() as publisher:
             publisher.publish("orders", b'{"id": 1}', key=b"1", ttl_ms=60_000)
+            reply = publisher.request("quotes", b'{"symbol": "A"}', timeout=5)
 
     Records go out in the background, idempotently and with `acks=all`. What Kafka refused is raised by the next call
     of `publish`, `flush` or `close`.
 
     Args:
         connection: the cluster; from the environment by default.
-        timeout_s: how long to wait for room in the local buffer, and for `flush`, in seconds.
+        timeout_s: how long to wait for room in the local buffer, for `flush`, and for workers to make the queue of
+            replies, in seconds.
         serializer: writes the payloads: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a function.
+        deployment: of requests: `app_id` of the workers that make the queue of replies.
+        reply_queue: of requests: what that queue is called, which no other publisher's may be that lives at the same
+            time; unique by default.
     """
 
     def __init__(
@@ -53,221 +41,59 @@ class Publisher(Client[None]):
         *,
         timeout_s: float = 30.0,
         serializer: SerializerLike | None = None,
+        deployment: str = DEFAULT_DEPLOYMENT,
+        reply_queue: str | None = None,
     ) -> None:
-        super().__init__("the publisher", connection, timeout_s)
-        self._serializer = serializer
-        self._producer = self._connection.producer(linger_ms=5)
-        self._failure: tuple[Message, KafkaError] | None = None
-        self._failures = 0
-        self._targets: dict[str, str] = {}
-        self._targets_until = 0.0
-        self._lock = threading.Lock()
-        self._awaited = 0
-        self._server: threading.Thread | None = None
-        self.start()
+        super().__init__(connection, timeout_s=timeout_s, serializer=serializer)
+        self._replies = ReplyQueue(self._connection, deployment, reply_queue, timeout_s)
 
-    def publish(
+    def request(
         self,
         to: str,
         value: Any,
         key: Payload = None,
         *,
-        ttl_ms: int | None = None,
-        expires_at_ms: int | None = None,
-        enqueue_at_ms: int | None = None,
+        timeout: float,
         message_id: str | None = None,
         headers: Headers | None = None,
-        delta: bool = False,
-    ) -> None:
-        """Publish a record, in the background.
+    ) -> Reply:
+        """Publish a request, and wait for the reply to it.
+
+        The first request makes a temporary queue for the replies, which takes a second or more.
 
         Args:
-            to: a topic; or a queue, then it goes to the queue's `default_publish_target` (Q2).
-            value: the payload, text as UTF-8, or whatever the serializer writes; None deletes the key's record from a
-                SOW topic (S3).
+            to: a queue that acts on lifetimes, or a topic of one.
+            value: the payload, text as UTF-8, or whatever the serializer writes.
             key: the record's key, text as UTF-8; decides the partition.
-            ttl_ms: lifetime from arrival, or from the scheduled instant, ms; 0 = never expires.
-            expires_at_ms: deadline, ms since the epoch; not together with `ttl_ms`.
-            enqueue_at_ms: invisible before this instant, ms since the epoch.
-            message_id: a repeat of it within the entity's window is dropped.
+            timeout: lifetime of the request and of its reply, and how long the reply is waited for, in seconds.
+            message_id: a repeat of it within the queue's window is dropped, and never answered.
             headers: further headers.
-            delta: merge into the stored record of a SOW topic, instead of replacing it.
 
         Raises:
-            InvalidPublication: a value out of range, or two lifetimes at once; nothing was sent.
+            NoReply: none came in time.
+            InvalidPublication: a value out of range, or the queue ignores lifetimes; nothing was sent.
             UnknownEntity: there is neither a topic nor a queue of this name.
-            PublishFailed: an *earlier* record was not taken, or there is no room for this one.
+            PublishFailed: Kafka did not take the request.
+            CommandFailed: the queue of replies is not to be; `code` and the text say why.
+            LapseError: the deployment makes no queues at run time.
         """
-        built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
-        self._send(to, value, key, built, self._reported)
-        if self._failure is not None:
-            self._raise_failure()
+        with self.submit_request(to, value, key, timeout=timeout, message_id=message_id, headers=headers) as pending:
+            return pending.result()
 
-    def submit(
+    def submit_request(
         self,
         to: str,
         value: Any,
         key: Payload = None,
         *,
-        ttl_ms: int | None = None,
-        expires_at_ms: int | None = None,
-        enqueue_at_ms: int | None = None,
+        timeout: float,
         message_id: str | None = None,
         headers: Headers | None = None,
-        delta: bool = False,
-    ) -> Future[Bookmark]:
-        """Publish as `publish` does, and return the record's bookmark as a future; its failure ends the future.
-
-        It may be waited for at once, by `result()` or by whatever waits for futures.
-        """
-        built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
-        future: Future[Bookmark] = Future()
-
-        def reported(error: KafkaError | None, message: Message) -> None:
-            with self._lock:
-                self._awaited -= 1
-            if not future.set_running_or_notify_cancel():
-                return
-            if error is None:
-                future.set_result(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
-            else:
-                future.set_exception(PublishFailed(message.topic() or "", message.key(), error))
-
-        self._send(to, value, key, built, reported)
-        with self._lock:
-            self._awaited += 1
-            if self._server is None and self._awaited:
-                self._server = threading.Thread(target=self._serve, name="lapse publisher", daemon=True)
-                self._server.start()
-        return future
-
-    def poll(self, timeout_s: float = 0.0) -> int:
-        """Wait up to `timeout_s` seconds for reports; returns how many records were reported on."""
-        return self._producer.poll(timeout_s)
-
-    def _serve(self) -> None:
-        """Hand out reports while futures wait for them, whatever the threads that wait do."""
-        while True:
-            with self._lock:
-                if self._awaited <= 0 or self._lifecycle.phase is not Phase.RUNNING:
-                    self._server = None
-                    return
-            self._producer.poll(_POLL_S)
-
-    def flush(self) -> None:
-        """Wait until Kafka has everything.
-
-        Raises:
-            PublishFailed: a record was not taken, or not within the publisher's timeout.
-        """
-        left = self._producer.flush(self._timeout_s)
-        self._raise_failure()
-        if left:
-            raise PublishFailed("", None, f"{left} records are still unsent after {self._timeout_s:g} s", left)
-
-    def close(self) -> None:
-        """Flush, and refuse to publish from then on.
-
-        Raises:
-            PublishFailed: as `flush` does.
-        """
-        super().close()
-
-    def _open(self) -> None:
-        """Nothing: the producer connects by itself."""
+    ) -> PendingReply:
+        """Publish a request as `request` does, and return its reply to come, so that many can be under way."""
+        self._lifecycle.check()
+        return self._replies.request(self, to, value, key, timeout, message_id, headers)
 
     def _leave(self, timeout_s: float) -> None:
-        try:
-            self.flush()
-        finally:
-            if (server := self._server) is not None:
-                server.join()
-            self._producer.close()
-
-    def _headers(
-        self,
-        value: Any,
-        own: Headers | None,
-        ttl_ms: int | None,
-        expires_at_ms: int | None,
-        enqueue_at_ms: int | None,
-        message_id: str | None,
-        delta: bool,
-    ) -> BuiltHeaders:
-        if delta and value is None:
-            raise InvalidPublication("delta needs a value; publish None without delta to delete the record")
-        return headers(
-            own,
-            ttl_ms=ttl_ms,
-            expires_at_ms=expires_at_ms,
-            enqueue_at_ms=enqueue_at_ms,
-            message_id=message_id,
-            delta=delta,
-        )
-
-    def _send(
-        self,
-        to: str,
-        value: Any,
-        key: Payload,
-        built: BuiltHeaders,
-        reported: Callable[[KafkaError | None, Message], None],
-    ) -> None:
-        if self._lifecycle.phase is not Phase.RUNNING:
-            raise Closed(self._lifecycle.what)
-        target = self._targets.get(to) if time.monotonic() < self._targets_until else None
-        target = target or self._target(to)
-        if self._serializer is not None:
-            value = write(self._serializer, value, target)
-        give_up = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                self._producer.produce(target, value, key, headers=built, on_delivery=reported)
-            except BufferError as error:
-                self._producer.poll(0.1)
-                if time.monotonic() >= give_up:
-                    raise PublishFailed(target, _bytes(key), error) from error
-            except (KafkaException, TypeError) as error:
-                raise PublishFailed(target, _bytes(key), error) from error
-            else:
-                self._producer.poll(0)
-                return
-
-    def _target(self, to: str) -> str:
-        """The topic that a name means: looked up first, for librdkafka would create what does not exist."""
-        existing = self._connection.partitions(to, topics.commands(to))
-        if time.monotonic() >= self._targets_until:
-            self._targets.clear()
-        self._targets_until = time.monotonic() + _FORGET_TOPICS_S
-        if to in existing:
-            self._targets[to] = to
-        elif topics.commands(to) in existing:
-            with Conversation(self._connection, to, self._connection.shards("queue", to)) as conversation:
-                answer = conversation.ask([0], Command(command="depth", top_n=0), self._timeout_s)[0]
-            if not answer.publish_target:
-                raise InvalidPublication(
-                    f"{to} has no default_publish_target: publish to one of its topics, or set it in lapse.toml"
-                )
-            self._targets[to] = answer.publish_target
-        else:
-            raise UnknownEntity("topic or queue", to, filter(_is_for_publishers, existing))
-        return self._targets[to]
-
-    def _reported(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._failures += 1
-            self._failure = self._failure or (message, error)
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            (message, error), failures = self._failure, self._failures
-            self._failure, self._failures = None, 0
-            raise PublishFailed(message.topic() or "", message.key(), error, failures)
-
-
-def _is_for_publishers(topic: str) -> bool:
-    return not topic.startswith(("__", topics.PREFIX)) and not topic.endswith("-changelog")
-
-
-def _bytes(key: Payload) -> bytes | None:
-    return key.encode() if isinstance(key, str) else key
+        self._replies.close()
+        super()._leave(timeout_s)

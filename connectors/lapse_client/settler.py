@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.publication import Headers
+
 Settling = Literal["acknowledge", "cancel", "expire", "renew"]
 
 
@@ -24,3 +27,8 @@ class Settler(Protocol):
         fault: str = "",
     ) -> object:
         """Settle these otherwise, at once."""
+
+    def reply(
+        self, request: Any, value: str | bytes | None, key: str | bytes | None, headers: Headers | None
+    ) -> Bookmark:
+        """Send a reply to a delivery, and wait until Kafka has it."""

@@ -22,6 +22,7 @@ from lapse_client.settlement import SettlementResult, results
 from lapse_client.settler import Settling
 from lapse_client.subscription import Subscription
 from lapse_client.terms import Payload, Terms
+from lapse_client.typed_delivery import TypedDelivery
 
 log = logging.getLogger("lapse_client")
 
@@ -65,6 +66,9 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         timeout_s: how long to wait for answers: to subscribe, to unsubscribe, to `settle`; in seconds.
         on_refused: told of refused settlements that nobody waits for; called by a background thread.
 
+    Attributes:
+        delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.
+
     Raises:
         ValueError: a number out of range; the text names it.
     """
@@ -100,6 +104,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         super().__init__(
             f"the subscriber of {queue if isinstance(queue, str) else queue.pattern}", connection, timeout_s
         )
+        self.delivery_types: tuple[type[Delivery], type[TypedDelivery]] = (Delivery, TypedDelivery)
         self._on_refused = on_refused
         self._deserializer = deserializer
         self._subscription: Subscription | None = None
@@ -270,7 +275,14 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         by_pattern = isinstance(self.queue, re.Pattern)
         queues = self._queues()
         subscription = Subscription(
-            self._connection, queues, self.terms, self._lifecycle, self._on_refused, by_pattern, self._deserializer
+            self._connection,
+            queues,
+            self.terms,
+            self._lifecycle,
+            self._on_refused,
+            by_pattern,
+            self._deserializer,
+            self.delivery_types,
         )
         self._subscription, self._session = subscription, subscription.session
         subscription.open(self._timeout_s)

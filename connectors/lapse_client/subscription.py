@@ -17,13 +17,14 @@ from lapse_client.lot import Lot
 from lapse_client.prefetched import Prefetched
 from lapse_client.queue_listener import QueueListener
 from lapse_client.referenced import Referenced
+from lapse_client.replier import Replier
 from lapse_client.serde import DeserializerLike
 from lapse_client.session import Session
 from lapse_client.settlement import SettlementResult
 from lapse_client.shard import Shard
 from lapse_client.subscription_settler import SubscriptionSettler
 from lapse_client.terms import Terms
-from lapse_client.typed_delivery import typed
+from lapse_client.typed_delivery import TypedDelivery, typed
 
 log = logging.getLogger("lapse_client")
 
@@ -41,6 +42,7 @@ class Subscription:
         on_refused: told of settlements that were refused and that nobody waits for; called by the channel's thread.
         by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
         deserializer: reads the payloads; None = they stay as they are.
+        delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.
     """
 
     def __init__(
@@ -52,14 +54,17 @@ class Subscription:
         on_refused: Callable[[SettlementResult], None] | None = None,
         by_pattern: bool = False,
         deserializer: DeserializerLike | None = None,
+        delivery_types: tuple[type[Delivery], type[TypedDelivery]] = (Delivery, TypedDelivery),
     ) -> None:
         self._deserializer = deserializer
+        self._typed = delivery_types[1]
         self._transport = connection.transport
         self.queues = JoinedQueues(queue for queue, _ in queues)
         self.session: Session[Lot | Referenced | None] = Session(connection, queues, lifecycle, terms.name)
-        self.arrivals = Prefetched(self.session.clock.past_ms, self._forget)
+        self.arrivals = Prefetched(self.session.clock.past_ms, self._forget, delivery_types[0])
+        self._replier = Replier(connection)
         self._credits = Credits(len(self.session.shards), terms.max_backlog, after_caps=len(queues) > 1)
-        self.settler = SubscriptionSettler(self.session, self._credits, terms.ack_batch_size, on_refused)
+        self.settler = SubscriptionSettler(self.session, self._credits, terms.ack_batch_size, on_refused, self._replier)
         self._listener = QueueListener(
             connection, self.session, terms, self.queues, self._credits, self.settler, self.arrivals, by_pattern
         )
@@ -77,6 +82,7 @@ class Subscription:
         """Leave nothing of a start that failed."""
         self.session.undo()
         self._listener.close()
+        self._replier.close()
 
     def stop(self) -> None:
         """Hand out no more; what was handed out can still be settled."""
@@ -93,6 +99,7 @@ class Subscription:
         self.settler.close()
         self.session.leave(timeout_s)
         self._listener.close()
+        self._replier.close()
 
     def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
         """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
@@ -101,7 +108,7 @@ class Subscription:
             taken = self.arrivals.take(most, self.patience(timeout_s) if timeout_s else timeout_s)
             if self._deserializer is None or not taken:
                 return taken
-            if fitting := typed(self._deserializer, taken):
+            if fitting := typed(self._deserializer, taken, self._typed):
                 return fitting
             timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from lapse.protocol.answer import Answer, Settlement
-from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.command_field import MOST_NAME_CHARACTERS
 from lapse_client.acknowledgments import Acknowledgments
@@ -17,7 +17,10 @@ from lapse_client.credit import Credits
 from lapse_client.delivery import Delivery
 from lapse_client.error import Closed
 from lapse_client.lot import Lot
+from lapse_client.publication import Headers
+from lapse_client.record_publisher import Payload
 from lapse_client.referenced import Referenced
+from lapse_client.replier import Replier
 from lapse_client.session import Session
 from lapse_client.settlement import NOT_SENT, SettlementBatch, SettlementResult, chunks, results
 from lapse_client.settler import Settling
@@ -37,6 +40,7 @@ class SubscriptionSettler:
         credits: told of what is settled.
         ack_batch_size: acknowledgments in one command at most.
         on_refused: told of settlements that were refused or not sent, and that nobody waits for.
+        replier: sends replies.
     """
 
     def __init__(
@@ -45,7 +49,9 @@ class SubscriptionSettler:
         credits: Credits,  # noqa: A002  # the field's word
         ack_batch_size: int,
         on_refused: Callable[[SettlementResult], None] | None,
+        replier: Replier,
     ) -> None:
+        self._replier = replier
         self._session = session
         self._credits = credits
         self._most = ack_batch_size
@@ -59,6 +65,10 @@ class SubscriptionSettler:
         """
         if not self._acknowledgments.add(deliveries):
             self._ended("acknowledge", deliveries)
+
+    def reply(self, request: Delivery, value: Payload, key: Payload, headers: Headers | None) -> Bookmark:
+        """Send a reply, and wait until Kafka has it; the arguments are those of `Delivery.reply`."""
+        return self._replier.reply(request, value, key, headers)
 
     def flush(self) -> None:
         """Send all acknowledgments that were collected."""

@@ -39,7 +39,9 @@ class TypedDelivery(Delivery):
         return self._payload
 
 
-def typed(deserializer: DeserializerLike, deliveries: Iterable[Delivery]) -> list[Delivery]:
+def typed(
+    deserializer: DeserializerLike, deliveries: Iterable[Delivery], kind: type[TypedDelivery] = TypedDelivery
+) -> list[Delivery]:
     """Deliveries with their payloads; what does not fit is expired with its fault, and not among them.
 
     A message that was delivered at most once is gone already, so its fault is only logged. Where the deserializer fails
@@ -55,7 +57,7 @@ def typed(deserializer: DeserializerLike, deliveries: Iterable[Delivery]) -> lis
                 _hold_back(delivery, error)
                 continue
             log.warning("the barrier %s of %s has no payload: %s", delivery.bookmark, delivery.queue, error)
-        fitting.append(TypedDelivery(delivery.lot, delivery.at, payload))
+        fitting.append(kind(delivery.lot, delivery.at, payload))
     return fitting
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from lapse_client import Delivery
+from lapse_client.aio import Delivery
 from lapse_client.error import LapseError
 from lapse_gateway import payload
 from lapse_gateway.events import event, stream

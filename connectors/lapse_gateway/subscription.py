@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
-from lapse_client import Delivery
-from lapse_client.aio import QueueSubscriber
+from lapse_client.aio import Delivery, QueueSubscriber
 from lapse_gateway.clients import check_kind
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller

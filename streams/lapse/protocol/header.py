@@ -29,6 +29,10 @@ REDRIVEN_COUNT: Final = "lapse-redriven-count"
 TRANSFER: Final = "lapse-transfer"
 """`queue/id`: put there by a transfer to that queue, and not to be seen before it is confirmed (Q17)."""
 
+# On a request, and `CORRELATION_ID` on its reply (Q27). They are the messages' own: every delivery bears them.
+REPLY_TO: Final = "reply_to"
+CORRELATION_ID: Final = "correlation_id"
+
 ORIGINAL_NAMES: Final = {
     TTL_MS: "lapse-original-ttl-ms",
     EXPIRES_AT_MS: "lapse-original-expires-at-ms",

@@ -16,6 +16,7 @@ from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
 from lapse.core.lifetime import NEVER
 from lapse.protocol import topic as names
 from lapse.testing.cluster import Cluster
+from lapse.testing.definer import MemoryDefiner
 from lapse.testing.entity import APP_ID, Entity, QueueEntity, SowEntity
 from lapse.testing.memory_transport import MemoryTransport
 from lapse.testing.record import MemoryRecord
@@ -58,6 +59,8 @@ class Lapse:
         self._shards: dict[tuple[str, int], MemoryShard] = {}
         self._crash: CrashPoint | None = None
         self._running = True
+        self._definers = {APP_ID: MemoryDefiner(APP_ID, self._cluster, self._create)}
+        self._made: dict[str, list[str]] = {}
         self._cluster.work = self._work
         self._transport = MemoryTransport(self._cluster)
         self._default = defaulting_to(self._transport)
@@ -107,11 +110,15 @@ class Lapse:
             ConfigError: what `lapse check` would say of the file; or it has users, whom nobody checks here.
         """
         file = Path(path)
-        if load(file).users:
+        config = load(file)
+        if config.users:
             raise ConfigError(f"{path}: users are not checked here; test with a file that has none")
         self._beside = file.parent
         tree = tomllib.loads(file.read_text("utf-8"))
         self._add({kind: tree.get(kind, {}) for kind in self._tree})
+        deployment = config.lapse.app_id
+        if deployment not in self._definers:
+            self._definers[deployment] = MemoryDefiner(deployment, self._cluster, self._create)
 
     def _add(self, more: dict[str, dict[str, Any]]) -> None:
         """Create queues and SOW topics; all of them, or none."""
@@ -130,6 +137,24 @@ class Lapse:
             for name in new:
                 self._entities[name] = self._entity(name, config)
             self._cluster.touch()
+
+    def _create(self, kind: str, name: str, settings: dict[str, Any]) -> tuple[int, bool]:
+        """Create what a client asks for; returns the number of its shards, and whether it is new.
+
+        Raises:
+            FileExistsError: there is one of this name with other settings.
+            ConfigError: a key or a value that `lapse.toml` may not have either.
+        """
+        is_new = name not in self._entities
+        if is_new:
+            before = self._cluster.partitions().keys()
+            self._add({kind: {name: settings}})
+            if settings.get("auto_delete_on_idle"):
+                underlying = self._entities[name].underlying
+                self._made[name] = [topic for topic in underlying if topic not in before]
+        elif self._tree[kind].get(name) != settings:
+            raise FileExistsError(f"there is an entity {name} already, with other settings")
+        return self._entities[name].shards, is_new
 
     def _entity(self, name: str, config: Config) -> Entity:
         own: QueueConfig | SowConfig = config.queue[name] if name in config.queue else config.sow[name]
@@ -261,6 +286,8 @@ class Lapse:
         """Let every shard do what there is to do; under the cluster's lock."""
         if not self._running:
             return
+        for definer in self._definers.values():
+            definer.work()
         for entity in self._entities.values():
             for partition in range(entity.shards):
                 place = entity.name, partition
@@ -281,7 +308,7 @@ class Lapse:
         for name, entity in list(self._entities.items()):
             shards = [self._shards.get((name, partition)) for partition in range(entity.shards)]
             if all(shard is not None and shard.machine.stopped for shard in shards):
-                for topic in names.own(APP_ID, name):
+                for topic in [*names.own(APP_ID, name), *self._made.pop(name, ())]:
                     self._cluster.delete(topic)
                 for partition in range(entity.shards):
                     del self._shards[name, partition]

@@ -53,6 +53,11 @@ class Entity(ABC):
             cluster.create(letters, self.shards)
 
     @property
+    def underlying(self) -> tuple[str, ...]:
+        """The topics that its settings name."""
+        return tuple(self._config.underlying(self.name))
+
+    @property
     def changelog(self) -> str:
         """The topic that holds the journals of its shards."""
         return names.changelog(APP_ID, self.name)

@@ -42,6 +42,7 @@ from lapse.runtime.sow.settings import JSON, avro
 from lapse.runtime.topics.definer import asked
 from lapse.runtime.topics.definition_draft import Refused, draft
 from support.packed import outputs_of
+from unit.client import bad_calls
 from unit.gateway import bad_requests
 
 ARRIVAL_MS = 1_700_000_000_000
@@ -514,6 +515,12 @@ def page() -> str:
     for chapter in CHAPTERS:
         parts.append(f"\n## {chapter.title}\n\n{chapter.lead}\n\n| input | what is told |\n|---|---|\n")
         parts.extend(f"| {_cell(case.shown)} | {_cell(told(chapter, case))} |\n" for case in chapter.cases)
+    parts.append(_ASKED)
+    parts.extend(
+        f"| {_cell(case.shown)} | `{error}` | {_cell(text)} |\n"
+        for case in bad_calls.REQUESTS
+        for error, text in [bad_calls.told(case)]
+    )
     parts.append(_REQUESTS)
     parts.extend(
         f"| {_cell(case.shown)} | {case.status} `{case.code}` | {_cell(bad_requests.told(case))} |\n"
@@ -530,6 +537,16 @@ shard really says, and a test compares the two. Mistakes in `lapse.toml` are in 
 Whatever comes in, the shard goes on with the next record; nothing is dropped without a word (X7).
 """
 
+
+_ASKED = """
+## Requests and replies of the client
+
+The call raises this error with this text ([requests.md](requests.md)). There are the queues `quotes`, which acts on
+lifetimes, and `orders`, and the SOW topic `prices` (Q27, C75).
+
+| call | error | what is told |
+|---|---|---|
+"""
 
 _REQUESTS = """
 ## Requests to the gateway

@@ -317,7 +317,8 @@ class QueueCommands:
 
     def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if _counts_nothing(command):
-            return {"publish_target": self._publish_target}
+            lifetimes = int(self._shard.settings.expiration.enabled)
+            return {"counts": {"lifetimes": lifetimes}, "publish_target": self._publish_target}
         if command.filter:
             return {"counts": self._shard.depth(command.filter, at_ms), "publish_target": self._publish_target}
         counts: Counts = {**self._shard.depth(now_ms=at_ms), **self._shard.held_up()}

@@ -1,0 +1,123 @@
+"""Requests and replies over real workers: crashes, deadlines, rights, a lost queue of replies (Q27, C75)."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lapse.core.error_code import ErrorCode
+from lapse_client import CommandFailed, Delivery, InvalidPublication, NoReply, Publisher, Queue, UnknownEntity, aio
+from support.entitled import Entitled
+from support.log import until
+
+pytestmark = pytest.mark.feature("Q27", "C75")
+
+
+@pytest.fixture
+def office(kafka: str, tmp_path: Path) -> Iterator[Entitled]:
+    """Alice asks and bob answers; carol may publish, and create nothing; oscar is the operator."""
+    deployment = Entitled(kafka, tmp_path, {})
+    deployment.users = {
+        "alice": {
+            "entitlements": {
+                "quotes{}": {"publish": True},
+                "slow{}": {"publish": True},
+                "replies[.]alice[.].*": {"create": True, "read": True},
+            }
+        },
+        "bob": {"entitlements": {"quotes{}": {"read": True}, "replies[.].*": {"publish": True}}},
+        "carol": {"entitlements": {"quotes{}": {"publish": True}, "other{}": {"create": True}}},
+        "oscar": {"entitlements": {".*": {"admin": True}}},
+    }
+    queues = {"quotes": {"expiration": "enabled", "lease_period": "20s"}, "slow": {}}
+    deployment.configure(queues, definitions="topic")
+    deployment.apply().worker().wait_for_shards(2)
+    yield deployment
+    deployment.close()
+
+
+def test_requests_are_answered_over_crashes_deadlines_and_a_lost_queue_of_replies(office: Entitled) -> None:
+    name, alice = office.name("quotes"), office.as_user("alice")
+    seen: list[Delivery] = []
+
+    def answer(request: Delivery) -> None:
+        seen.append(request)
+        request.reply(b"first " + (request.value or b""))
+        request.reply(b"second")
+
+    publisher = Publisher(alice, deployment=office.app_id).start()
+    with pytest.raises(InvalidPublication, match="ignores lifetimes"):
+        publisher.request(office.name("slow"), b"A", timeout=10)
+    with office.subscriber_of("bob", "quotes") as consumer:
+        # Nobody else may make a queue of replies.
+        with Publisher(office.as_user("carol"), deployment=office.app_id) as other:
+            with pytest.raises(CommandFailed) as refused:
+                other.request(name, b"A", timeout=10)
+            assert refused.value.code == ErrorCode.FORBIDDEN
+        thread = threading.Thread(target=consumer.run, args=[answer])
+        thread.start()
+        reply = publisher.request(name, b"A", timeout=20)
+        assert (reply.value, reply.expires_at_ms) == (b"first A", seen[0].expires_at_ms)
+        replies = reply.bookmark.topic
+        pending = [publisher.submit_request(name, b"%d" % number, timeout=20) for number in range(50)]
+        assert [one.result().value for one in pending] == [b"first %d" % number for number in range(50)]
+
+        async def asynchronous() -> bytes | None:
+            async with aio.Publisher(alice, deployment=office.app_id, reply_queue=f"{replies}x") as asking:
+                return (await asking.request(name, b"B", timeout=20)).value
+
+        assert asyncio.run(asynchronous()) == b"first B"
+        consumer.stop()
+    thread.join()
+
+    with office.subscriber_of("bob", "quotes") as consumer:
+        # The worker is killed between the request and its reply.
+        killed = publisher.submit_request(name, b"K", timeout=60)
+        request = consumer.receive(20)
+        assert request is not None
+        office.workers[0].kill()
+        request.reply(b"over a crash")
+        request.acknowledge()
+        # Too late, by the broker's clock, and dropped by whatever comes first.
+        late = publisher.submit_request(name, b"L", timeout=0.2)
+        with pytest.raises(NoReply):
+            late.result()
+        office.worker().wait_for_shards(4)
+        assert killed.result().value == b"over a crash"
+        # A reply after the deadline reaches nobody.
+        late = publisher.submit_request(name, b"L", timeout=1)
+        request = consumer.receive(20)
+        assert request is not None
+        assert request.value == b"L"
+        with pytest.raises(NoReply):
+            late.result()
+        request.reply(b"late")
+        request.acknowledge()
+        # The queue of replies is deleted while somebody waits.
+        waiting = publisher.submit_request(name, b"G", timeout=60)
+        request = consumer.receive(20)
+        assert request is not None
+        with Queue(replies, connection=office.as_user("oscar")) as operator:
+            until(lambda: operator.depth()["depth"] == 0, "the late reply has gone, too", 20)
+            operator.delete(force=True)
+
+        def replied() -> bool:
+            try:
+                return bool(request.reply(b"again"))
+            except UnknownEntity:  # as a consumer's retries would find it
+                return False
+
+        def is_back() -> bool:
+            try:
+                with Queue(replies, connection=office.as_user("oscar"), timeout_s=5) as again:
+                    return again.depth()["subscriptions"] == 1
+            except (CommandFailed, UnknownEntity, TimeoutError):
+                return False
+
+        until(is_back, "the queue of replies is made again", 40)
+        until(replied, "the reply can be sent", 20)
+        assert waiting.result().value == b"again"
+        request.acknowledge()
+    publisher.close()
