@@ -1,14 +1,18 @@
-"""Temporary queues: they delete themselves when nobody uses them, and not before (Q18, C39)."""
+"""Temporary queues and SOW topics: they delete themselves when nobody uses them, and not before (Q18, Q23, C39)."""
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import support.impatient_worker
+from lapse.config import load
 from lapse.protocol import topic
 from lapse.protocol.command import Command
+from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse.transfer.side import Side
+from lapse_client import Admin, Publisher, SowClient
 from lapse_client.error import CommandFailed
 from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 from support.log import until
@@ -89,3 +93,44 @@ def test_a_message_that_comes_due_is_still_there_and_a_transfer_keeps_its_queue(
             later.delete(force=True)
         side.ask(Command(command="transfer_cancel", transfer=transfer))
         later.delete(force=True)
+
+
+@pytest.mark.feature("Q18", "Q23", "C39", "C50", "C65", "Q16", "L14")
+def test_a_sow_topic_that_a_client_created_deletes_itself_and_its_topic_over_a_crash_at_the_instant(
+    deploy: Deploy,
+) -> None:
+    """The worker is killed when the topic has been idle for long enough; the next one carries the end out."""
+    one = deploy({}, definitions="topic")
+    one.configure({}, {"prices": {}}, definitions="topic")
+    one.apply()
+    first = worker(one).wait_for_shards(1)
+    settings = {"auto_delete_on_idle": f"{IDLE_MS}ms", "dead_letter_reasons": ["auto_deleted"], "partitions": 2}
+    with (
+        Admin(one.app_id, connection=one.connection) as admin,
+        Publisher(one.connection) as publisher,
+        ExitStack() as stack,
+    ):
+        admin.create_sow_topic(one.name("watched"), topic=one.name("watched-updates"), **settings)
+        client = stack.enter_context(SowClient(one.name("watched"), connection=one.connection))
+        stack.enter_context(client.sow_and_subscribe())
+        admin.create_sow_topic(one.name("book"), topic=one.name("book-updates"), **settings)
+        for key in ("a", "b", "c"):
+            publisher.publish(one.name("book-updates"), b'{"n": 1}', key=key)
+        publisher.flush()
+        used_s = time.monotonic()
+        time.sleep(IDLE_MS / 2_000)
+        assert own(one, "book"), "it is not idle yet"
+        time.sleep(max(0.0, used_s + IDLE_MS / 1_000 - time.monotonic()))
+        first.kill()
+        second = worker(one)
+        gone = {*topic.own(one.app_id, one.name("book")), one.name("book-updates")}
+        until(lambda: not gone & one.connection.partitions().keys(), "it is gone, and the topic made with it", 60)
+        letters = one.letters("book", 3)
+        assert {dict(letter.headers() or [])["lapse-reasons"] for letter in letters} == {b"auto_deleted"}
+        told = [event for event in one.events("book") if event.event == "deleted"]
+        assert {event.detail for event in told} == {f"the SOW topic, idle for {IDLE_MS // 1000} s"}
+        assert own(one, "watched"), "somebody is subscribed"
+        left = {one.name("prices"), one.name("watched")}
+        until(lambda: set(DefinitionsTopic(load(one.config)).read()) == left, "its definition went, too")
+    assert own(one, "prices"), "it is not temporary"
+    assert second.running

@@ -1,7 +1,7 @@
-"""A worker whose temporary queues are idle after some hundred milliseconds instead of minutes.
+"""A worker whose temporary queues and SOW topics are idle after some hundred milliseconds instead of minutes.
 
 `lapse.toml` cannot say that: less than five minutes is refused. What is refused there is set here, behind the check, in
-the configuration that the worker is given; everything else is the worker as it is.
+the configuration that the worker is given. What clients define may be as short; everything else is the worker as it is.
 
     python impatient_worker.py lapse.toml <data directory> <idle time in ms>
 """
@@ -9,21 +9,32 @@ the configuration that the worker is given; everything else is the worker as it 
 import sys
 from pathlib import Path
 
+import lapse.config.entity
 from lapse.cli.worker import serve
 from lapse.config import load
+from lapse.config.definition import decide
+from lapse.runtime.topics.definitions import DefinitionsTopic
 
 
 def main() -> None:
     path, data_dir, idle_ms = sys.argv[1:]
     config = load(Path(path))
-    queues = {
-        name: queue.model_copy(update={"auto_delete_on_idle": int(idle_ms)})
-        if queue.auto_delete_on_idle is not None
-        else queue
-        for name, queue in config.queue.items()
+    vars(lapse.config.entity)["LEAST_IDLE_MS"] = int(idle_ms)
+    idle = {"auto_delete_on_idle": int(idle_ms)}
+    impatient = {
+        kind: {
+            name: one if one.auto_delete_on_idle is None else one.model_copy(update=idle)
+            for name, one in getattr(config, kind).items()
+        }
+        for kind in ("queue", "sow")
     }
+    if config.lapse.definitions == "topic":
+        decided = decide(Path(path), config, DefinitionsTopic(config).read())
+        own = decided.config.lapse.model_copy(update={"data_dir": data_dir})
+        serve(decided.config.model_copy(update={"lapse": own}), "info", decided=decided)
+        return
     own = config.lapse.model_copy(update={"data_dir": data_dir})
-    serve(config.model_copy(update={"queue": queues, "lapse": own}), "info")
+    serve(config.model_copy(update={**impatient, "lapse": own}), "info")
 
 
 if __name__ == "__main__":

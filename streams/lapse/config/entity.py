@@ -34,7 +34,7 @@ from lapse.core.sow import field_path
 from lapse.protocol import topic as topic_names
 
 LEAST_IDLE_MS: Final = 300_000
-"""Less idle time than this is no time to delete a queue after (Q18)."""
+"""Less idle time than this is no time to delete an entity after (Q18)."""
 
 
 def _expiration(value: object) -> object:
@@ -93,6 +93,7 @@ class EntityConfig(PayloadConfig):
         payload_window: payloads that a shard keeps in memory, MiB.
         retention: how long deliveries, events and commands are kept, ms.
         dedup_window: a message whose `lapse-message-id` was seen so shortly before is dropped, ms; `"0s"` = none (X6).
+        auto_delete_on_idle: an entity that nobody uses for so long deletes itself, ms, at least 5 minutes (Q18, C39).
         on_expire: `"package.module:function"`, called with a copy of each message that leaves (L15).
         on_expire_timeout: time limit of one call, ms (C26).
     """
@@ -108,8 +109,21 @@ class EntityConfig(PayloadConfig):
     payload_window: int = Field(default=64, ge=1, strict=True)
     retention: PeriodMs = 86_400_000
     dedup_window: DurationMs = 120_000
+    auto_delete_on_idle: DurationMs | None = None
     on_expire: expiry_function.FunctionName | None = None
     on_expire_timeout: PeriodMs = 10_000
+
+    @field_validator("auto_delete_on_idle")
+    @classmethod
+    def _long_enough(cls, period_ms: int | None) -> int | None:
+        if period_ms is not None and period_ms < LEAST_IDLE_MS:
+            raise ValueError("queues and SOW topics delete themselves after 5 minutes without use at the least (Q18)")
+        return period_ms
+
+    @property
+    def configured(self) -> str:
+        """A mark of the configuration: a temporary entity that is configured anew is used (C39)."""
+        return f"{crc32(self.model_dump_json().encode()):08x}"
 
     def expiration_settings(self) -> Expiration:
         """The expiration in the core's words."""
@@ -151,7 +165,6 @@ class QueueConfig(EntityConfig):
         group_weight: how many messages a group gets in its turn beside one of weight 1, by its value (Q25).
         target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
         forward_to: topic or queue that gets every message which could be delivered (Q21).
-        auto_delete_on_idle: a queue that nobody uses for so long deletes itself, ms, at least 5 minutes (Q18, C39).
         recovery_point: where a new queue begins: `"beginning"`, `"end"`, an instant in ms since the epoch, or bookmarks
             (Q16).
         state: whether all state is in memory, or what is not needed on disk (Q16).
@@ -184,14 +197,6 @@ class QueueConfig(EntityConfig):
     group_weight: dict[str, GroupWeight] = {}  # noqa: RUF012  # a model copies it
     target_queue_depth: int | None = Field(default=None, ge=1, strict=True)
     forward_to: TopicName | None = None
-    auto_delete_on_idle: DurationMs | None = None
-
-    @field_validator("auto_delete_on_idle")
-    @classmethod
-    def _long_enough(cls, period_ms: int | None) -> int | None:
-        if period_ms is not None and period_ms < LEAST_IDLE_MS:
-            raise ValueError("a queue deletes itself after 5 minutes without use at the least (Q18)")
-        return period_ms
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -296,7 +301,7 @@ class QueueConfig(EntityConfig):
             heartbeat_timeout_ms=self.heartbeat_timeout,
             dedup_window_ms=self.dedup_window,
             idle_ms=self.auto_delete_on_idle or 0,
-            configured=f"{crc32(self.model_dump_json().encode()):08x}",
+            configured=self.configured,
             shards=shards,
             dead_letter_topic=self.dead_letter_topic(name),
             dead_letter_reasons=QUEUE_DEAD_LETTER_REASONS if reasons is None else frozenset(reasons),

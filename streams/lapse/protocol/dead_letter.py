@@ -18,7 +18,7 @@ _SENTENCES = {
     Reason.INVALID_LIFETIME: "its lifetime cannot be read",
     Reason.UNDECODABLE: "it cannot be decoded",
     Reason.PURGED: "purged by request",
-    Reason.AUTO_DELETED: "its queue was idle and is deleted",
+    Reason.AUTO_DELETED: "its queue or SOW topic was idle and is deleted",
     Reason.WITHDRAWN: "withdrawn before it was visible",
     Reason.LOG_TRUNCATED: "Kafka no longer has the record",
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lapse.core.queue.activity import Activity
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.locator import Locator
@@ -15,6 +14,7 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.subscribing import Subscribing
 from lapse.core.queue.timer import Timers
 from lapse.core.queue.transitions import Transitions
+from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
 
 
@@ -38,7 +38,7 @@ class Advance:
         schedule: Schedule,
         subscribing: Subscribing,
         locator: Locator,
-        activity: Activity,
+        activity: Activity[Step],
         agreement: Agreement[Step],
     ) -> None:
         self._state = decisions.state
@@ -68,11 +68,9 @@ class Advance:
         done = self._timers.expire(now_ms, step, most)
         changed = len(step.changes)
         done += self._timers.end_leases(now_ms, step, max(most - done, most // 2))
-        came = len(step.changes) > changed
         self._subscribing.end_lost(now_ms, step)
-        changed = len(step.changes)
         done += self._schedule.advance(now_ms, step, max(most - done, most // 2))
-        if came or len(step.changes) > changed or len(step.removals) > removed:
+        if len(step.changes) > changed or len(step.removals) > removed:
             self._activity.use(now_ms, step, self._agreement)  # before anybody looks whether the queue is idle (C50)
         self._agreement.advance(now_ms, step)
         return done

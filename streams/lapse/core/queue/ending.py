@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Final
 
 from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.shard.activity import USED, Used
 from lapse.core.shard.retirement import RETIREMENT, Retirement
-
-_USED: Final = b"u"
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """What the journal knows of a temporary queue's use.
-
-    Attributes:
-        at_ms: when, ms since the epoch.
-        configured: by which configuration.
-    """
-
-    at_ms: int
-    configured: str
 
 
 class Ending:
@@ -46,24 +29,20 @@ class Ending:
         """Take over what the journal holds under the key of this kind."""
         if kind == RETIREMENT:
             self.retirement = None if value is None else Retirement.decode(value)
-        elif kind == _USED and value is not None:
-            self.used = Used(**json.loads(value))
+        elif kind == USED and value is not None:
+            self.used = Used.decode(value)
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """What the journal has to hold: kind of the key, and value."""
         if self.retirement is not None:
             yield RETIREMENT, self.retirement.encode()
         if self.used is not None:
-            yield _USED, _as_json(self.used)
+            yield USED, self.used.encode()
 
 
 def entry(change: Change) -> tuple[bytes, bytes | None]:
     """Kind of the key, and value, that a change leaves in the journal."""
     if change.kind is ChangeKind.USED:
-        return _USED, _as_json(Used(change.until_ms, change.facts["configured"]))
+        return USED, Used(change.until_ms, change.facts["configured"]).encode()
     text = change.facts.get("retirement")
     return RETIREMENT, None if text is None else text.encode()
-
-
-def _as_json(used: Used) -> bytes:
-    return json.dumps(asdict(used)).encode()

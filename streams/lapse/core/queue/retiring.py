@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.activity import Activity
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
@@ -17,6 +16,7 @@ from lapse.core.queue.message_state import State
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.step import ShardEvent, Step
 from lapse.core.queue.transitions import Transitions
+from lapse.core.shard.activity import Activity
 from lapse.core.shard.retirement import Cause, Holder, Report, Retirement
 
 _GUARDS: Final = {Cause.DELETE: None, Cause.IDLE: Guard.IDLE}
@@ -26,7 +26,12 @@ class RetirableQueueShard:
     """What the agreement asks of a queue shard (`lapse.core.shard.agreement.RetirableShard`)."""
 
     def __init__(
-        self, decisions: Decisions, transitions: Transitions, schedule: Schedule, inquiry: Inquiry, activity: Activity
+        self,
+        decisions: Decisions,
+        transitions: Transitions,
+        schedule: Schedule,
+        inquiry: Inquiry,
+        activity: Activity[Step],
     ) -> None:
         self._decisions = decisions
         self._state = decisions.state
@@ -95,7 +100,7 @@ class RetirableQueueShard:
 
     def idle_ms(self) -> int:
         """How long it takes to count as idle, ms."""
-        return self._decisions.settings.idle_ms
+        return self._activity.idle_ms
 
     def _transfers(self) -> tuple[str, ...]:
         """Ids of the transfers that are unfinished here, from here or to here."""

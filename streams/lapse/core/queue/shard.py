@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lapse.core.expression import compile_filter
 from lapse.core.queue import settlement
-from lapse.core.queue.activity import Activity
+from lapse.core.queue.activity import UsableQueueShard
 from lapse.core.queue.advance import Advance
 from lapse.core.queue.allowance import Allowance
 from lapse.core.queue.change import Change, ChangeKind
@@ -43,6 +43,7 @@ from lapse.core.queue.truncation import Truncation
 from lapse.core.queue.view import RecordView
 from lapse.core.queue.visibility import Visibility
 from lapse.core.record import Record
+from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
 from lapse.core.shard.event import EventKind
 
@@ -72,7 +73,9 @@ class QueueShard:
         self._dispatch = Dispatch(self._decisions, self.allowance)
         self.handed_out = HandedOut(self._decisions)
         self._pending_letters = PendingLetters(self._decisions)
-        self.activity = Activity(self._decisions)
+        self.activity: Activity[Step] = Activity(
+            settings.idle_ms, settings.configured, UsableQueueShard(self._decisions)
+        )
         retirable = RetirableQueueShard(
             self._decisions, self._transitions, self._schedule, self._inquiry, self.activity
         )

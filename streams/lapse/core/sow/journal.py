@@ -12,6 +12,7 @@ The first byte of a journal key says what its value is:
 | `i` | number (uint64) | message ids that came together, as JSON | the window is over |
 | `y` | source (uint32), offset (int64) | a letter that waits, packed as in `dying` | it is safe |
 | `o` | | `1`: updates come from other deployments, too | never |
+| `u` | | when a temporary SOW topic was last used, as JSON | never |
 | `z` | | how far the topic's end is, as JSON | it was decided against |
 | `\x00` | | the runtime's own | |
 

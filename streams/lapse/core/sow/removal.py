@@ -155,11 +155,13 @@ class Removals:
             self._retain_by(update, name, update.timestamp_ms, step)
         self._tell_removed(name, fresh, update.at_ms, step)
 
-    def purge(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
-        """Take a record out because the whole SOW topic is deleted (C4)."""
+    def purge(self, name: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:
+        """Take a record out because the whole SOW topic ends (C4, Q18)."""
         facts = facts_of(entry)
-        self._remove(name, entry, StateDelete(OutOfFocus.DELETED, max(now_ms, facts.timestamp_ms + 1)), step)
-        self._tell_removed(name, entry, now_ms, step, (Reason.PURGED,))
+        # That nobody uses a topic here says nothing of its copies elsewhere: its end travels no more than expiry (S10).
+        how = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
+        self._remove(name, entry, StateDelete(how, max(now_ms, facts.timestamp_ms + 1)), step)
+        self._tell_removed(name, entry, now_ms, step, (reason,))
 
     def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:
         """Tell of a scheduled version that is out of the schedule, and never takes effect."""

@@ -1,4 +1,4 @@
-"""Retiring: how a SOW shard takes part in the agreement on the topic's end (C4, L11)."""
+"""Retiring: how a SOW shard takes part in the agreement on the topic's end (C4, L11, Q18)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from itertools import islice
 from typing import Final
 
 from lapse.core.lifetime import NEVER
+from lapse.core.reason import Reason
+from lapse.core.shard.activity import Activity
 from lapse.core.shard.event import EventKind
 from lapse.core.shard.retirement import RETIREMENT, Cause, Report, Retirement
 from lapse.core.sow import journal
@@ -17,16 +19,19 @@ from lapse.core.sow.step import ShardEvent, Step
 _AT_ONCE: Final = 10_000
 """So many records leave in one step."""
 
+_REASONS: Final = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
+
 
 class RetirableSowShard:
     """What the agreement asks of a SOW shard (`lapse.core.shard.agreement.RetirableShard`)."""
 
-    __slots__ = ("_life", "_removals", "_state")
+    __slots__ = ("_activity", "_life", "_removals", "_state")
 
-    def __init__(self, state: SowState, life: Life, events: Removals) -> None:
+    def __init__(self, state: SowState, life: Life, events: Removals, activity: Activity[Step]) -> None:
         self._state = state
         self._life = life
         self._removals = events
+        self._activity = activity
 
     @property
     def retirement(self) -> Retirement | None:
@@ -38,19 +43,24 @@ class RetirableSowShard:
         self._state.change(step, RETIREMENT, None if retirement is None else retirement.encode())
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
-        """Say what is there; what has expired is not (L10)."""
+        """Say what is there; what has expired is not (L10). An idle SOW topic may hold records."""
         state = self._state
         counts = {"records": state.depth(now_ms), "scheduled": len(state.schedule), "dying": len(state.pending)}
+        if cause is Cause.IDLE:
+            idle_at_ms = self._activity.idle_at_ms()
+            last_ms = now_ms if idle_at_ms >= NEVER else self._activity.last_ms
+            return Report(willing=idle_at_ms <= now_ms, counts=counts, active_ms=last_ms)
         return Report(willing=force or not any(counts.values()), counts=counts)
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
         """Let some of what is left leave; whether that was all."""
         state = self._state
+        reason = _REASONS[retirement.cause]
         for name, entry in list(islice(state.entries.items(), _AT_ONCE)):
             if state.is_due(entry, now_ms):
                 self._removals.expire(name, entry, now_ms, step)
             else:
-                self._removals.purge(name, entry, now_ms, step)
+                self._removals.purge(name, entry, now_ms, step, reason)
         for name, _ in list(islice(state.schedule, _AT_ONCE)):
             self._life.purge_version(name, now_ms, step)
         if state.entries or state.schedule:
@@ -61,12 +71,14 @@ class RetirableSowShard:
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         """Tell the world that the SOW topic is deleted."""
-        step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail="the SOW topic, by command"))
+        idle_s = self._activity.idle_ms // 1000
+        why = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
+        step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=f"the SOW topic, {why}"))
 
     def idle_at_ms(self) -> int:
-        """Never: SOW topics are not temporary."""
-        return NEVER
+        """From when on the shard is idle if nothing happens."""
+        return self._activity.idle_at_ms()
 
     def idle_ms(self) -> int:
-        """Of no meaning."""
-        return 0
+        """How long it takes to count as idle, ms."""
+        return self._activity.idle_ms

@@ -53,6 +53,8 @@ class SowSettings:
         serialize: writes a payload, in the form of another one.
         serialize_delta: writes changed fields for a subscriber.
         keeps_copies: whether a step has a copy of each record that leaves (L15).
+        idle_ms: a SOW topic that nobody uses for so long deletes itself, ms; 0 = never (Q18).
+        configured: a mark of the configuration; another one is use (C39).
         compile_filter: makes a predicate of a filter's text; raises ValueError with the place of a fault.
         compile_value: makes a function of an expression's text; the same.
     """
@@ -81,5 +83,7 @@ class SowSettings:
     serialize: Serialize = _serialize
     serialize_delta: SerializeDelta = _serialize
     keeps_copies: bool = False
+    idle_ms: int = 0
+    configured: str = ""
     compile_filter: Compile = compile_filter
     compile_value: Compile = compile_value

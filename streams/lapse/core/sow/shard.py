@@ -15,9 +15,11 @@ from lapse.core.lifetime import NEVER, NO_TIMESTAMP
 from lapse.core.reason import Reason
 from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
+from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
 from lapse.core.shard.event import EventKind
 from lapse.core.sow import journal
+from lapse.core.sow.activity import UsableSowShard
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
 from lapse.core.sow.command import Commands
 from lapse.core.sow.deletion import PORTION
@@ -49,6 +51,7 @@ class SowShard:
 
     Attributes:
         settings: the same.
+        activity: whether a temporary topic is used (Q18).
         agreement: on the end of the topic (C4).
         state: what the shard remembers; read only.
     """
@@ -61,6 +64,7 @@ class SowShard:
         "_life",
         "_pending_letters",
         "_removals",
+        "activity",
         "agreement",
         "settings",
         "state",
@@ -76,7 +80,9 @@ class SowShard:
         self._ids = Batch(self.state.repeats, -1, 0)
         self._commands = Commands(self.state, self._life, self._removals)
         self._pending_letters = PendingLetters(self.state)
-        retirable = RetirableSowShard(self.state, self._life, self._removals)
+        usable = UsableSowShard(self.state)
+        self.activity: Activity[Step] = Activity(settings.idle_ms, settings.configured, usable)
+        retirable = RetirableSowShard(self.state, self._life, self._removals, self.activity)
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
 
     # --- in --------------------------------------------------------------------------------------------------
@@ -171,6 +177,8 @@ class SowShard:
         if self._ids.fresh or state.repeats.chunks:
             newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms) if taken else -1
             state.identify(self._ids, source, newest_ms, settings.dedup_window_ms, step)
+        if self.activity.watched and taken:  # a producer's stamp says nothing of when the topic was used
+            self.activity.use(state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
         return taken
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
@@ -179,6 +187,7 @@ class SowShard:
         if self.settings.home.speaks_for(partition):
             at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
             self._removals.refuse(record, topic, partition, Refused(Reason.UNDECODABLE, why), at_ms, step)
+        self.activity.use(self.state.now_ms, step, self.agreement)
 
     def _take(self, topic: str, partition: int, source: int, record: Record, step: Step, clock_ms: int = NEVER) -> None:
         if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self.settings.name):
@@ -230,6 +239,7 @@ class SowShard:
             row_filter: what its user may see and touch at most, an expression; None = all (X4).
         """
         self.state.now_ms = max(self.state.now_ms, at_ms)
+        self.activity.use(at_ms, step, self.agreement)
         self._commands.handle(command, at_ms, step, row_filter)
 
     def advance(self, now_ms: int, step: Step, limit: int = 10_000) -> bool:
@@ -245,9 +255,28 @@ class SowShard:
         """
         state = self.state
         state.now_ms = max(state.now_ms, now_ms)
+        if self.agreement.frozen:  # what it does not take in may give records new deadlines
+            return self._agree(now_ms, step)
+        change_bytes = step.change_bytes
+        more = self._do_due(now_ms, step, limit)
+        if step.change_bytes > change_bytes:
+            self.activity.use(now_ms, step, self.agreement)  # before anybody looks whether the topic is idle (C50)
+        if more:
+            return True
+        if state.tombstones:
+            self._forget_tombstones(now_ms, step)
+        return self._agree(now_ms, step)
+
+    def _agree(self, now_ms: int, step: Step) -> bool:
+        """Go on with the agreement on the end; returns whether there is more to do at this instant."""
+        before = self.agreement.frozen
         self.agreement.advance(now_ms, step)
-        if self.agreement.frozen:
-            return self.agreement.next_due_ms() <= now_ms  # what it does not take in may give records new deadlines
+        after = self.agreement.frozen
+        return self.agreement.next_due_ms() <= now_ms if after else before
+
+    def _do_due(self, now_ms: int, step: Step, limit: int) -> bool:
+        """Let happen what is due of records and subscriptions; returns whether there is more."""
+        state = self.state
         while True:
             version = state.schedule.next_due() if state.schedule else None
             version_ms = NEVER if version is None else version[0]
@@ -263,8 +292,6 @@ class SowShard:
                 return True
             self._life.materialise(version[1], now_ms, step)
             limit -= 1
-        if state.tombstones:
-            self._forget_tombstones(now_ms, step)
         for name, subscriber in list(state.subscribers.items()):
             if subscriber.lost_at_ms <= now_ms:
                 self._commands.lose(name, now_ms, step)
@@ -288,6 +315,7 @@ class SowShard:
         """
         if query.finished:
             return
+        self.activity.use(now_ms, step, self.agreement)
         query.pull(now_ms, step, scan)
         if query.finished:
             self._commands.finished(query, step)
@@ -363,6 +391,7 @@ class SowShard:
     def restore(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Take over from the journal's latest value per key; the shard must be new. Keys of the runtime are skipped."""
         self.state.restore(items)
+        self.activity.restored()
 
     def replace_topic(self, topic: str, step: Step) -> None:
         """Take what comes from a topic from now on for another topic's: it was deleted and created again (C42).
@@ -381,6 +410,7 @@ class SowShard:
         self.state.now_ms = max(self.state.now_ms, now_ms)
         self._removals.began_ms = now_ms
         self.agreement.take_over(now_ms)
+        self.activity.begin(now_ms, step)
         self._commands.resume(now_ms, step)
 
     def subscriptions(self) -> list[Subscription]:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from lapse.core.lifetime import NEVER
 from lapse.core.repeats import Batch, Repeats, chunk_of
+from lapse.core.shard.activity import USED, Used
 from lapse.core.shard.retirement import RETIREMENT, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.expiry import DeadlineIndex
@@ -59,6 +60,7 @@ class SowState:
         sources: topic and partition by the source's number.
         sequence: number of the last update.
         retirement: how far the topic's end is; None = in service (C4).
+        used: when the shard of a temporary topic was last used, as far as that is journaled (Q18).
         now_ms: the latest instant that the shard was told, ms since the epoch; not journaled.
     """
 
@@ -82,6 +84,7 @@ class SowState:
         "sources",
         "subscribers",
         "tombstones",
+        "used",
     )
 
     def __init__(self, settings: SowSettings) -> None:
@@ -103,6 +106,7 @@ class SowState:
         self._indexed = bool(settings.hash_index)
         self.sequence = 0
         self.retirement: Retirement | None = None
+        self.used: Used | None = None
         self.now_ms = -1
 
     @property
@@ -185,8 +189,8 @@ class SowState:
                 self.repeats.add(number, chunk_of(*json.loads(value)))
         elif prefix == journal.REPLICATED:
             self.replicated = value is not None
-        elif prefix == RETIREMENT:
-            self.retirement = None if value is None else Retirement.decode(value)
+        elif prefix in (RETIREMENT, USED):
+            self._apply_ending(prefix, value)
         elif prefix != journal.RUNTIME:
             raise ValueError(f"a journal record of a kind that this version does not know: {prefix!r}")
 
@@ -274,6 +278,12 @@ class SowState:
         except ValueError as error:  # compiled once: only another version of the language can refuse it
             compiled, fault = (), str(error)
         self.subscribers[subscription_id] = Subscriber(subscription, compiled, self.now_ms, fault=fault)
+
+    def _apply_ending(self, prefix: bytes, value: bytes | None) -> None:
+        if prefix == RETIREMENT:
+            self.retirement = None if value is None else Retirement.decode(value)
+        else:
+            self.used = None if value is None else Used.decode(value)
 
     def _apply_source(self, number: int, value: bytes | None) -> None:
         assert value is not None, "sources are never forgotten"

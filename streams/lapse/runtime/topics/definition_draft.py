@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from lapse.config import Config
+from lapse.config import Config, QueueConfig, SowConfig
 from lapse.config.definition import WORD, Definition, DefinitionChange, Kind, among, change, only, with_entity
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.runtime.topics.cluster import Cluster
@@ -83,9 +83,10 @@ class Draft:
         return replace(self, after=after, differs=DefinitionChange(None, after))
 
     def with_topics(self, differences: Iterable[Difference]) -> Draft:
-        """The same, and a temporary queue that is new remembers the underlying topics created with it (C65)."""
-        queue = self.config.queue.get(self.after.name)
-        if queue is None or not queue.auto_delete_on_idle or self.differs is None or self.differs.before is not None:
+        """The same, and a temporary entity that is new remembers the underlying topics created with it (C65)."""
+        entities: Mapping[str, QueueConfig | SowConfig] = {**self.config.queue, **self.config.sow}
+        entity = entities.get(self.after.name)
+        if entity is None or not entity.auto_delete_on_idle or self.differs is None or self.differs.before is not None:
             return self
         made = [one.topic for one in differences if one.create is not None and one.create.role is Role.UNDERLYING]
         return replace(self, after=replace(self.after, made=tuple(made)))

@@ -104,7 +104,7 @@ class DefinitionFollower:
         return 0 if served is None else served.version
 
     def taken_along(self, name: str) -> list[str]:
-        """The underlying topics that go with a temporary queue: created with it, and read by no other entity (C65)."""
+        """The underlying topics that go with a temporary entity: created with it, and read by no other entity (C65)."""
         others: dict[str, Definition] = {}
         for other, value in self._found.items():
             with contextlib.suppress(ValueError):

@@ -5,7 +5,8 @@ conductor that it does not read these topics, and the group balances itself anew
 are theirs now: they find that all is done, let go likewise, and so on. The last one removes the topics, so nobody ever
 reads a topic that is gone. The changelog goes last: whoever finds some of the topics can see in it that the others are
 gone for good. Underlying topics and dead letters are the user's and stay, and so do the events, which tell what became
-of every message. Only underlying topics that were created with a temporary queue go with it, if nobody else reads them.
+of every message. Only underlying topics that were created with a temporary entity go with it, if nobody else reads
+them.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ class EntityCleanup:
             await self._definitions.withdraw(entity.name)
 
     async def _take_along(self, admin: AIOKafkaAdminClient, name: str, topics: list[str]) -> None:
-        """Remove underlying topics that were created with a temporary queue, where no other group reads them (C65)."""
+        """Remove underlying topics that were created with a temporary entity, where no other group reads them (C65)."""
         if not topics:
             return
         read = await self._read_by_groups(admin)

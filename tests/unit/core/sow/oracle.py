@@ -109,6 +109,14 @@ class Oracle:
         topic, _, partition = source.partition(":")
         return tombstone is not None and tombstone[:4] >= (stamp, int(partition), topic, offset)
 
+    def last_removal(self, used: int, idle: int) -> int:
+        """When a topic that is used now, and by nobody after, is used last: removals put off its end (C50)."""
+        for deadline in sorted(row.deadline for row in self.rows.values()) if self.acts else ():
+            if deadline > used + idle:
+                break
+            used = deadline
+        return used
+
     # --- updates ---
 
     def record(self, key, stamp, source, offset, doc, *, ttl=None, absolute=None, enqueue=None, delta=False) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
+from lapse.core.lifetime import NEVER
+from lapse.core.reason import Reason
 from lapse.core.sow.record import facts_of, payload_of
 from lapse.core.sow.step import Kind, Step
 from unit.core.sow.make import Desk, T, shard_of
@@ -24,6 +28,7 @@ DOCS = st.dictionaries(
 SPANS = st.integers(0, 40)
 FILTERS = st.sampled_from([None, "/x > 0", "/x = 1"])
 TOMBSTONE_MS = 25
+IDLE_MS = 20
 
 
 def selects(text, doc):
@@ -192,6 +197,40 @@ class ShardLife(RuleBasedStateMachine):
                     assert expected[key][1] <= T + self.now
         self.asked = [one for one in self.asked if not one[0].finished]
 
+    @rule()
+    def idle(self):
+        """What would become of the topic if it were a temporary one that nobody uses from now on (Q18, C50).
+
+        A shard that is restored from the journal is asked; the shard itself goes on.
+        """
+        self.told(self.desk.advance(self.now))
+        self.oracle.pass_time(T + self.now)
+        desk, oracle = Desk(self.desk.shard), copy.deepcopy(self.oracle)
+        desk.journal, desk.compacted = dict(self.desk.journal), dict(self.desk.compacted)
+        desk.crash(self.now, replace(desk.shard.settings, idle_ms=IDLE_MS, configured="temporary"))
+        protected = bool(desk.shard.state.subscribers or oracle.planned)
+        assert (desk.shard.activity.idle_at_ms() == NEVER) == protected
+        if protected:
+            return
+        at = oracle.last_removal(T + self.now, IDLE_MS) - T + IDLE_MS
+        for deadline in sorted(row.deadline - T for row in oracle.rows.values()):
+            if deadline < at:
+                desk.advance(deadline)
+        desk.advance(at - 1)
+        assert desk.shard.state.retirement is None, "too early"
+        step = Step()
+        desk.shard.advance(T + at, step)
+        while step.shard_messages:
+            desk.shard.agreement.receive(step.shard_messages.pop(0), T + at, step)
+        oracle.pass_time(T + at)
+        there = set(oracle.rows)
+        assert desk.shard.agreement.retired
+        desk.shard.advance(T + at, step)
+        desk.keep(step)
+        gone = [one for one in step.events if one.key is not None]
+        assert {one.key for one in gone if one.reasons == (Reason.AUTO_DELETED,)} == there
+        assert desk.compacted == {}
+
     @rule(span=st.integers(0, 9), flip=st.booleans())
     def crash(self, span, flip):
         before = self.desk.shard.state
@@ -275,6 +314,8 @@ TestShardLife.pytestmark = [
         "L9",
         "L10",
         "L11",
+        "Q18",
+        "C50",
         "C1",
         "C2",
         "C44",
