@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from confluent_kafka import Producer
 
+from benchmarks import turns
 from benchmarks.contestant import Figures, Stopwatch, alone
 from benchmarks.load import Headers, create, publish
 from benchmarks.log import Ends
@@ -16,12 +17,16 @@ from lapse.protocol import topic as topics
 from lapse_client import Connection, Queue, QueueSubscriber
 
 _BEFORE_S = 5.0
+_AFTER_S = 1.0
 _PATIENCE_S = 180.0
 _OF_TRICKLE = b"t"
 
 
 def run(bootstrap_servers: str, messages: int = 300_000, rate: int = 200, lead_s: float = 0.0) -> Figures:
     """Two queues on one worker, each with a steady trickle and a consumer; a crowd falls due in one of them.
+
+    The longest times without a delivery are compared with those after the crowd. A turn is what the worker's loop does
+    without a pause: its CPU does not depend on what else the machine has to do.
 
     The queue is paused until the crowd is due, so that nobody takes it before.
 
@@ -35,7 +40,7 @@ def run(bootstrap_servers: str, messages: int = 300_000, rate: int = 200, lead_s
     names = {"same": f"crowd-{stamp}", "other": f"other-{stamp}"}
     lead_s = lead_s or 25 + messages / 20_000
     entities = "".join(f'[queue.{name}]\nexpiration = "enabled"\n' for name in names.values())
-    with Worker(bootstrap_servers, names["same"], entities) as worker, Ends(bootstrap_servers) as ends:
+    with Worker(bootstrap_servers, names["same"], entities, turns=True) as worker, Ends(bootstrap_servers) as ends:
         for name in names.values():
             create(bootstrap_servers, name)
         worker.apply()
@@ -51,18 +56,22 @@ def run(bootstrap_servers: str, messages: int = 300_000, rate: int = 200, lead_s
                 raise RuntimeError(f"taken in {late_s:.0f} s too late; give more lead_s than {lead_s:.0f}")
             time.sleep(max(0.0, due_s + 0.001 - time.time()))
             queue.resume()
+            resumed_s = time.time()
         letters = topics.dead_letters(names["same"])
         watch = Stopwatch(worker.process)
         worker.until(lambda: ends.of(letters) >= messages, timeout_s=_PATIENCE_S, every_s=0.02)
         seconds = time.time() - due_s
         figures = watch.figures(messages)
-        time.sleep(1)
         gaps: Figures = {}
+        after_s = due_s + seconds + _AFTER_S
+        time.sleep(max(0.0, after_s + _BEFORE_S / 2 - time.time()))
         for what, trickle in trickles.items():
             trickle.end()
-            gaps[f"{what}_before_ms"] = trickle.longest_ms(due_s - _BEFORE_S / 2, due_s - 0.1) if what == "other" else 0
-            gaps[f"{what}_during_ms"] = trickle.longest_ms(due_s + 0.2, due_s + seconds)
+            gaps[f"{what}_during_ms"] = trickle.longest_ms(resumed_s, due_s + seconds)
+            gaps[f"{what}_after_ms"] = trickle.longest_ms(after_s, after_s + _BEFORE_S / 2)
             gaps[f"{what}_delivered"] = len(trickle.delivered_at)
+        for what, since_s, until_s in (("during", due_s, due_s + seconds), ("after", after_s, time.time())):
+            gaps[f"turn_{what}_cpu_ms"], gaps[f"turn_{what}_ms"] = turns.longest(worker.turns_file, since_s, until_s)
         return {**figures, "seconds": seconds, **gaps}
 
 

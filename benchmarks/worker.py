@@ -24,14 +24,24 @@ class Worker:
         entities: the `[queue.…]` and `[sow.…]` tables, as TOML.
         store: `memory` or `rocksdb`.
         options: further lines of `[lapse]`.
+        turns: note how long its event loop works without a pause, in `turns_file`.
     """
 
     def __init__(
-        self, bootstrap_servers: str, app_id: str, entities: str, store: str = "memory", options: str = ""
+        self,
+        bootstrap_servers: str,
+        app_id: str,
+        entities: str,
+        store: str = "memory",
+        options: str = "",
+        *,
+        turns: bool = False,
     ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="lapse-benchmark-")
         directory = Path(self._directory.name)
         self.log = directory / "worker.log"
+        self.turns_file = directory / "turns"
+        self._program = ["benchmarks.turns", str(self.turns_file)] if turns else ["lapse"]
         self._config = directory / "lapse.toml"
         self._config.write_text(
             f'[lapse]\napp_id = "{app_id}"\nbootstrap_servers = "{bootstrap_servers}"\n'
@@ -52,7 +62,7 @@ class Worker:
 
     def start(self) -> None:
         """Start it, without waiting."""
-        command = [sys.executable, "-m", "lapse", "worker", "--no-supervise", "-c", str(self._config)]
+        command = [sys.executable, "-m", *self._program, "worker", "--no-supervise", "-c", str(self._config)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 

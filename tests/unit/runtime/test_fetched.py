@@ -45,7 +45,7 @@ def encoded(batch: Batch, base: int) -> tuple[bytes, int]:
         at += gap
         headers = [(f"h{number}", None if number % 2 else b"x" * number) for number in range(batch.headers)]
         key = batch.marker or (None if at % 3 else b"%d" % at)
-        builder.append(at, 1_000 + at, key, None if at % 5 == 4 else b"v" * at, headers)
+        builder.append(at, 1_000 + at, key, None if at % 5 == 4 else b"v" * (at % 100), headers)
         at += 1
     data = bytearray(builder.build())
     last = max(at - 1, 0) + batch.behind
@@ -134,16 +134,28 @@ def taken(
     st.integers(0, 20),
     st.sampled_from([READ_COMMITTED, READ_UNCOMMITTED]),
     st.lists(st.integers(1, 7), max_size=6),
+    st.sampled_from([1, 2, 3, 1_000]),
 )
 def test_what_is_taken_is_what_aiokafka_takes(
-    log: list[Batch], aborted: list[tuple[int, int]], first: int, isolation: int, most: list[int]
+    log: list[Batch], aborted: list[tuple[int, int]], first: int, isolation: int, most: list[int], block: int
 ) -> None:
     data, base = b"", 0
     for batch in log:
         part, base = encoded(batch, base)
         data += part
     told = (data, aborted, first, isolation, most)
-    assert taken((FetchedRecords, FetchedPartition), *told) == taken((PartitionRecords, FetchResult), *told)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.runtime.kafka.fetched._BLOCK_RECORDS", block)
+        found = taken((FetchedRecords, FetchedPartition), *told)
+    assert found == taken((PartitionRecords, FetchResult), *told)
+
+
+@pytest.mark.feature("C60")
+def test_a_large_batch_is_taken_in_parts() -> None:
+    data, _ = encoded(Batch([0] * 2_500), 0)
+    tp = SimpleNamespace(topic="t", partition=0)
+    records = FetchedRecords(tp, CheckedRecords(data), [], 0, None, None, False, READ_COMMITTED)
+    assert [len(block.records) for block in records._records.next_batch()] == [1_000, 1_000, 500]
 
 
 def test_a_batch_of_which_no_record_is_left_is_passed_over() -> None:

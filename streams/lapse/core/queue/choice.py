@@ -203,6 +203,8 @@ class Chooser:
         for segment in self._state.with_available(self._hopeless):
             if barrier is not None and segment.base >= barrier:
                 return
+            if self._now_ms >= 0 and segment.is_late(self._now_ms):
+                continue
             slots = np.flatnonzero(self._free(segment, barrier))
             if len(slots):
                 yield segment, slots

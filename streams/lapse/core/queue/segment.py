@@ -82,6 +82,7 @@ class Segment:
     """
 
     __slots__ = (
+        "_latest_deadline_ms",
         "_rank_order",
         "available",
         "cancels",
@@ -117,6 +118,7 @@ class Segment:
         self.flags: NDArray[np.uint8] | None = None
         self.groups: NDArray[np.int64] | None = None
         self.retries: NDArray[np.int64] | None = None
+        self._latest_deadline_ms: int | None = None
         self._rank_order: NDArray[np.uint16] | None = None
         self.runs: list[Run] = []
         self.min_deadline_ms = NEVER
@@ -163,6 +165,14 @@ class Segment:
     def count(self, state: State) -> int:
         """How many places are in a state."""
         return int(np.count_nonzero(self.state[: self.used] == state))
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether all of its places are taken, and the deadline of each has passed; a place keeps its deadline."""
+        if self.used < SIZE or self.deadline_ms is None or self.min_deadline_ms > now_ms:
+            return False
+        if self._latest_deadline_ms is None:
+            self._latest_deadline_ms = int(self.deadline_ms.max())
+        return self._latest_deadline_ms <= now_ms
 
     def may_be_held_by(self, number: int) -> bool:
         """Whether a subscription may hold any of the messages."""

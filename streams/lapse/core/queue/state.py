@@ -183,6 +183,8 @@ class QueueState:
         """The first places that can be delivered, in order, at most `limit`; `now_ms` < 0 = deadlines do not count."""
         found: list[int] = []
         for segment in self.with_available():
+            if now_ms >= 0 and segment.is_late(now_ms):
+                continue  # a crowd that is leaving: not each of them again for every delivery (C60)
             free = segment.state[: segment.used] == AVAILABLE
             if now_ms >= 0 and segment.min_deadline_ms <= now_ms and segment.deadline_ms is not None:
                 free &= segment.deadline_ms[: segment.used] > now_ms

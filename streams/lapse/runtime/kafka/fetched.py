@@ -1,4 +1,4 @@
-"""Fetched records, taken RecordBatch by RecordBatch: what aiokafka does for each record is done once for all of them.
+"""Fetched records, taken block by block: what aiokafka does for each record is done once for all of a block.
 
 What counts as read, and which transactions were aborted, is still decided by aiokafka's own code.
 """
@@ -6,7 +6,8 @@ What counts as read, and which transactions were aborted, is still decided by ai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Final
 
 from aiokafka.consumer import fetcher
 
@@ -14,8 +15,12 @@ Record = Any
 """aiokafka's `DefaultRecord`, which has no types; it has no topic and partition."""
 
 
+_BLOCK_RECORDS: Final = 1_000
+"""A RecordBatch may hold a hundred thousand. To make objects of so many takes a while, in which others wait (C60)."""
+
+
 class _Block:
-    """All records of a RecordBatch; aiokafka's loop takes it for its last record."""
+    """Some records of a RecordBatch; aiokafka's loop takes it for its last record."""
 
     __slots__ = ("offset", "records")
 
@@ -25,7 +30,7 @@ class _Block:
 
 
 class _Batch:
-    """A RecordBatch that is one block to who goes through its records."""
+    """A RecordBatch that is a few blocks to who goes through its records."""
 
     __slots__ = ("_batch",)
 
@@ -40,8 +45,8 @@ class _Batch:
         return next(self._batch)
 
     def __iter__(self) -> Iterator[_Block]:
-        records = list(self._batch)
-        if records:
+        left = chain(self._batch)  # aiokafka's batch may be asked for an iterator once
+        while records := list(islice(left, _BLOCK_RECORDS)):
             yield _Block(records)
 
 

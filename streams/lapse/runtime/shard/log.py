@@ -8,7 +8,10 @@ from typing import Any, Final, Protocol, TypeAlias
 from lapse.runtime.tp import TP
 
 READ_AHEAD_RECORDS: Final = 5_000
-"""So many records are read at once at most, more than was asked for where they are there."""
+"""What is so near to a record that is read back is read along with it, and not looked for anew."""
+
+AT_ONCE_RECORDS: Final = 1_000
+"""So many records are taken from a fetch at once; then others have their turn (C60)."""
 
 Record: TypeAlias = Any
 """aiokafka's `ConsumerRecord`, which has no types, or what looks like it."""

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.metadata import know
 from lapse.runtime.kafka.together import Together
-from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Record
+from lapse.runtime.shard.log import AT_ONCE_RECORDS, Record
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.tp import TP
 
@@ -105,11 +105,12 @@ class LogReader:
         records: list[Record] = []
         waited = 0.0
         while True:
-            got = await consumer.getmany(tp, timeout_ms=200, max_records=READ_AHEAD_RECORDS)
+            got = await consumer.getmany(tp, timeout_ms=200, max_records=AT_ONCE_RECORDS)
             records.extend(got.get(tp, ()))
             self._next[tp] = await consumer.position(tp)
             if self._next[tp] >= end:
                 return records
+            await asyncio.sleep(0)
             if not got:
                 waited += 0.2
                 if waited > _PATIENCE_S:
