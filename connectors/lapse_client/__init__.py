@@ -22,6 +22,7 @@ from lapse_client.error import (
     NoReply,
     OtherEventLoop,
     PublishFailed,
+    TransactionFailed,
     UnknownEntity,
 )
 from lapse_client.history import History, Moment, history
@@ -37,6 +38,7 @@ from lapse_client.sow import SowClient
 from lapse_client.sow_record import SowRecord
 from lapse_client.sow_subscription import SowSubscription
 from lapse_client.subscriber import QueueSubscriber
+from lapse_client.transaction import Transaction
 
 __all__ = [
     "Admin",
@@ -74,6 +76,8 @@ __all__ = [
     "SowClient",
     "SowRecord",
     "SowSubscription",
+    "Transaction",
+    "TransactionFailed",
     "UnknownEntity",
     "history",
     "replay",

@@ -45,6 +45,7 @@ from lapse_client.error import (
     NoReply,
     OtherEventLoop,
     PublishFailed,
+    TransactionFailed,
     UnknownEntity,
 )
 from lapse_client.history import History, Moment
@@ -58,6 +59,7 @@ from lapse_client.settlement import SettlementResult
 from lapse_client.settler import Settling
 from lapse_client.sow_record import SowRecord
 from lapse_client.sow_subscription import SowSubscription as SyncSowSubscription
+from lapse_client.transaction import Transaction
 
 __all__ = [
     "Admin",
@@ -95,6 +97,8 @@ __all__ = [
     "SowClient",
     "SowRecord",
     "SowSubscription",
+    "Transaction",
+    "TransactionFailed",
     "UnknownEntity",
     "history",
     "replay",
@@ -198,6 +202,10 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
     def acknowledge(self, deliveries: Sequence[SyncDelivery]) -> None:
         """Acknowledge many deliveries; never waits."""
         self._twin.acknowledge(deliveries)
+
+    def transaction(self, deliveries: Sequence[SyncDelivery]) -> Transaction:
+        """Return a transaction over many deliveries, to be opened with `async with`."""
+        return self._twin.transaction(deliveries)
 
     async def settle(
         self,

@@ -14,6 +14,7 @@ from lapse_client.record_publisher import Payload
 from lapse_client.retry import Retry
 from lapse_client.settler import Settling
 from lapse_client.shard import Shard
+from lapse_client.transaction import Transaction
 
 _FOREVER: Final = float("inf")
 
@@ -172,6 +173,16 @@ class Delivery:
             PublishFailed: Kafka did not take the reply.
         """
         return self.lot.settler.reply(self, value, key, headers)
+
+    def transaction(self) -> Transaction:
+        """Return a transaction: outputs and the acknowledgment of this delivery, all or none (X9).
+
+        Open it with `with`, or with `async with`. See `Transaction`, and docs/exactly-once.md for what it promises.
+
+        Raises:
+            InvalidPublication: there is no lease: it was delivered at most once, or it is a barrier.
+        """
+        return self.lot.settler.transaction((self,))
 
     def check_unsettled(self) -> None:
         """Do nothing for a delivery that may still be settled.

@@ -10,6 +10,7 @@ LapseError
 ├── EntityDeleted          the queue or SOW topic was deleted while it was used
 ├── NoReply                no reply to a request came in time (also a TimeoutError)
 ├── AnswerTimeout          no shard answered in time (also a TimeoutError)
+├── TransactionFailed      outputs and acknowledgment were not committed; or whether they were is not known
 ├── AlreadySettled         this delivery was settled before
 ├── Closed                 the object is closed, or was never started
 └── OtherEventLoop         the object was started in another event loop (also a RuntimeError)
@@ -124,6 +125,19 @@ class NoReply(LapseError, TimeoutError):
         super().__init__(
             f"{to}: no reply within {seconds:g} s. Check that a consumer runs that replies, and is quick enough"
         )
+
+
+class TransactionFailed(LapseError):
+    """A transaction was not committed; its outputs do not count, and its messages come again.
+
+    Attributes:
+        outcome_unknown: Kafka has not said whether it was committed. Outputs and acknowledgments agree all the same:
+            whoever gets the messages next finds out.
+    """
+
+    def __init__(self, why: str, *, outcome_unknown: bool = False) -> None:
+        self.outcome_unknown = outcome_unknown
+        super().__init__(f"transaction: {why}")
 
 
 class AlreadySettled(LapseError):

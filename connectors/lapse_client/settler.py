@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.publication import Headers
+from lapse_client.transaction import Transaction
 
 Settling = Literal["acknowledge", "cancel", "expire", "renew"]
 
@@ -32,3 +33,6 @@ class Settler(Protocol):
         self, request: Any, value: str | bytes | None, key: str | bytes | None, headers: Headers | None
     ) -> Bookmark:
         """Send a reply to a delivery, and wait until Kafka has it."""
+
+    def transaction(self, deliveries: Sequence[Any]) -> Transaction:
+        """A transaction over deliveries."""

@@ -22,6 +22,7 @@ from lapse_client.settlement import SettlementResult, results
 from lapse_client.settler import Settling
 from lapse_client.subscription import Subscription
 from lapse_client.terms import Payload, Terms
+from lapse_client.transaction import Transaction
 from lapse_client.typed_delivery import TypedDelivery
 
 log = logging.getLogger("lapse_client")
@@ -63,6 +64,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
         deserializer: reads the payloads, for `delivery.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
             deserializers, or a function of bytes. What does not fit is not handed out; it goes to the dead letters.
+        transactional_id: Kafka's name for whoever commits `delivery.transaction()`; a later one of that name ends the
+            transactions of an earlier one. Unique by default.
         timeout_s: how long to wait for answers: to subscribe, to unsubscribe, to `settle`; in seconds.
         on_refused: told of refused settlements that nobody waits for; called by a background thread.
 
@@ -88,6 +91,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         ack_batch_size: int = 1_000,
         ack_interval_ms: int = 50,
         deserializer: DeserializerLike | None = None,
+        transactional_id: str | None = None,
         timeout_s: float = 30.0,
         on_refused: Callable[[SettlementResult], None] | None = None,
     ) -> None:
@@ -107,6 +111,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         self.delivery_types: tuple[type[Delivery], type[TypedDelivery]] = (Delivery, TypedDelivery)
         self._on_refused = on_refused
         self._deserializer = deserializer
+        self._transactional_id = transactional_id
         self._subscription: Subscription | None = None
         self._handlers: set[int] = set()
         self._idle = threading.Event()
@@ -256,6 +261,14 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             subscription.settler.note_renewal(answer, deliveries)
         return [result for answer in answers for result in results(answer)]
 
+    def transaction(self, deliveries: Sequence[Delivery]) -> Transaction:
+        """Return a transaction over many deliveries: their acknowledgments and the outputs, all or none (X9).
+
+        Raises:
+            InvalidPublication: one has no lease: it was delivered at most once, or it is a barrier.
+        """
+        return self.subscription.settler.transaction(deliveries)
+
     def flush(self) -> None:
         """Send the acknowledgments that wait for others now."""
         self.subscription.settler.flush()
@@ -283,6 +296,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             by_pattern,
             self._deserializer,
             self.delivery_types,
+            self._transactional_id,
         )
         self._subscription, self._session = subscription, subscription.session
         subscription.open(self._timeout_s)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from lapse_client.atomic_work import AtomicWork
 from lapse_client.channel import Channel
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
@@ -43,6 +44,7 @@ class Subscription:
         by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
         deserializer: reads the payloads; None = they stay as they are.
         delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.
+        transactional_id: Kafka's name for whoever commits transactions; None = a unique one.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Subscription:
         by_pattern: bool = False,
         deserializer: DeserializerLike | None = None,
         delivery_types: tuple[type[Delivery], type[TypedDelivery]] = (Delivery, TypedDelivery),
+        transactional_id: str | None = None,
     ) -> None:
         self._deserializer = deserializer
         self._typed = delivery_types[1]
@@ -65,6 +68,10 @@ class Subscription:
         self._replier = Replier(connection)
         self._credits = Credits(len(self.session.shards), terms.max_backlog, after_caps=len(queues) > 1)
         self.settler = SubscriptionSettler(self.session, self._credits, terms.ack_batch_size, on_refused, self._replier)
+        self._work = AtomicWork(
+            connection, self.settler, lambda queue: connection.shards("queue", queue), transactional_id
+        )
+        self.settler.work = self._work
         self._listener = QueueListener(
             connection, self.session, terms, self.queues, self._credits, self.settler, self.arrivals, by_pattern
         )
@@ -100,6 +107,7 @@ class Subscription:
         self.session.leave(timeout_s)
         self._listener.close()
         self._replier.close()
+        self._work.close()
 
     def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
         """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""

@@ -12,6 +12,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.command_field import MOST_NAME_CHARACTERS
 from lapse_client.acknowledgments import Acknowledgments
+from lapse_client.atomic_work import AtomicWork
 from lapse_client.clock import elapsed_ms
 from lapse_client.credit import Credits
 from lapse_client.delivery import Delivery
@@ -25,6 +26,7 @@ from lapse_client.session import Session
 from lapse_client.settlement import NOT_SENT, SettlementBatch, SettlementResult, chunks, results
 from lapse_client.settler import Settling
 from lapse_client.shard import Shard
+from lapse_client.transaction import Transaction
 
 log = logging.getLogger("lapse_client")
 
@@ -41,6 +43,9 @@ class SubscriptionSettler:
         ack_batch_size: acknowledgments in one command at most.
         on_refused: told of settlements that were refused or not sent, and that nobody waits for.
         replier: sends replies.
+
+    Attributes:
+        work: commits transactions.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class SubscriptionSettler:
         replier: Replier,
     ) -> None:
         self._replier = replier
+        self.work: AtomicWork | None = None
         self._session = session
         self._credits = credits
         self._most = ack_batch_size
@@ -69,6 +75,24 @@ class SubscriptionSettler:
     def reply(self, request: Delivery, value: Payload, key: Payload, headers: Headers | None) -> Bookmark:
         """Send a reply, and wait until Kafka has it; the arguments are those of `Delivery.reply`."""
         return self._replier.reply(request, value, key, headers)
+
+    def transaction(self, deliveries: Sequence[Delivery]) -> Transaction:
+        """A transaction over deliveries; see `AtomicWork.begin`."""
+        assert self.work is not None
+        return self.work.begin(deliveries)
+
+    def renewed(self, deliveries: Sequence[Delivery], timeout_s: float) -> list[SettlementResult]:
+        """Renew leases, and wait for what became of it.
+
+        Raises:
+            AnswerTimeout: a shard did not answer.
+            CommandFailed: a shard refused the command as a whole.
+            Closed: the subscription has ended.
+        """
+        answers = self._session.channel.ask(self.command("renew", deliveries, answer=True), timeout_s)
+        for answer in answers:
+            self.note_renewal(answer, deliveries)
+        return [result for answer in answers for result in results(answer)]
 
     def flush(self) -> None:
         """Send all acknowledgments that were collected."""

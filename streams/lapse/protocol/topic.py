@@ -39,6 +39,11 @@ def events(entity: str) -> str:
     return f"{PREFIX}events.{entity}"
 
 
+def decisions(queue: str) -> str:
+    """Topic on which transactions over a queue's messages are decided (X9)."""
+    return f"{PREFIX}{queue}.decisions"
+
+
 def sow(entity: str) -> str:
     """Compacted topic with the current state of a SOW topic (S8)."""
     return f"{PREFIX}sow.{entity}"
@@ -71,8 +76,8 @@ def of_definer(app_id: str, users: Iterable[str]) -> list[str]:
 
 
 def own(app_id: str, entity: str) -> tuple[str, ...]:
-    """What goes with an entity when it is deleted, in this order; a queue has no SOW state. The events stay."""
-    return commands(entity), deliveries(entity), sow(entity), changelog(app_id, entity)
+    """What goes with an entity when it is deleted, in this order, as far as it is there. The events stay."""
+    return commands(entity), deliveries(entity), sow(entity), decisions(entity), changelog(app_id, entity)
 
 
 def changelog(app_id: str, entity: str) -> str:

@@ -54,7 +54,7 @@ def test_the_public_surface_is_this() -> None:
             "SettlementResult",
             "SowClient",
         ),
-        *("SowRecord", "SowSubscription", "UnknownEntity", "history", "replay"),
+        *("SowRecord", "SowSubscription", "Transaction", "TransactionFailed", "UnknownEntity", "history", "replay"),
     }
     assert all(getattr(lapse_client, name).__doc__ for name in lapse_client.__all__)
 

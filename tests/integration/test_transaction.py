@@ -1,0 +1,183 @@
+"""Outputs and acknowledgments, all or none: over exceptions, lost leases, kill -9 and fencing (X9)."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import support.dying_consumer
+from lapse_client import Delivery, InvalidPublication, Retry, TransactionFailed, aio
+from support.deployment import Deployment
+from support.log import Tail, until
+
+pytestmark = pytest.mark.feature("X9")
+
+QUEUES = {
+    "orders": {},
+    "killed": {},
+    "quick": {"lease_period": "2s"},
+    "once": {"semantics": "at-most-once"},
+    "shipments": {},
+}
+
+
+def outputs(served: Deployment) -> list[bytes]:
+    """What a reader of committed records sees on the topic of outputs."""
+    tail = Tail(served.servers, served.name("shipments"))
+    try:
+        return sorted(message.value() or b"" for message in tail.drain())
+    finally:
+        tail.close()
+
+
+def of(served: Deployment, prefix: bytes) -> list[bytes]:
+    return [value for value in outputs(served) if value.startswith(prefix)]
+
+
+def ship(delivery: Delivery | None, topic: str, *values: bytes | str, **options: int) -> None:
+    """Work on a delivery in a transaction."""
+    assert delivery is not None
+    with delivery.transaction() as tx:
+        for value in values:
+            tx.produce(topic, value, **options)
+
+
+def test_outputs_and_acknowledgments_are_all_or_none(served: Deployment) -> None:
+    shipments = served.name("shipments")
+    served.write("orders", *(f"a{number}" for number in range(6)))
+    with served.subscriber("orders", 10) as subscriber:
+        first, second, *rest = [one for one in (subscriber.receive(20) for _ in range(6)) if one is not None]
+        with first.transaction() as tx:
+            tx.produce(shipments, b"a of the first", ttl_ms=60_000)
+            tx.produce(shipments, b"a and another one")
+        assert not tx.repeated
+        with pytest.raises(InvalidPublication):
+            ship(second, shipments, b"a never", "no payload", ttl_ms=-1)
+        with rest[0].transaction() as tx:
+            tx.produce(shipments, b"a never")
+            raise Retry(after=0)
+        with pytest.raises(TransactionFailed, match="Nothing of it counts"):
+            ship(rest[1], shipments, b"a never", b"x" * 2_000_000)
+        with subscriber.transaction(rest[2:]) as tx:
+            tx.produce(shipments, b"a of two")
+        again = [one for one in (subscriber.receive(20) for _ in range(3)) if one is not None]
+        assert sorted((one.value, one.delivery_count) for one in again) == [(b"a1", 2), (b"a2", 2), (b"a3", 2)]
+        for delivery in again:
+            with delivery.transaction() as tx:
+                tx.produce(shipments, b"a again " + (delivery.value or b""))
+    expected = [b"a again a1", b"a again a2", b"a again a3", b"a and another one", b"a of the first", b"a of two"]
+    assert of(served, b"a") == expected
+    assert served.depth("orders")["depth"] == 0
+
+
+def test_the_asynchronous_client_works_in_transactions(served: Deployment) -> None:
+    served.write("orders", *(f"b{number}" for number in range(20)))
+    shipments = served.name("shipments")
+
+    async def work(delivery: aio.Delivery) -> None:
+        async with delivery.transaction() as tx:
+            tx.produce(shipments, delivery.value)
+            if delivery.delivery_count == 1 and delivery.value == b"b7":
+                raise Retry(after=0)
+
+    async def main() -> None:
+        async with aio.QueueSubscriber(served.name("orders"), 10, connection=served.connection) as subscriber:
+            running = asyncio.create_task(subscriber.run(work, tasks=4))
+            await asyncio.to_thread(until, lambda: served.depth("orders")["depth"] == 0, "all are acknowledged")
+            await subscriber.close()
+            await running
+
+    asyncio.run(main())
+    assert of(served, b"b") == sorted(b"b%d" % number for number in range(20))
+
+
+def test_a_lost_lease_takes_the_outputs_with_it(served: Deployment) -> None:
+    shipments = served.name("shipments")
+    served.write("quick", "c0")
+    with served.subscriber("quick", 1) as slow, served.subscriber("quick", 1) as other:
+        held = slow.receive(20) or other.receive(20)
+        assert held is not None
+        taker = other if held.lot.settler is slow.subscription.settler else slow
+        again = taker.receive(20)
+        with pytest.raises(TransactionFailed, match="its lease was lost"):
+            ship(held, shipments, b"c too late")
+        slow.close() if taker is other else other.close()
+        while again is not None:  # the lease is short, and this machine may be busy
+            try:
+                ship(again, shipments, b"c in time")
+                break
+            except TransactionFailed:
+                again = taker.receive(20)
+    assert of(served, b"c") == [b"c in time"]
+    assert served.depth("quick")["depth"] == 0
+
+
+def test_whoever_comes_later_under_a_name_goes_on_alone(served: Deployment) -> None:
+    shipments = served.name("shipments")
+    served.write("orders", "d0", "d1", "d2")
+    shop = f"shop-{served.token}"
+    older = served.subscriber("orders", 10, transactional_id=shop).start()
+    first, second, third = (older.receive(20) for _ in range(3))
+    ship(first, shipments, b"d0")
+    with served.subscriber("orders", 10, transactional_id=shop) as newer:
+        served.write("orders", "d3")
+        ship(newer.receive(20) or older.receive(20), shipments, b"d3")
+        for delivery in (second, third):
+            with pytest.raises(TransactionFailed, match="another process uses the transactional_id"):
+                ship(delivery, shipments, b"d never")
+        older.close()
+        ship(newer.receive(20), shipments, b"d1")
+        ship(newer.receive(20), shipments, b"d2")
+    assert of(served, b"d") == [b"d0", b"d1", b"d2", b"d3"]
+
+
+def test_what_has_no_lease_has_no_transaction(served: Deployment) -> None:
+    served.write("once", "e0")
+    with served.subscriber("once", 1) as subscriber:
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        with pytest.raises(InvalidPublication, match="was delivered at most once"):
+            delivery.transaction()
+        delivery.acknowledge()
+
+
+def test_a_consumer_that_is_killed_at_any_step_leaves_both_or_neither(served: Deployment) -> None:
+    """Four consumers die, each at another step; others work on meanwhile, and then have what those had."""
+    shipments, queue = served.name("shipments"), served.name("killed")
+    steps = ("begun", "written", "held", "decided")
+    served.write("killed", *(f"k{number}" for number in range(len(steps))))
+    program = str(Path(support.dying_consumer.__file__))
+    dying = [subprocess.Popen([sys.executable, program, served.servers, queue, shipments, step]) for step in steps]
+    assert [one.wait(60) for one in dying] == [-signal.SIGKILL] * len(steps)
+    served.write("killed", *(f"l{number}" for number in range(200)))
+    seen: Counter[bytes | None] = Counter()
+    repeated: list[Any] = []
+    began, quick_s = time.monotonic(), 0.0
+    with served.subscriber("killed", 20) as subscriber:
+        while sum(1 for value in seen if value and value[:1] == b"l") < 200 or len(seen) < 204:
+            delivery = subscriber.receive(60)
+            assert delivery is not None, seen
+            if delivery.delivery_count > 1 and seen.total() < 200 and (delivery.value or b"")[:1] == b"k":
+                delivery.cancel(1_000)  # the work of those who died is left for later: it may wait for Kafka
+                continue
+            with delivery.transaction() as tx:
+                tx.produce(shipments, delivery.value)
+            seen[delivery.value] += 1
+            if tx.repeated:
+                repeated.append(delivery.value)
+            if seen.total() == 200:
+                quick_s = time.monotonic() - began
+    shipped = of(served, b"k")
+    assert len(shipped) == len(steps), shipped
+    assert sorted(value[:2] for value in shipped) == [b"k0", b"k1", b"k2", b"k3"], "each once"
+    assert [value for value in shipped if b"by" in value] == [repeated[0] + b" by decided"]
+    assert len(repeated) == 1
+    assert of(served, b"l") == sorted(b"l%d" % number for number in range(200))
+    until(lambda: served.depth("killed")["depth"] == 0, "all are acknowledged")
+    print(f"200 transactions beside two abandoned ones took {quick_s:.1f} s")
