@@ -19,7 +19,7 @@ import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse_client.connection import Connection
-from lapse_client.decision_log import DecisionLog, Verdict, claim
+from lapse_client.decision_log import Claim, DecisionLog, Verdict, claim
 from lapse_client.error import InvalidPublication, LapseError, TransactionFailed
 from lapse_client.record_publisher import RecordPublisher
 from lapse_client.settlement import SettlementResult
@@ -76,6 +76,8 @@ class AtomicWork:
         self._targets: RecordPublisher | None = None
         self._logs: dict[str, DecisionLog] = {}
         self._fenced = False
+        self._unknown: set[Claim] = set()
+        """Claims whose outcome was not known here when it was given up."""
 
     def begin(self, deliveries: Sequence[Any]) -> Transaction:
         """A transaction over deliveries.
@@ -108,13 +110,16 @@ class AtomicWork:
                 if self._decided_before(transaction.deliveries):
                     return False
                 self._commit(transaction)
+                # Before the next transaction: its question about leases must not overtake this.
+                self._acknowledge(transaction.deliveries)
             except (KafkaException, LapseError) as error:
-                if not isinstance(error, TransactionFailed) or not error.outcome_unknown:
+                if isinstance(error, TransactionFailed) and error.outcome_unknown:
+                    self._unknown.update(map(claim, transaction.deliveries))
+                else:
                     self.give_up(transaction, None)
                 if isinstance(error, LapseError):
                     raise
                 raise TransactionFailed(f"{self._why(error.args[0])}. Nothing of it counts") from error
-        self._acknowledge(transaction.deliveries)
         return True
 
     def give_up(self, transaction: Transaction, delay_ms: int | None) -> None:
@@ -141,7 +146,7 @@ class AtomicWork:
         Raises:
             TransactionFailed: an earlier transaction stays open for too long.
         """
-        again = [delivery for delivery in deliveries if delivery.delivery_count > 1]
+        again = [one for one in deliveries if one.delivery_count > 1 or claim(one) in self._unknown]
         done = [delivery for delivery in again if self._verdict(delivery) is Verdict.DONE]
         if not done:
             return False

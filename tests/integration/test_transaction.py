@@ -1,6 +1,7 @@
 """Outputs and acknowledgments, all or none: over exceptions, lost leases, kill -9 and fencing (X9)."""
 
 import asyncio
+import random
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import support.atomic_consumer
 import support.dying_consumer
 from lapse_client import Delivery, InvalidPublication, Retry, TransactionFailed, aio
+from support.at_length import AT_LENGTH, cases
 from support.deployment import Deployment
 from support.log import Tail, until
 
@@ -24,6 +27,9 @@ QUEUES = {
     "quick": {"lease_period": "2s"},
     "once": {"semantics": "at-most-once"},
     "shipments": {},
+    "many5000": {},
+    "done5000": {},
+    **({"many1000000": {}, "done1000000": {}} if AT_LENGTH else {}),
 }
 
 
@@ -181,3 +187,33 @@ def test_a_consumer_that_is_killed_at_any_step_leaves_both_or_neither(served: De
     assert of(served, b"l") == sorted(b"l%d" % number for number in range(200))
     until(lambda: served.depth("killed")["depth"] == 0, "all are acknowledged")
     print(f"200 transactions beside two abandoned ones took {quick_s:.1f} s")
+
+
+@pytest.mark.parametrize(("messages", "kills"), cases([(5_000, 3)], [(1_000_000, 60)]))
+def test_outputs_and_acknowledgments_agree_over_random_kills(served: Deployment, messages: int, kills: int) -> None:
+    """Two consumers work, and every half a second one of them is killed."""
+    queue, topic = f"many{messages}", served.name(f"done{messages}")
+    program = [sys.executable, str(Path(support.atomic_consumer.__file__)), served.servers, served.name(queue), topic]
+    written = served.write(queue, *(b"%d" % number for number in range(messages)))
+    served.write(f"done{messages}", b"first")
+    assert len(written) == messages
+    consumers = [subprocess.Popen(program) for _ in range(2)]
+    chance = random.Random(messages)
+    try:
+        for kill in range(kills):
+            time.sleep(1 + 1.5 * chance.random())
+            consumers[kill % 2].kill()
+            consumers[kill % 2].wait()
+            consumers[kill % 2] = subprocess.Popen(program)
+        until(lambda: served.depth(queue)["depth"] == 0, "all are acknowledged", 60 + messages / 1_000)
+    finally:
+        for one in consumers:
+            one.kill()
+            one.wait()
+    tail = Tail(served.servers, topic)
+    try:
+        tail.wait(messages + 1, 60 + messages / 10_000)
+        counts = Counter(message.value() for message in tail.drain())
+    finally:
+        tail.close()
+    assert counts == Counter([b"first", *(b"%d" % number for number in range(messages))]), "each once"

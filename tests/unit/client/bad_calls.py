@@ -69,11 +69,48 @@ REQUESTS: Final = (
 """There are the queues `quotes`, which acts on lifetimes, and `orders`, and the SOW topic `prices`."""
 
 
+def _work(shown: str, work: Callable[[Delivery], object], queue: str = "quotes") -> Case:
+    def call(lapse: Lapse) -> None:
+        with lapse.publisher() as publisher, lapse.subscriber(queue) as subscriber:
+            publisher.publish(queue, b"A")
+            delivery = subscriber.receive(timeout=5)
+            assert delivery is not None
+            work(delivery)
+
+    return Case(shown, call)
+
+
+def _produce(delivery: Delivery) -> None:
+    with delivery.transaction() as tx:
+        tx.produce("orders", b"A", ttl_ms=-1)
+
+
+def _settle(delivery: Delivery) -> None:
+    with delivery.transaction():
+        delivery.acknowledge()
+
+
+def _settled(delivery: Delivery) -> None:
+    delivery.acknowledge()
+    with delivery.transaction():
+        pass
+
+
+TRANSACTIONS: Final = (
+    _work("`delivery.transaction()` of an at-most-once queue", lambda one: one.transaction(), "once"),
+    _work("`tx.produce(…, ttl_ms=-1)`", _produce),
+    _work("`delivery.acknowledge()` in the block", _settle),
+    _work("a transaction over what is settled", _settled),
+)
+"""There is the queue `once`, too, which delivers at most once."""
+
+
 def told(case: Case) -> tuple[str, str]:
     """What the caller is told: the error, and its text."""
     with Lapse() as lapse:
         lapse.queue("quotes", expiration="enabled")
         lapse.queue("orders")
+        lapse.queue("once", semantics="at-most-once")
         lapse.sow("prices")
         try:
             case.call(lapse)

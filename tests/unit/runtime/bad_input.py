@@ -518,7 +518,7 @@ def page() -> str:
     parts.append(_ASKED)
     parts.extend(
         f"| {_cell(case.shown)} | `{error}` | {_cell(text)} |\n"
-        for case in bad_calls.REQUESTS
+        for case in (*bad_calls.REQUESTS, *bad_calls.TRANSACTIONS)
         for error, text in [bad_calls.told(case)]
     )
     parts.append(_REQUESTS)
@@ -539,10 +539,10 @@ Whatever comes in, the shard goes on with the next record; nothing is dropped wi
 
 
 _ASKED = """
-## Requests and replies of the client
+## Requests, replies and transactions of the client
 
-The call raises this error with this text ([requests.md](requests.md)). There are the queues `quotes`, which acts on
-lifetimes, and `orders`, and the SOW topic `prices` (Q27, C75).
+The call raises this error with this text ([requests.md](requests.md), [exactly-once.md](exactly-once.md)). There are
+the queues `quotes`, which acts on lifetimes, and `orders`, and the SOW topic `prices` (Q27, C75, X9).
 
 | call | error | what is told |
 |---|---|---|
