@@ -404,7 +404,10 @@ class Topology:
     def standing(self, name: str) -> Standing:
         """How much of what goes with an entity is there."""
         kept = names.own(self.config.lapse.app_id, name)
-        own = [topic for topic in kept if name in self.config.sow or topic != names.sow(name)]
+        others = {names.decisions(name)}  # a client may have made it, or not
+        if name not in self.config.sow:
+            others.add(names.sow(name))
+        own = [topic for topic in kept if topic not in others]
         there = [topic in self.existing for topic in own]
         if all(there):
             return Standing.WHOLE
