@@ -55,6 +55,7 @@ class SowClient(Client[SowRecord]):
         skip: int | None = None,
         keys: Iterable[str | bytes] | None = None,
         batch_size: int | None = None,
+        select: Iterable[str] = (),
     ) -> Iterator[SowRecord]:
         """Yield the current records, none of them expired; it asks when the first one is wanted.
 
@@ -65,6 +66,7 @@ class SowClient(Client[SowRecord]):
             skip: so many are left out first.
             keys: only these; None = any.
             batch_size: records that a shard sends at once.
+            select: which fields, by paths such as `/id`; `-/notes` is left out; empty = all.
 
         Raises:
             ValueError: an argument out of range.
@@ -82,6 +84,7 @@ class SowClient(Client[SowRecord]):
             skip=skip,
             keys=some_keys or (),
             batch_size=batch_size,
+            select=_paths(select),
         )
         query = SowQuery(self._live().channel, command, self._timeout_s)
         self._queries.append(query)
@@ -142,39 +145,56 @@ class SowClient(Client[SowRecord]):
         wait_until_gone(self._connection, self.topic, self._timeout_s)
         return dict(answer.counts)
 
-    def subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int | None = None) -> SowSubscription:  # noqa: A002
+    def subscribe(
+        self,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        *,
+        heartbeat_timeout_ms: int | None = None,
+        select: Iterable[str] = (),
+    ) -> SowSubscription:
         """Return updates from now on, to be opened with `with`; see `SowSubscription`."""
-        return self._subscription("subscribe", filter, heartbeat_timeout_ms)
+        return self._subscription("subscribe", filter, heartbeat_timeout_ms, select)
 
     def sow_and_subscribe(
         self,
-        filter: str | None = None,  # noqa: A002
+        filter: str | None = None,  # noqa: A002  # the command's word
         *,
         heartbeat_timeout_ms: int | None = None,
+        select: Iterable[str] = (),
     ) -> SowSubscription:
         """Return the current records, then updates, without a gap or a repeat between them."""
-        return self._subscription("sow_and_subscribe", filter, heartbeat_timeout_ms)
+        return self._subscription("sow_and_subscribe", filter, heartbeat_timeout_ms, select)
 
-    def delta_subscribe(self, filter: str | None = None, *, heartbeat_timeout_ms: int | None = None) -> SowSubscription:  # noqa: A002
+    def delta_subscribe(
+        self,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        *,
+        heartbeat_timeout_ms: int | None = None,
+        select: Iterable[str] = (),
+    ) -> SowSubscription:
         """Return updates from now on, changed fields only."""
-        return self._subscription("delta_subscribe", filter, heartbeat_timeout_ms)
+        return self._subscription("delta_subscribe", filter, heartbeat_timeout_ms, select)
 
     def sow_and_delta_subscribe(
         self,
-        filter: str | None = None,  # noqa: A002
+        filter: str | None = None,  # noqa: A002  # the command's word
         *,
         heartbeat_timeout_ms: int | None = None,
+        select: Iterable[str] = (),
     ) -> SowSubscription:
         """Return the current records, then what changes in them: changed fields only, without a gap or a repeat."""
-        return self._subscription("sow_and_delta_subscribe", filter, heartbeat_timeout_ms)
+        return self._subscription("sow_and_delta_subscribe", filter, heartbeat_timeout_ms, select)
 
-    def _subscription(self, manner: Manner, text: str | None, heartbeat_timeout_ms: int | None) -> SowSubscription:
+    def _subscription(
+        self, manner: Manner, text: str | None, heartbeat_timeout_ms: int | None, select: Iterable[str]
+    ) -> SowSubscription:
         return SowSubscription(
             self._connection,
             self.topic,
             len(self._live().shards),
             manner,
             filter=text,
+            select=_paths(select),
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             timeout_s=self._timeout_s,
         )
@@ -226,3 +246,9 @@ class SowQueries(Listener[SowRecord]):
 
 def _bytes(key: str | bytes) -> bytes:
     return key.encode() if isinstance(key, str) else key
+
+
+def _paths(select: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(select, str):
+        raise TypeError(f"select takes paths, such as [{select!r}], and no single text")
+    return tuple(select)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import ClassVar, Final, Literal
 from uuid import uuid4
@@ -50,6 +50,7 @@ class SowSubscription(Client[SowRecord]):
         shards: how many it has.
         manner: subscribe, sow_and_subscribe, delta_subscribe or sow_and_delta_subscribe.
         filter: which records; None = all.
+        select: which of their fields; empty = all.
         heartbeat_timeout_ms: silence after which the subscription ends, in ms; None = the topic's `heartbeat_timeout`.
         timeout_s: how long to wait for answers, in seconds.
     """
@@ -64,6 +65,7 @@ class SowSubscription(Client[SowRecord]):
         manner: Manner,
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
+        select: Sequence[str] = (),
         heartbeat_timeout_ms: int | None = None,
         timeout_s: float = 30.0,
     ) -> None:
@@ -73,6 +75,7 @@ class SowSubscription(Client[SowRecord]):
         self._entities = [(entity, shards)]
         self._manner: Manner = manner
         self._filter = filter
+        self._select = tuple(select)
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
 
     def __iter__(self) -> Iterator[SowRecord]:
@@ -91,7 +94,9 @@ class SowSubscription(Client[SowRecord]):
     def _open(self) -> None:
         self.arrivals = Arrivals()
         session = self._session = Session[SowRecord](self._connection, self._entities, self._lifecycle, self.name)
-        listener = SowListener(session, self._manner, self._filter, self._heartbeat_timeout_ms, self.arrivals)
+        listener = SowListener(
+            session, self._manner, self._filter, self._heartbeat_timeout_ms, self.arrivals, self._select
+        )
         session.open(listener, self._timeout_s, self._manner)
 
     def _leave(self, timeout_s: float) -> None:
@@ -108,6 +113,7 @@ class SowListener(Listener[SowRecord]):
         filter: which records; None = all.
         heartbeat_timeout_ms: what the client asks for, in ms; None = the topic's.
         arrivals: where updates wait for the application.
+        select: which of the records' fields; empty = all.
     """
 
     def __init__(
@@ -117,10 +123,12 @@ class SowListener(Listener[SowRecord]):
         filter: str | None,  # noqa: A002  # the command's word
         heartbeat_timeout_ms: int | None,
         arrivals: Arrivals[SowRecord],
+        select: tuple[str, ...] = (),
     ) -> None:
         self._session = session
         self._manner = manner
         self._filter = filter
+        self._select = select
         self._asked_ms = heartbeat_timeout_ms
         self._arrivals = arrivals
         self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_TOLD_MS)
@@ -179,7 +187,7 @@ class SowListener(Listener[SowRecord]):
 
     def _subscribe(self, shard: Shard) -> None:
         command = self._session.command(
-            self._manner, filter=self._filter, heartbeat_timeout_ms=self._asked_ms, answer="all"
+            self._manner, filter=self._filter, select=self._select, heartbeat_timeout_ms=self._asked_ms, answer="all"
         )
         future = self._session.send_if_open(shard, command)
         if future is not None:

@@ -67,6 +67,7 @@ async def _query(call: Call) -> Response:
             top_n=given["top_n"],
             skip=given["skip"] or None,
             keys=given["key"] or None,
+            select=given["select"],
         )
         return answered({"records": [told(record) async for record in found]})
 
@@ -80,7 +81,7 @@ async def _follow(call: Call) -> Response:
             {"Retry-After": "5"},
         )
     async with gateway.clients.sow(call.caller, call.path["topic"]) as topic:
-        subscription: SowSubscription = getattr(topic, given["mode"])(given["filter"] or None)
+        subscription: SowSubscription = getattr(topic, given["mode"])(given["filter"] or None, select=given["select"])
         await subscription.__aenter__()  # refusals are answers, not events
     gateway.streams += 1
 
@@ -122,6 +123,9 @@ _RECORD: Final = obj(
     base64={"type": "string", "description": "the payload otherwise"},
 )
 _FILTER: Final = Parameter(name="filter", says="An expression; only records that match.")
+_SELECT: Final = Parameter(
+    name="select", says="Only this field, such as /id; -/id leaves it out. May be repeated.", kind="texts"
+)
 
 OPERATIONS: Final = (
     Operation(
@@ -139,6 +143,7 @@ OPERATIONS: Final = (
         handler=_query,
         parameters=(
             _FILTER,
+            _SELECT,
             Parameter(name="order_by", says="An expression, with ASC or DESC behind it."),
             Parameter(name="top_n", says="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000),
             Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
@@ -157,6 +162,7 @@ OPERATIONS: Final = (
         handler=_follow,
         parameters=(
             _FILTER,
+            _SELECT,
             Parameter(
                 name="mode",
                 says="With the current records first, without them, or changed fields only.",

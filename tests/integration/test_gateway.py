@@ -236,6 +236,9 @@ def test_a_sow_topic_is_queried_followed_and_deleted_from(gateway: Door) -> None
     (record,) = gateway.http.get(f"/sow/{name}/records", params=ask).json()["records"]
     assert (record["key"], record["value"]) == ("A", {"n": "A"})
     assert len(gateway.http.get(f"/sow/{name}/records", params={"key": ["A", "B"]}).json()["records"]) == 2
+    some = gateway.http.get(f"/sow/{name}/records", params={"select": ["/n", "-/m"]}).json()["records"]
+    assert sorted(one["value"]["n"] for one in some) == ["A", "B"]
+    assert gateway.http.get(f"/sow/{name}/records", params={"select": "n"}).status_code == 400
     with gateway.http.stream("GET", f"/sow/{name}/follow", params=ask) as stream:
         told = events(stream.iter_lines())
         assert next(told)[1]["value"] == {"n": "A"}

@@ -4,6 +4,7 @@ import io
 import json
 import struct
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import fastavro
@@ -72,6 +73,17 @@ def test_keys_filters_and_deltas_of_avro_records(
             publisher.publish(name, changed, delta=True)
         merged = {**ibm, "price": 2.0, "sizes": {"bid": 1, "ask": 5}}
         until(lambda: shown("/symbol = 'IBM'") == [(b'["IBM","N"]', merged)], "the delta")
+        (some,) = client.query("/price < 50", select=["/price", "/sizes/ask"])
+        assert some.value == b'{"price":2.0,"sizes":{"ask":5}}', "selected fields are JSON"
+        with client.sow_and_subscribe(select=["-/sizes", "-/venue"]) as updates:
+            told = [json.loads(one.value or b"") for one in islice(updates, 3) if one.kind == "sow"]
+            with Publisher(connection) as publisher:
+                publisher.publish(name, avro(frame, symbol="SAP", venue="F", price=float("nan")))
+            assert json.loads(next(updates.updates(20)).value or b"") == {"symbol": "SAP", "price": None}
+        assert sorted(told, key=lambda one: one["price"]) == [
+            {"symbol": "IBM", "price": 2.0},
+            {"symbol": "SAP", "price": 100.0},
+        ]
 
 
 def field(name: str, kind: object, **more: object) -> dict[str, object]:

@@ -20,7 +20,9 @@ from lapse_client.sow_record import SowRecord
 _SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 _FILTER = click.option("-f", "--filter", "expression", help="Only records for which this expression is true.")
-
+_SELECT = click.option(
+    "--select", multiple=True, metavar="PATH", help="Only this field, such as /id; -/id leaves it out. May be repeated."
+)
 
 _LAZY: Final = {
     "create": Lazy("lapse.cli.define:create_sow", "Create the SOW topic NAME in a running deployment.", extra="worker"),
@@ -42,6 +44,7 @@ def sow() -> None:
 @click.option("-n", "--top-n", type=click.IntRange(0), help="At most so many.")
 @click.option("--skip", type=click.IntRange(0), help="So many are left out first.")
 @click.option("-k", "--key", "keys", multiple=True, help="Only this key; may be repeated.")
+@_SELECT
 @_SERVERS
 @_JSON
 def query(
@@ -51,12 +54,13 @@ def query(
     top_n: int | None,
     skip: int | None,
     keys: tuple[str, ...],
+    select: tuple[str, ...],
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
     """Show the current records of TOPIC for which EXPRESSION is true; all without one."""
     with _open(topic, bootstrap_servers) as client:
-        records = client.query(expression, order_by=order_by, top_n=top_n, skip=skip, keys=keys or None)
+        records = client.query(expression, order_by=order_by, top_n=top_n, skip=skip, keys=keys or None, select=select)
         if as_json:
             for record in records:
                 click.echo(orjson.dumps(_facts(record)))
@@ -77,6 +81,7 @@ def query(
 @click.option("--from-now", is_flag=True, help="Updates only, without the current records first.")
 @click.option("--deltas", is_flag=True, help="Of records that were shown before, changed fields only.")
 @click.option("--timeout", type=float, help="End after so many seconds without an update.")
+@_SELECT
 @_SERVERS
 def follow(
     topic: str,
@@ -84,6 +89,7 @@ def follow(
     from_now: bool,
     deltas: bool,
     timeout: float | None,
+    select: tuple[str, ...],
     bootstrap_servers: str | None,
 ) -> None:
     """Print the current records of TOPIC, then updates and what goes out of focus, as JSON lines."""
@@ -94,7 +100,7 @@ def follow(
             (False, True): client.sow_and_delta_subscribe,
             (False, False): client.sow_and_subscribe,
         }[from_now, deltas]
-        with ask(expression) as updates, contextlib.suppress(KeyboardInterrupt):
+        with ask(expression, select=select) as updates, contextlib.suppress(KeyboardInterrupt):
             for update in updates.updates(timeout):
                 click.echo(orjson.dumps({"kind": update.kind, **_facts(update)}))
 

@@ -100,6 +100,7 @@ class Command:
     handed_over: bool = False
     dry_run: bool = False
     fault: str = ""
+    select: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, **fields: Any) -> Command:
@@ -112,8 +113,9 @@ class Command:
         found = [] if unknown else faults(fields)
         if unknown or found:
             raise ValueError(unknown or _told(found, len(found)))
-        if "bookmarks" in fields:
-            fields["bookmarks"] = tuple(fields["bookmarks"])
+        for name in ("bookmarks", "select"):
+            if name in fields:
+                fields[name] = tuple(fields[name])
         for name in ("keys", "data"):
             if name in fields:
                 fields[name] = tuple(one.encode() if isinstance(one, str) else one for one in fields[name])

@@ -91,6 +91,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "delay_ms": _count,
     "keys": _array(None),
     "data": _array(None),
+    "select": _array(None),
     "order_by": _text,
     "top_n": _count,
     "skip": _count,
@@ -114,7 +115,12 @@ OPTIONAL: Final = frozenset(
 )
 """Fields that may be null."""
 
-_ITEMS: Final[Mapping[str, tuple[type, ...]]] = {"bookmarks": (str,), "keys": (str, bytes), "data": (str, bytes)}
+_ITEMS: Final[Mapping[str, tuple[type, ...]]] = {
+    "bookmarks": (str,),
+    "keys": (str, bytes),
+    "data": (str, bytes),
+    "select": (str,),
+}
 """What the arrays hold."""
 
 _CHANGING: Final = frozenset({"sow_delete", "purge", "rewind", "acknowledge", "cancel", "expire"})

@@ -36,6 +36,21 @@ def parse_exactly(data: bytes) -> object:
     return value
 
 
+def serialize_any(value: object) -> bytes:
+    """Write what is not from JSON: bytes as a text of their values up to 255, as Avro does; NaN and Infinity as null.
+
+    Raises:
+        TypeError: it cannot be written in JSON.
+    """
+    return orjson.dumps(value, default=_as_text)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    raise TypeError(f"not for JSON: {type(value).__name__}")
+
+
 def serialize(value: object, like: bytes = b"") -> bytes:
     """Write a payload.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,35 @@ def test_sow_topics_survive_crashes(lapse: Lapse) -> None:
         lapse.clock.advance(10)
         assert not list(prices.query())
         assert Counter(update.operation for update in updates.updates(1) if update.kind == "oof") == {"expired": 20}
+
+
+@pytest.mark.feature("S5", "S6", "X3")
+def test_selected_fields_of_sow_records_come_from_all_shards_in_order(lapse: Lapse) -> None:
+    lapse.sow("prices", partitions=3, key="/symbol")
+    select = ["/symbol", "-/book/ask"]
+    with lapse.publisher() as publisher, lapse.sow_client("prices") as prices:
+        for n in range(9):
+            publisher.publish("prices", b'{"symbol": "%d", "price": %d, "book": {"bid": 1, "ask": 2}}' % (n, n))
+        found = prices.query("/price < 3", order_by="/price DESC", select=["/symbol"])
+        assert [one.value for one in found] == [b'{"symbol":"2"}', b'{"symbol":"1"}', b'{"symbol":"0"}']
+        (whole,) = prices.query("/price = 3", select=["-/book/ask"])
+        assert whole.value == b'{"symbol":"3","price":3,"book":{"bid":1}}'
+        with pytest.raises(CommandFailed, match="sow: select: .*'price' is no path"):
+            list(prices.query(select=["price"]))
+        with pytest.raises(TypeError, match="select takes paths"):
+            list(prices.query(select="/symbol"))
+        with prices.sow_and_delta_subscribe("/price = 4", select=("/symbol", "/book/bid")) as updates:
+            told = [(one.kind, one.value) for one in islice(updates, 2) if one.value]
+            lapse.clock.advance(1)  # of updates of one instant on two partitions only one counts (C46)
+            publisher.publish("prices", b'{"symbol": "4", "price": 4, "book": {"bid": 9, "ask": 2}}')
+            told += [(one.kind, one.value) for one in islice(updates, 1)]
+        assert told == [("sow", b'{"symbol":"4","book":{"bid":1}}'), ("delta", b'{"book":{"bid":9}}')]
+
+    async def main() -> list[bytes | None]:
+        async with aio.SowClient("prices") as topic:
+            return [one.value async for one in topic.query(keys=[b'["4"]'], select=select)]
+
+    assert asyncio.run(main()) == [b'{"symbol":"4"}']
 
 
 def test_clients_without_a_connection_work_on_it_while_it_lives(lapse: Lapse) -> None:

@@ -152,6 +152,10 @@ class QueueCommands:
                     f"queue {shard.settings.name}: unknown command {command.command!r}; known are {known}",
                     ErrorCode.UNKNOWN_COMMAND,
                 )
+            if command.select:
+                raise CommandRefused(
+                    f"{command.command} of a queue takes no select: messages are delivered as they were published"
+                )
             facts = handler(command, at_ms, step)
         except CommandRefused as error:
             if command.answer != "none":

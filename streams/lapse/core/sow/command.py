@@ -20,6 +20,7 @@ from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
+from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import QueryAtWork, ShardEvent, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
@@ -36,6 +37,9 @@ _WITH_RECORDS: Final = frozenset({"sow_and_subscribe", "sow_and_delta_subscribe"
 
 _WITH_DELTAS: Final = frozenset({"delta_subscribe", "sow_and_delta_subscribe"})
 """Subscriptions that are told changed fields of what they have seen."""
+
+_SELECTS: Final = frozenset({"sow", "subscribe"}) | _WITH_RECORDS | _WITH_DELTAS
+"""Commands that return records, or some of their fields."""
 
 
 class Commands:
@@ -65,6 +69,8 @@ class Commands:
             row_filter: what its user may see and touch at most, an expression; None = all (X4).
         """
         try:
+            if command.select and command.command not in _SELECTS:
+                raise CommandRefused(f"{command.command} takes no select; there is nothing to return fields of")
             counts = self._do(command, at_ms, step, row_filter)
         except CommandRefused as error:
             self._refuse(command, at_ms, step, error.refusal)
@@ -167,6 +173,7 @@ class Commands:
             batch_size=command.batch_size or self._settings.batch_size,
             at_ms=at_ms,
             answered=command.answer == "all",
+            select=_read_select(command),
         )
         Query.begin(self._state, inquiry, step)
 
@@ -229,6 +236,7 @@ class Commands:
         if command.order_by is not None or command.top_n is not None or command.skip is not None:
             raise CommandRefused(f"{command.command} takes no order_by, top_n or skip; use sow for a part")
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
+        _read_select(command)
         queried = command.command in _WITH_RECORDS
         subscription = Subscription(
             id=command.subscription,
@@ -241,6 +249,7 @@ class Commands:
             heartbeat_timeout_ms=command.heartbeat_timeout_ms or self._settings.heartbeat_timeout_ms,
             querying=queried,
             batch_size=command.batch_size or self._settings.batch_size,
+            select=command.select,
         )
         self._put(subscription, step)
         subscriber = self._state.subscribers[command.subscription]
@@ -300,6 +309,7 @@ class Commands:
             at_ms=at_ms,
             heartbeat_timeout_ms=subscription.heartbeat_timeout_ms,
             answered=command is None or command.answer == "all",
+            select=subscriber.select,
         )
         subscriber.query = Query.begin(self._state, inquiry, step)
 
@@ -402,3 +412,10 @@ def _select(compiled: tuple[Predicate, ...], state: SowState, name: bytes, entry
         return True
     view = state.view(name, entry)
     return all(predicate(view) is True for predicate in compiled)
+
+
+def _read_select(command: Command) -> Select | None:
+    try:
+        return Select.parse(command.select)
+    except ValueError as error:
+        raise CommandRefused(f"{command.command}: {error}") from error

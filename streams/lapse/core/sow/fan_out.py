@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lapse.core.sow import delta
+from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Kind, OutOfFocus, Step
 from lapse.core.sow.view import View
@@ -32,12 +33,17 @@ class SubscriberFanOut:
             if subscriber.query is not None:
                 subscriber.query.forget(name)
             if subscriber.selects(after):
-                changed = self._changed(before, after) if seen and subscription.deltas else None
+                select = subscriber.select
+                changed = self._changed(before, after, select) if seen and subscription.deltas else None
                 kind = Kind.PUBLISH if changed is None else Kind.DELTA
-                step.deliveries.append(after.message(kind, subscription.id, payload=changed))
+                payload = after.selected(select, self._settings) if changed is None else changed
+                step.deliveries.append(after.message(kind, subscription.id, payload=payload))
             elif seen and before is not None:
                 reason = OutOfFocus.NO_LONGER_MATCHES
-                message = before.message(Kind.OUT_OF_FOCUS, subscription.id, place=after.place, reason=reason)
+                payload = before.selected(subscriber.select, self._settings)
+                message = before.message(
+                    Kind.OUT_OF_FOCUS, subscription.id, payload=payload, place=after.place, reason=reason
+                )
                 step.deliveries.append(message)
 
     def tell_removal(self, name: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
@@ -46,17 +52,23 @@ class SubscriberFanOut:
         before = state.view(name, entry)
         for subscriber in state.subscribers.values():
             if subscriber.has_seen(before):
-                step.deliveries.append(before.message(Kind.OUT_OF_FOCUS, subscriber.subscription.id, reason=reason))
+                payload = before.selected(subscriber.select, self._settings)
+                told = subscriber.subscription.id
+                step.deliveries.append(before.message(Kind.OUT_OF_FOCUS, told, payload=payload, reason=reason))
             if subscriber.query is not None:
                 subscriber.query.forget(name)
 
-    def _changed(self, before: View | None, after: View) -> bytes | None:
-        """The changed fields, written; None if only the full record can tell."""
+    def _changed(self, before: View | None, after: View, select: Select | None) -> bytes | None:
+        """The changed fields of those selected, written; None if only the full record can tell."""
         if before is None:
             return None
         parse = self._settings.parse_exactly
         try:
-            changed = delta.difference(parse(before.raw), parse(after.raw))
-            return None if changed is None else self._settings.serialize_delta(changed)
+            old, new = parse(before.raw), parse(after.raw)
+            if select is not None:
+                old, new = select.of(old), select.of(new)
+            changed = delta.difference(old, new)
+            serialize = self._settings.serialize_delta if select is None else self._settings.serialize_selected
+            return None if changed is None else serialize(changed)
         except (ValueError, TypeError, RecursionError):
             return None

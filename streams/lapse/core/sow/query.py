@@ -11,6 +11,7 @@ from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow.ranking import Order, Ranking
 from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
+from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Kind, Message, Step
 from lapse.core.sow.subscription import Predicate
@@ -43,6 +44,7 @@ class Inquiry:
         heartbeat_timeout_ms: of the subscription that follows; the answer says it. 0 = none does.
         only_counts: whether only the number of records is asked for.
         scheduled: how many scheduled updates are told of beside it.
+        select: which fields are told; None = all.
     """
 
     command_id: str
@@ -60,6 +62,7 @@ class Inquiry:
     heartbeat_timeout_ms: int = 0
     only_counts: bool = False
     scheduled: int = 0
+    select: Select | None = None
 
 
 class Query:
@@ -209,7 +212,8 @@ class Query:
             sent += 1
             if inquiry.only_counts:
                 continue
-            message = view.message(Kind.SOW, inquiry.subscription, command_id=inquiry.command_id)
+            payload = view.selected(inquiry.select, self._state.settings)
+            message = view.message(Kind.SOW, inquiry.subscription, command_id=inquiry.command_id, payload=payload)
             step.deliveries.append(message if value is None else message._replace(order_value=value))
         self._sent += sent
         if self._left is not None:

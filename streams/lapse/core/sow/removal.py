@@ -77,7 +77,11 @@ class Removals:
         state = self._state
         entries, state_deletes = state.entries, step.state_deletes
         subscribers = state.subscribers.values()
-        if self.retains or not self._tells_alone or any(one.query is not None for one in subscribers):
+        if (
+            self.retains
+            or not self._tells_alone
+            or any(one.query is not None or one.select is not None for one in subscribers)
+        ):
             for name in names:
                 self.expire(name, entries[name], now_ms, step)
             return

@@ -52,6 +52,7 @@ class SowSettings:
         parse_delta: the same for a delta.
         serialize: writes a payload, in the form of another one.
         serialize_delta: writes changed fields for a subscriber.
+        serialize_selected: writes selected fields for a subscriber or asker.
         keeps_copies: whether a step has a copy of each record that leaves (L15).
         idle_ms: a SOW topic that nobody uses for so long deletes itself, ms; 0 = never (Q18).
         configured: a mark of the configuration; another one is use (C39).
@@ -82,6 +83,7 @@ class SowSettings:
     parse_delta: Parse = json.loads
     serialize: Serialize = _serialize
     serialize_delta: SerializeDelta = _serialize
+    serialize_selected: SerializeDelta = _serialize
     keeps_copies: bool = False
     idle_ms: int = 0
     configured: str = ""

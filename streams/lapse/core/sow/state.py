@@ -17,6 +17,7 @@ from lapse.core.sow.expiry import DeadlineIndex
 from lapse.core.sow.hash_index import HashIndex
 from lapse.core.sow.record import HEAD, Facts, deadline_of, pack
 from lapse.core.sow.record_names import RecordNames
+from lapse.core.sow.select import Select
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.step import Place, Step
 from lapse.core.sow.subscription import Subscriber, Subscription, predicates
@@ -34,6 +35,11 @@ _NUMBER = struct.Struct(">Q")
 def _rank(item: tuple[bytes, bytes | None]) -> tuple[bool, bytes]:
     name = item[0]
     return name[:1] != journal.SOURCE, name if name[:1] == journal.IDS else b""
+
+
+def _reading(subscription: Subscription) -> tuple[object, ...]:
+    """What decides how a subscription reads records."""
+    return subscription.filter, subscription.row_filter, subscription.select
 
 
 class Snapshot(Protocol):
@@ -266,18 +272,16 @@ class SowState:
             return
         subscription = Subscription.unpack(value)
         known = self.subscribers.get(subscription_id)
-        if known is not None and (known.subscription.filter, known.subscription.row_filter) == (
-            subscription.filter,
-            subscription.row_filter,
-        ):
+        if known is not None and _reading(known.subscription) == _reading(subscription):
             known.subscription = subscription
             return
         fault = ""
         try:
             compiled = predicates(subscription.filter, subscription.row_filter, self.settings.compile_filter)
+            select = Select.parse(subscription.select)
         except ValueError as error:  # compiled once: only another version of the language can refuse it
-            compiled, fault = (), str(error)
-        self.subscribers[subscription_id] = Subscriber(subscription, compiled, self.now_ms, fault=fault)
+            compiled, select, fault = (), None, str(error)
+        self.subscribers[subscription_id] = Subscriber(subscription, compiled, self.now_ms, select=select, fault=fault)
 
     def _apply_ending(self, prefix: bytes, value: bytes | None) -> None:
         if prefix == RETIREMENT:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from lapse.core.sow.select import Select
 from lapse.core.sow.settings import Compile
 from lapse.core.sow.step import QueryAtWork
 from lapse.core.sow.view import View
@@ -29,6 +30,7 @@ class Subscription:
         heartbeat_timeout_ms: silence after which it counts as lost.
         querying: whether its query has not reached its end; begun again after a take-over.
         batch_size: records in one batch of its query.
+        select: which fields it is told; empty = all.
     """
 
     id: str
@@ -41,6 +43,7 @@ class Subscription:
     heartbeat_timeout_ms: int = 30_000
     querying: bool = False
     batch_size: int = 500
+    select: tuple[str, ...] = ()
 
     def pack(self) -> bytes:
         """Write it as it stands in the journal."""
@@ -49,7 +52,8 @@ class Subscription:
     @classmethod
     def unpack(cls, data: bytes) -> Subscription:
         """Read what `pack` wrote."""
-        return cls(**json.loads(data))
+        facts = json.loads(data)
+        return cls(**{**facts, "select": tuple(facts.get("select", ()))})
 
 
 class StandingQuery(QueryAtWork, Protocol):
@@ -71,6 +75,7 @@ class Subscriber:
         predicates: its filters, compiled.
         heard_ms: when it was last heard, ms since the epoch; not journaled (C5).
         query: its query while that is unfinished.
+        select: its select list, read; None = all fields.
         fault: what is wrong with its filters, found when it was restored; it sees nothing and is ended.
     """
 
@@ -78,6 +83,7 @@ class Subscriber:
     predicates: tuple[Predicate, ...]
     heard_ms: int
     query: StandingQuery | None = field(default=None)
+    select: Select | None = None
     fault: str = ""
 
     @property

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from lapse.core.sow.record import facts_of, headers_of, payload_of
-from lapse.core.sow.settings import Parse
+from lapse.core.sow.select import Select
+from lapse.core.sow.settings import Parse, SowSettings
 from lapse.core.sow.step import Kind, Message, OutOfFocus, Place
 
 UNREADABLE: Final = None
@@ -84,6 +85,15 @@ class View:
     def place(self) -> Place:
         """The bookmark of its last update."""
         return Place(*self._sources[self.facts.source], self.facts.offset)
+
+    def selected(self, select: Select | None, settings: SowSettings) -> bytes | None:
+        """The payload with selected fields only; None where it is told whole, because all are, or it cannot be read."""
+        if select is None:
+            return None
+        try:
+            return settings.serialize_selected(select.of(settings.parse_exactly(self.raw)))
+        except (ValueError, TypeError, RecursionError):
+            return None
 
     def message(
         self,

@@ -59,6 +59,7 @@ JSON: Final[dict[str, Any]] = {
     "parse_delta": json_payload.parse_exactly,
     "serialize": json_payload.serialize,
     "serialize_delta": json_payload.serialize,
+    "serialize_selected": json_payload.serialize,
 }
 """How a SOW topic reads and writes payloads in JSON."""
 
@@ -71,6 +72,7 @@ def avro(form: AvroPayload) -> dict[str, Any]:
         "parse_delta": form.parse_delta,
         "serialize": form.serialize,
         "serialize_delta": _as_json,
+        "serialize_selected": json_payload.serialize_any,
     }
 
 
