@@ -40,10 +40,14 @@ def consume(deployment: Deployment, stop: threading.Event) -> None:
 def test_no_window_of_the_log_has_more_deliveries_than_the_rates_over_kill_9(deploy: Deploy) -> None:
     rate, of_a_tenant = f"{MOST}/{WINDOW_MS}ms", {"messages": MOST_OF_A_TENANT, "per": f"{WINDOW_MS}ms"}
     jobs = {"group_by": "/tenant", "group_limit": 100, "rate": rate, "group_rate": of_a_tenant}
-    deployment = deploy({"jobs": jobs}).apply()
+    deployment = deploy({"jobs": jobs, "slow": {"rate": "1/1h"}}).apply()
     tenants = ["great" if number % 10 else f"small-{number % 20}" for number in range(1_000)]
     deployment.write("jobs", *(json.dumps({"tenant": tenant}) for tenant in tenants))
-    worker, stop = deployment.worker().wait_for_shards(1), threading.Event()
+    worker, stop = deployment.worker().wait_for_shards(2), threading.Event()
+    slow = deployment.write("slow", "1", "2")
+    with deployment.subscriber("slow", 9) as subscriber:
+        assert subscriber.receive(20) is not None
+        assert subscriber.receive(0.5) is None
     consumer = threading.Thread(target=consume, args=(deployment, stop))
     consumer.start()
     tail = deployment.tail(topic.deliveries(deployment.name("jobs")))
@@ -53,7 +57,7 @@ def test_no_window_of_the_log_has_more_deliveries_than_the_rates_over_kill_9(dep
             tail.wait_for(lambda records, enough=enough: sum(map(is_delivery, records)) >= enough, "deliveries", 60)
             if times < 6:
                 worker.kill()
-                worker.start().wait_for_shards(1)
+                worker.start().wait_for_shards(2)
     finally:
         stop.set()
         consumer.join()
@@ -72,3 +76,10 @@ def test_no_window_of_the_log_has_more_deliveries_than_the_rates_over_kill_9(dep
     assert len(instants_ms) == 4, "all, and those of three tenants"
     assert len(instants_ms["great"]) > 2 * MOST_OF_A_TENANT
     assert any(count != b"1" for _, count in seen), "some came again"
+    # What waits for its rate says so after the kills, too (C48).
+    with deployment.queue("slow") as queue:
+        texts = {one.waits_for for one in queue.peek() if one.state == "available"}
+    assert all(text.startswith("the rate of its queue, not before 20") for text in texts), texts
+    assert texts
+    told = deployment.lapse("explain", deployment.bookmark("slow", slow[1]))
+    assert "the rate of its queue, not before 20" in " ".join(told.stdout.split()), told.stdout

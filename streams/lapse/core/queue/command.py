@@ -336,7 +336,7 @@ class QueueCommands:
         if command.keys:
             raise CommandRefused("sow of a queue takes a filter or bookmarks, and no keys")
         if command.bookmarks:
-            found = self._shard.named(self._claims(command), self._refused)
+            found = self._shard.named(self._claims(command), at_ms, self._refused)
             return {"messages": tuple(shown(one) for one in islice(found, MOST_PEEKED))}
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
         found = self._shard.peek(skip, limit, command.filter or "", at_ms, self._refused)

@@ -15,6 +15,7 @@ from lapse.core.queue.locator import Locator
 from lapse.core.queue.matching import UNKNOWN
 from lapse.core.queue.message_state import LIVE, THERE, State
 from lapse.core.queue.pending_letter import PendingLetter
+from lapse.core.queue.rate_wait import RateWait
 from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.segment import SIZE, Segment
 from lapse.core.queue.settlement import Claim
@@ -176,7 +177,7 @@ class Inquiry:
     ) -> Iterator[Queued]:
         """See `QueueShard.peek`."""
         left, due_ms = limit, self._decisions.deadlines_count_ms(now_ms)
-        waits = self._barriers_wait()
+        waits, rate_wait = self._barriers_wait(), RateWait(self._decisions, now_ms)
         for index in sorted(self._state.segments):
             if left <= 0:
                 return
@@ -192,7 +193,7 @@ class Inquiry:
                 continue
             for slot in slots[skip : skip + left].tolist():
                 queued = self.queued(segment, slot)
-                queued.waits_for = waits.get(segment.base + slot, "")
+                queued.waits_for = waits.get(segment.base + slot) or rate_wait.of(segment, slot)
                 yield queued
                 left -= 1
             skip = 0
@@ -207,15 +208,17 @@ class Inquiry:
         for name, dying in last[skip : skip + left]:
             yield self._queued_dying(name, dying, refused)
 
-    def named(self, claims: Sequence[Claim], refused: Callable[[tuple[int, int]], str]) -> Iterator[Queued]:
+    def named(
+        self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str]
+    ) -> Iterator[Queued]:
         """See `QueueShard.named`."""
-        waits = self._barriers_wait()
+        waits, rate_wait = self._barriers_wait(), RateWait(self._decisions, now_ms)
         for claim in claims:
             for segment, first, stop, _, _ in self._locator.located(claim, []):
                 for slot in range(first, stop):
                     if THERE[segment.state[slot]]:
                         queued = self.queued(segment, slot)
-                        queued.waits_for = waits.get(segment.base + slot, "")
+                        queued.waits_for = waits.get(segment.base + slot) or rate_wait.of(segment, slot)
                         yield queued
             number = self._state.sources.find(claim.topic, claim.partition)
             if number is not None:

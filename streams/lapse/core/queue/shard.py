@@ -352,9 +352,11 @@ class QueueShard:
         """
         return self._inquiry.peek(skip, limit, text, now_ms, refused)
 
-    def named(self, claims: Sequence[Claim], refused: Callable[[tuple[int, int]], str]) -> Iterator[Queued]:
-        """The messages of some bookmarks that are there, in any state; `refused` as of `peek`."""
-        return self._inquiry.named(claims, refused)
+    def named(
+        self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str]
+    ) -> Iterator[Queued]:
+        """The messages of some bookmarks that are there, in any state; `now_ms` and `refused` as of `peek`."""
+        return self._inquiry.named(claims, now_ms, refused)
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
         """Topic, partition and offset of the message at a place; None if it is gone."""

@@ -118,7 +118,8 @@ class Queued:
         pending: whether only its dead letter is still to come (C27).
         confirmed: False = a transfer has put it here, and it is not to be seen yet (Q17).
         ready: whether its instant has come, and only the target depth keeps it out (C51).
-        waits_for: what a barrier waits for, or why the broker refuses the dead letter; empty = nothing (C48).
+        waits_for: what a barrier waits for, the rate that an available message waits for and until when, or why the
+            broker refuses the dead letter; empty = nothing (C48).
     """
 
     topic: str

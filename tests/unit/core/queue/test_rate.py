@@ -185,3 +185,33 @@ def test_group_rates_hold_however_few_messages_a_step_takes(at_once: int) -> Non
         assert sorted(delivered(one, 0)) == [0, 1, 2, 3, 4, 5]
         assert one.shard.next_due_ms() == 1_100
         assert sorted(delivered(one, 100)) == [6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.feature("C48", "Q15")
+def test_a_peek_says_for_which_rate_a_message_waits_and_until_when() -> None:
+    one = world(
+        {"g": "a"}, {"g": "a"}, {"g": "b"}, {}, traits=GROUP, rate=Rate(3, 500), group_rate=Rate(1, 100), group_limit=9
+    )
+    one.subscribe("inky", 2)
+
+    def waits() -> dict[int, str]:
+        peeked = {shown.offset: shown.waits_for for shown in one.shard.peek(0, 9, now_ms=one.now_ms)}
+        claims = [Claim("orders", 0, 0, 9)]
+        assert {shown.offset: shown.waits_for for shown in one.shard.named(claims, one.now_ms, lambda _: "")} == peeked
+        return {offset: text for offset, text in peeked.items() if text}
+
+    assert waits() == {}
+    assert delivered(one, 0) == [0, 2]
+    assert waits() == {1: "the rate of its group, not before 1970-01-01T00:00:01.100Z"}
+    one.subscribe("inky", 9)
+    assert delivered(one, 10) == [3]
+    assert waits() == {1: "the rate of its queue and the rate of its group, not before 1970-01-01T00:00:01.500Z"}
+    one.advance(90)
+    assert waits() == {1: "the rate of its queue, not before 1970-01-01T00:00:01.500Z"}
+    one.advance(400)
+    assert waits() == {}
+    one.shard.allowance.counts_as_written = True
+    assert delivered(one) == [1]
+    one.publish("orders", body={"g": "a"})
+    one.read("orders")
+    assert waits() == {4: "the rate of its group, not before deliveries before it are written"}
