@@ -62,11 +62,18 @@ class AtomicWork:
         settler: of the subscription.
         shards: says how many shards a queue has.
         transactional_id: Kafka's name for whoever commits; None = a unique one.
+        begun: told once it has been used.
     """
 
     def __init__(
-        self, connection: Connection, settler: Settles, shards: Callable[[str], int], transactional_id: str | None
+        self,
+        connection: Connection,
+        settler: Settles,
+        shards: Callable[[str], int],
+        transactional_id: str | None,
+        begun: Callable[[], None],
     ) -> None:
+        self._begun = begun
         self._connection = connection
         self._settler = settler
         self._shards = shards
@@ -147,7 +154,7 @@ class AtomicWork:
             TransactionFailed: an earlier transaction stays open for too long.
         """
         again = [one for one in deliveries if one.delivery_count > 1 or claim(one) in self._unknown]
-        done = [delivery for delivery in again if self._verdict(delivery) is Verdict.DONE]
+        done = [one for one, verdict in zip(again, self._verdicts(again), strict=True) if verdict is Verdict.DONE]
         if not done:
             return False
         for delivery in done:
@@ -157,16 +164,26 @@ class AtomicWork:
             self._settler.command("cancel", others, delay_ms=0)
         return True
 
-    def _verdict(self, delivery: Any) -> Verdict:
+    def _verdicts(self, again: Sequence[Any]) -> list[Verdict]:
+        """What became of earlier transactions; none of them is open any more."""
         give_up = time.monotonic() + _CONTROL_S
-        while (verdict := self._log(delivery.queue).verdict(delivery)) is Verdict.OPEN:
+        queues = [self._log(queue) for queue in dict.fromkeys(one.queue for one in again)]
+        while True:
+            found = {
+                id(one): verdict
+                for decisions in queues
+                for of_queue in [[one for one in again if one.queue == decisions.queue]]
+                for one, verdict in zip(of_queue, decisions.verdicts(of_queue), strict=True)
+            }
+            still_open = [one for one in again if found[id(one)] is Verdict.OPEN]
+            if not still_open:
+                return [found[id(one)] for one in again]
             if time.monotonic() >= give_up:
                 raise TransactionFailed(
-                    f"{delivery.bookmark}: an earlier transaction over it is still open after {_CONTROL_S:g} s. "
+                    f"{still_open[0].bookmark}: an earlier transaction over it is still open after {_CONTROL_S:g} s. "
                     "Nothing of this one counts"
                 )
             time.sleep(_AGAIN_S)
-        return verdict
 
     def _commit(self, transaction: Transaction) -> None:
         producer = self._opened()
@@ -290,6 +307,7 @@ class AtomicWork:
         if found is None:
             found = DecisionLog(self._connection, queue, self._shards(queue))
             found.make()
+            self._begun()
             self._logs[queue] = found
         return found
 

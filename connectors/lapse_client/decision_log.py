@@ -61,9 +61,14 @@ class DecisionLog:
         connection: the cluster.
         queue: its name.
         shards: how many it has.
+
+    Attributes:
+        queue: its name.
+        topic: where the log is.
     """
 
     def __init__(self, connection: Connection, queue: str, shards: int) -> None:
+        self.queue = queue
         self.topic = names.decisions(queue)
         self._connection = connection
         self._shards = shards
@@ -89,20 +94,31 @@ class DecisionLog:
                     f"{self._shards} partitions, or give this user the right to"
                 ) from error
 
-    def verdict(self, delivery: Any) -> Verdict:
-        """What became of the transactions in which somebody had worked on a message before.
+    def verdicts(self, deliveries: Sequence[Any]) -> list[Verdict]:
+        """What became of the transactions in which somebody had worked on messages before.
 
         Raises:
             KafkaException: the log cannot be read.
+            LapseError: it cannot be read to its end.
         """
-        part = self._parts.get(delivery.shard.partition)
-        first_ms = max(0, delivery.timestamp_ms - _SLACK_MS) if self._is_broker_stamped(delivery.bookmark.topic) else 0
+        found: dict[Claim, Verdict] = {}
+        for partition in {delivery.shard.partition for delivery in deliveries}:
+            asked = [delivery for delivery in deliveries if delivery.shard.partition == partition]
+            wanted = [claim(delivery) for delivery in asked]
+            found |= self._part(partition, min(map(self._first_ms, asked))).verdicts(wanted)
+        return [found[claim(delivery)] for delivery in deliveries]
+
+    def _part(self, partition: int, first_ms: int) -> _Part:
+        part = self._parts.get(partition)
         if part is None or part.first_ms > first_ms or part.is_stale:
             if part is not None:
                 part.close()
-            part = _Part(self._connection, TopicPartition(self.topic, delivery.shard.partition), first_ms)
-            self._parts[delivery.shard.partition] = part
-        return part.verdict(claim(delivery))
+            part = self._parts[partition] = _Part(self._connection, TopicPartition(self.topic, partition), first_ms)
+        return part
+
+    def _first_ms(self, delivery: Any) -> int:
+        """No claim for a message is older than this, ms since the epoch."""
+        return max(0, delivery.timestamp_ms - _SLACK_MS) if self._is_broker_stamped(delivery.bookmark.topic) else 0
 
     def _is_broker_stamped(self, source: str) -> bool:
         """Whether a message's arrival is by the broker's clock; then no claim for it is older."""
@@ -145,18 +161,19 @@ class _Part:
         """Whether nobody has asked for so long that what was read is better forgotten than read on."""
         return time.monotonic() - self._asked > _FORGET_S
 
-    def verdict(self, wanted: Claim) -> Verdict:
+    def verdicts(self, wanted: Sequence[Claim]) -> dict[Claim, Verdict]:
         self._asked = time.monotonic()
         for found, offset in self._all.news():
             self._claimed[found] = offset
-        last = self._claimed.get(wanted)
-        if last is None:
-            return Verdict.NONE
-        if wanted not in self._committed:
+        if any(one in self._claimed and one not in self._committed for one in wanted):
             self._committed.update(found for found, _ in self._safe.news())
+        return {one: self._verdict(one) for one in wanted}
+
+    def _verdict(self, wanted: Claim) -> Verdict:
         if wanted in self._committed:
             return Verdict.DONE
-        return Verdict.NONE if self._safe.end > last else Verdict.OPEN
+        last = self._claimed.get(wanted)
+        return Verdict.NONE if last is None or self._safe.end > last else Verdict.OPEN
 
     def close(self) -> None:
         self._all.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from lapse_client.arrivals import Waiting
@@ -31,12 +31,14 @@ class Prefetched(Waiting[Delivery]):
         self._past_ms = past_ms
         self._forget = forget
         self._delivery = delivery
+        self._back: deque[Delivery] = deque()
+        """What was taken and put back; it comes first."""
         self._lots: deque[Lot] = deque()
         self._at = 0
         """Index of the next message of the first lot."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._lots)) - self._at
+        return sum(map(len, self._lots)) - self._at + len(self._back)
 
     def put(self, lots: list[Lot]) -> None:
         """Add lots in order; none of them is empty. After the end they are dropped."""
@@ -49,6 +51,15 @@ class Prefetched(Waiting[Delivery]):
             self._wake(2 if len(lots) > 1 else len(lots[0]))
         self._tell()
 
+    def put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Add deliveries that were taken before; after the end they are dropped."""
+        with self._lock:
+            if self._ended:
+                return
+            self._back.extend(deliveries)
+            self._wake(len(deliveries))
+        self._tell()
+
     def pop(self) -> Delivery | None:
         """Remove and return the first delivery whose lease still holds, if there is one; never waits."""
         with self._lock:
@@ -58,6 +69,7 @@ class Prefetched(Waiting[Delivery]):
         """Drop lots, and return how many messages that were."""
         with self._lock:
             before = len(self)
+            self._back = deque(delivery for delivery in self._back if not unwanted(delivery.lot))
             kept = deque(lot for lot in self._lots if not unwanted(lot))
             if not kept or kept[0] is not self._lots[0]:
                 self._at = 0
@@ -66,6 +78,12 @@ class Prefetched(Waiting[Delivery]):
 
     def _pop_some(self, most: int) -> list[Delivery]:
         taken: list[Delivery] = []
+        while self._back and len(taken) < most:
+            delivery = self._back.popleft()
+            if delivery.lease_ends_ms <= self._past_ms():
+                self._forget(delivery.shard, 1)
+            else:
+                taken.append(delivery)
         while self._lots and len(taken) < most:
             lot, first = self._lots[0], self._at
             if lot.lease_ends_ms <= self._past_ms():

@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from lapse.protocol import topic
 from lapse_client.atomic_work import AtomicWork
 from lapse_client.channel import Channel
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.credit import Credits
 from lapse_client.delivery import Delivery
+from lapse_client.in_doubt import InDoubt
 from lapse_client.joined_queues import JoinedQueues
 from lapse_client.lifecycle import Lifecycle
 from lapse_client.lot import Lot
@@ -68,9 +70,9 @@ class Subscription:
         self._replier = Replier(connection)
         self._credits = Credits(len(self.session.shards), terms.max_backlog, after_caps=len(queues) > 1)
         self.settler = SubscriptionSettler(self.session, self._credits, terms.ack_batch_size, on_refused, self._replier)
-        self._work = AtomicWork(
-            connection, self.settler, lambda queue: connection.shards("queue", queue), transactional_id
-        )
+        self._connection = connection
+        self._in_doubt: InDoubt | None = None
+        self._work = AtomicWork(connection, self.settler, self._shards_of, transactional_id, self._screen)
         self.settler.work = self._work
         self._listener = QueueListener(
             connection, self.session, terms, self.queues, self._credits, self.settler, self.arrivals, by_pattern
@@ -83,6 +85,9 @@ class Subscription:
 
     def open(self, timeout_s: float) -> None:
         """Subscribe at every shard and wait for their answers, as `Session.open` does."""
+        decisions = {topic.decisions(shard.entity) for shard in self.session.shards}
+        if not self._transport.settles and not decisions.isdisjoint(self._connection.partitions()):
+            self._screen()
         self.session.open(self._listener, timeout_s)
 
     def undo(self) -> None:
@@ -103,6 +108,8 @@ class Subscription:
         are missed; that is logged, not raised.
         """
         self.stop()
+        if self._in_doubt is not None:
+            self._in_doubt.close()
         self.settler.close()
         self.session.leave(timeout_s)
         self._listener.close()
@@ -114,9 +121,11 @@ class Subscription:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             taken = self.arrivals.take(most, self.patience(timeout_s) if timeout_s else timeout_s)
-            if self._deserializer is None or not taken:
+            if not taken or (self._deserializer is None and self._in_doubt is None):
                 return taken
-            if fitting := typed(self._deserializer, taken, self._typed):
+            if self._in_doubt is not None:
+                taken = self._in_doubt.sift(taken)
+            if fitting := taken if self._deserializer is None else typed(self._deserializer, taken, self._typed):
                 return fitting
             timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
 
@@ -131,11 +140,22 @@ class Subscription:
 
     def receive(self, timeout_s: float | None) -> Delivery | None:
         """Return one delivery whose lease still holds; None after the timeout, or at the end."""
-        delivery = self.arrivals.pop() if self._deserializer is None else None
+        delivery = self.arrivals.pop() if self._deserializer is None and self._in_doubt is None else None
         if delivery is not None:
             return delivery
         taken = self.take(1, timeout_s)
         return taken[0] if taken else None
+
+    def _shards_of(self, queue: str) -> int:
+        return self._connection.shards("queue", queue)
+
+    def _screen(self) -> None:
+        """From now on set aside what somebody may have committed before (X9)."""
+        if self._in_doubt is None:
+            past_ms = self.session.clock.past_ms
+            self._in_doubt = InDoubt(
+                self._connection, self._shards_of, self.settler, self.arrivals.put_back, past_ms, self._forget
+            )
 
     def _forget(self, shard: Shard, count: int) -> None:
         """Their leases were over before the application saw them: the queue has them again."""

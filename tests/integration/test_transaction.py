@@ -8,13 +8,12 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import support.atomic_consumer
 import support.dying_consumer
-from lapse_client import Delivery, InvalidPublication, Retry, TransactionFailed, aio
+from lapse_client import Delivery, InvalidPublication, QueueSubscriber, Retry, TransactionFailed, aio
 from support.at_length import AT_LENGTH, cases
 from support.deployment import Deployment
 from support.log import Tail, until
@@ -24,6 +23,7 @@ pytestmark = pytest.mark.feature("X9")
 QUEUES = {
     "orders": {},
     "killed": {},
+    "unsure": {},
     "quick": {"lease_period": "2s"},
     "once": {"semantics": "at-most-once"},
     "shipments": {},
@@ -52,6 +52,21 @@ def ship(delivery: Delivery | None, topic: str, *values: bytes | str, **options:
     with delivery.transaction() as tx:
         for value in values:
             tx.produce(topic, value, **options)
+
+
+def first_of(*subscribers: QueueSubscriber) -> tuple[Delivery, QueueSubscriber]:
+    """The delivery that one of them gets, and who gets it."""
+    found: list[tuple[Delivery, QueueSubscriber]] = []
+
+    def gets() -> bool:
+        for one in subscribers:
+            if (delivery := one.receive(0.02)) is not None:
+                found.append((delivery, one))
+                return True
+        return False
+
+    until(gets, "somebody gets it")
+    return found[0]
 
 
 def test_outputs_and_acknowledgments_are_all_or_none(served: Deployment) -> None:
@@ -107,13 +122,12 @@ def test_a_lost_lease_takes_the_outputs_with_it(served: Deployment) -> None:
     shipments = served.name("shipments")
     served.write("quick", "c0")
     with served.subscriber("quick", 1) as slow, served.subscriber("quick", 1) as other:
-        held = slow.receive(20) or other.receive(20)
-        assert held is not None
-        taker = other if held.lot.settler is slow.subscription.settler else slow
+        held, taken_by = first_of(slow, other)
+        taker = other if taken_by is slow else slow
         again = taker.receive(20)
         with pytest.raises(TransactionFailed, match="its lease was lost"):
             ship(held, shipments, b"c too late")
-        slow.close() if taker is other else other.close()
+        taken_by.close()
         while again is not None:  # the lease is short, and this machine may be busy
             try:
                 ship(again, shipments, b"c in time")
@@ -154,7 +168,7 @@ def test_what_has_no_lease_has_no_transaction(served: Deployment) -> None:
 
 
 def test_a_consumer_that_is_killed_at_any_step_leaves_both_or_neither(served: Deployment) -> None:
-    """Four consumers die, each at another step; others work on meanwhile, and then have what those had."""
+    """Four consumers die, each at another step; others work on meanwhile, and get what those had once it is known."""
     shipments, queue = served.name("shipments"), served.name("killed")
     steps = ("begun", "written", "held", "decided")
     served.write("killed", *(f"k{number}" for number in range(len(steps))))
@@ -162,31 +176,45 @@ def test_a_consumer_that_is_killed_at_any_step_leaves_both_or_neither(served: De
     dying = [subprocess.Popen([sys.executable, program, served.servers, queue, shipments, step]) for step in steps]
     assert [one.wait(60) for one in dying] == [-signal.SIGKILL] * len(steps)
     served.write("killed", *(f"l{number}" for number in range(200)))
-    seen: Counter[bytes | None] = Counter()
-    repeated: list[Any] = []
+    seen: list[bytes | None] = []
     began, quick_s = time.monotonic(), 0.0
     with served.subscriber("killed", 20) as subscriber:
-        while sum(1 for value in seen if value and value[:1] == b"l") < 200 or len(seen) < 204:
+        while len(seen) < 200 + len(steps) - 1:
             delivery = subscriber.receive(60)
             assert delivery is not None, seen
-            if delivery.delivery_count > 1 and seen.total() < 200 and (delivery.value or b"")[:1] == b"k":
-                delivery.cancel(1_000)  # the work of those who died is left for later: it may wait for Kafka
-                continue
-            with delivery.transaction() as tx:
-                tx.produce(shipments, delivery.value)
-            seen[delivery.value] += 1
-            if tx.repeated:
-                repeated.append(delivery.value)
-            if seen.total() == 200:
+            ship(delivery, shipments, delivery.value or b"")
+            seen.append(delivery.value)
+            if len(seen) == 200:
                 quick_s = time.monotonic() - began
+        assert subscriber.receive(0.5) is None, "what was committed is not handed out"
     shipped = of(served, b"k")
-    assert len(shipped) == len(steps), shipped
     assert sorted(value[:2] for value in shipped) == [b"k0", b"k1", b"k2", b"k3"], "each once"
-    assert [value for value in shipped if b"by" in value] == [repeated[0] + b" by decided"]
-    assert len(repeated) == 1
+    assert [value[2:] for value in shipped if b"by" in value] == [b" by decided"]
     assert of(served, b"l") == sorted(b"l%d" % number for number in range(200))
     until(lambda: served.depth("killed")["depth"] == 0, "all are acknowledged")
-    print(f"200 transactions beside two abandoned ones took {quick_s:.1f} s")
+    # Kafka lets the abandoned ones stay open for ten seconds, and looks every ten: nobody else waits for that.
+    assert quick_s < 10
+
+
+def test_a_transaction_finds_out_what_another_had_committed(served: Deployment) -> None:
+    """As a last resort, where a subscription began before there was anything to know."""
+    shipments = served.name("shipments")
+    served.write("unsure", "f0")
+    with served.subscriber("unsure", 1) as one, served.subscriber("unsure", 1) as another:
+        held, dying = first_of(one, another)
+        other = another if dying is one else one
+        work = dying.subscription.settler.work
+        assert work is not None
+        work._acknowledge = lambda deliveries: None  # type: ignore[method-assign]  # it dies before it can
+        ship(held, shipments, b"f of the first")
+        dying.close()
+        delivery = other.receive(20)
+        assert delivery is not None
+        with delivery.transaction() as tx:
+            tx.produce(shipments, b"f again")
+        assert tx.repeated
+    assert of(served, b"f") == [b"f of the first"]
+    until(lambda: served.depth("unsure")["depth"] == 0, "it is acknowledged")
 
 
 @pytest.mark.parametrize(("messages", "kills"), cases([(5_000, 3)], [(1_000_000, 60)]))
