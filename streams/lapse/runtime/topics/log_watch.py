@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 5.0
+_AT_REST: Final = 12
+"""Of shards that hold nothing, one look in so many asks where their logs begin: nothing of theirs can be gone, and
+what they have not read yet they are about to."""
+
 _TOPICS_A_SECOND: Final = 200
 """Where there are more topics than are looked at in five seconds at this rate, it is looked less often."""
 
@@ -58,6 +62,7 @@ class LogWatch:
         self._log = log
         self._missing: Counter[str] = Counter()
         self._topics = 0
+        self._looks = 0
         self._task: asyncio.Task[None] | None = None
         self._away_since: float | None = None
 
@@ -115,7 +120,9 @@ class LogWatch:
     async def _look_at_beginnings(self, runners: Iterable[Runner], shapes: Mapping[str, Shape]) -> None:
         """Tell the shards where the logs begin that they read, and of which they have messages."""
         held = {runner: set(runner.machine.held_sources()) for runner in runners}
-        read = {runner: {*runner.sources, *tps} for runner, tps in held.items()}
+        all_ = self._looks % _AT_REST == 0
+        self._looks += 1
+        read = {runner: {*runner.sources, *tps} for runner, tps in held.items() if tps or all_}
         missing = {tp.topic for tps in held.values() for tp in tps} - shapes.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in missing})
         begins = await self._log.begins({tp for tps in read.values() for tp in tps if tp.topic in shapes})

@@ -1,0 +1,64 @@
+"""The log watch: how much of the brokers it asks for (C40)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from lapse.runtime.topics.log_watch import LogWatch
+from lapse.runtime.topics.topic_id import Shape
+from lapse.runtime.tp import TP
+
+
+@dataclass(eq=False)
+class Shard:
+    """A shard, as far as the watch looks at it: it is its own runner and machine."""
+
+    sources: list[TP]
+    held: list[TP]
+    told: list[TP] = field(default_factory=list)
+
+    @property
+    def machine(self) -> Shard:
+        return self
+
+    def held_sources(self) -> list[TP]:
+        return self.held
+
+    async def log_begins(self, tp: TP, offset: int) -> None:
+        self.told.append(tp)
+
+
+class Log:
+    """Answers, and remembers the questions."""
+
+    def __init__(self) -> None:
+        self.asked: list[set[TP]] = []
+
+    async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
+        self.asked.append(set(tps))
+        return dict.fromkeys(self.asked[-1], 0)
+
+
+@pytest.mark.feature("C40", "C80")
+def test_where_logs_begin_is_asked_for_shards_that_hold_something_and_seldom_for_the_others() -> None:
+    busy, left, other = TP("busy", 0), TP("left", 0), TP("other", 0)
+    holding, resting = Shard([busy, left], [busy]), Shard([other], [])
+    log = Log()
+    watch = LogWatch(list, lambda _: asyncio.sleep(0), None, log)
+    shapes = {tp.topic: Shape(b"id", 1) for tp in (busy, left, other)}
+
+    async def look(times: int) -> None:
+        for _ in range(times):
+            await watch._look_at_beginnings([holding, resting], shapes)
+
+    asyncio.run(look(24))
+    everything = {busy, left, other}
+    assert log.asked == 2 * [everything, *11 * [{busy, left}]]
+    assert resting.told == 2 * [other]
+    resting.held = [other]
+    asyncio.run(look(2))
+    assert log.asked[-1] == everything
