@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -53,8 +52,6 @@ OF_WORKERS: Final = b"\x00"
 
 _LOOK_S: Final = 3.0
 _WAIT_MS: Final = 500
-_TRIES: Final = 5
-_AGAIN_S: Final = 0.1
 _ORDERS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "create_queue": ("queue", True),
     "alter_queue": ("queue", False),
@@ -189,14 +186,10 @@ class Definer:
         """
         user = parted(admitted.command.id)[0] if self._guard is not None else ""
         request = asked(admitted.command, user)
-        for attempt in range(_TRIES):
-            try:
-                made, shards = await self._publish(request, user)
-                break
-            except OutdatedChange as error:
-                if attempt == _TRIES - 1:
-                    raise Refused(ErrorCode.OUTDATED, str(error)) from error
-                await asyncio.sleep(_AGAIN_S * random.uniform(1, 3))  # noqa: S311  # two are not to meet again
+        try:
+            made, shards = await self._definitions.tried_again(lambda: self._publish(request, user))
+        except OutdatedChange as error:
+            raise Refused(ErrorCode.OUTDATED, str(error)) from error
         late = await self._messages.await_served(request.name, made.after.version, shards, SERVED_S)
         counts = {"version": made.after.version, "shards": shards, "changed": int(made.is_new)}
         told = tuple(f"{request.name}:{shard}" for shard in late)

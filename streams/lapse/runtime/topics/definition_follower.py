@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -32,8 +31,6 @@ _AGAIN_S: Final = 0.2
 _TOGETHER_MS: Final = 600
 """So long after new definitions were written all workers begin to read what is new, ms: the group is balanced once
 then, and not once for each of them while the others wait (C90)."""
-
-_TRIES: Final = 10
 
 _LIVE: Final = (
     *("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying"),
@@ -122,17 +119,10 @@ class DefinitionFollower:
     async def withdraw(self, name: str) -> None:
         """Take out the definition of an entity whose topics were removed."""
         offset = self._served_by.get(name, sys.maxsize)
-        for attempt in range(_TRIES):
-            try:
-                await asyncio.to_thread(self._topic.withdraw, name, offset)
-                return
-            except OutdatedChange as error:  # somebody else changes something at this moment
-                if attempt == _TRIES - 1:
-                    logger.warning("%s is deleted, and still defined: %s", name, error)
-                await asyncio.sleep(_AGAIN_S * random.uniform(1, 3))  # noqa: S311  # two workers are not to meet again
-            except TopologyError as error:
-                logger.warning("%s is deleted, and still defined: %s", name, error)
-                return
+        try:
+            await self._topic.tried_again(lambda: asyncio.to_thread(self._topic.withdraw, name, offset))
+        except (OutdatedChange, TopologyError) as error:
+            logger.warning("%s is deleted, and still defined: %s", name, error)
 
     async def _follow(self, records: Sequence[Any]) -> None:
         named: set[str | None] = set()

@@ -6,9 +6,11 @@ before somebody else's change cannot be written after it.
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
@@ -18,6 +20,8 @@ from lapse.config.definition import Definition
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse.runtime.topics.topology import TopologyError
+
+T = TypeVar("T")
 
 _PATIENCE_S: Final = 15.0
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -32,6 +36,10 @@ class _Withdrawal(NamedTuple):
 
 class OutdatedChange(Exception):
     """A change is based on an older version of a definition (C64)."""
+
+
+_TRIES: Final = 10
+_AGAIN_S: Final = 0.1
 
 
 class DefinitionsTopic:
@@ -118,6 +126,19 @@ class DefinitionsTopic:
             TopologyError: the cluster refuses.
         """
         self._change([_Withdrawal(name, offset)])
+
+    async def tried_again(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do work that changes definitions; again, from its beginning, where somebody else changed some meanwhile.
+
+        Raises:
+            OutdatedChange: somebody else did each time.
+        """
+        for _ in range(_TRIES - 1):
+            try:
+                return await work()
+            except OutdatedChange:
+                await asyncio.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # two are not to meet again
+        return await work()
 
     def _change(self, changed: Iterable[Definition | _Withdrawal]) -> None:
         """Write definitions, and take some out."""
