@@ -213,20 +213,21 @@ class Connection:
         topics = self.partitions()
         return [name for name in entities(topics, sow=False) if not self.user or self.deliveries(name) in topics]
 
-    def shards(self, what: str, name: str) -> int:
+    def shards(self, what: str, name: str, known: Mapping[str, int] | None = None) -> int:
         """Return the number of shards of an entity.
 
         Args:
             what: `queue` or `SOW topic`, for the error's text and its list of names.
             name: the entity.
+            known: the topics of the cluster with their partitions, where they were asked for already.
 
         Raises:
             UnknownEntity: no entity has this name.
             ConnectionFailed: no broker answered.
         """
         commands, deliveries = topic.commands(name), self.deliveries(name)
-        topics = self.partitions(commands)
-        if deliveries not in topics and commands in topics:
+        topics = self.partitions(commands) if known is None else known
+        if known is None and deliveries not in topics and commands in topics:
             topics = self.partitions(deliveries)
         found = topics.get(deliveries)
         if found is None or commands not in topics:

@@ -14,14 +14,10 @@ from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.deletion import wait_until_gone
 from lapse_client.listener import Listener
+from lapse_client.queues import figures_of
 from lapse_client.session import Session
 from lapse_client.settlement import SettlementResult, chunks, results
 from lapse_client.settler import Settling
-
-_OLDEST = "oldest_age_ms"
-_SUBSCRIPTIONS = "subscriptions"
-_HIGHEST = frozenset({_OLDEST, _SUBSCRIPTIONS, "paused"})
-"""Figures of which the highest of all shards counts, not their sum: a subscription is one with every shard."""
 
 
 class Queue(Client[None]):
@@ -43,15 +39,7 @@ class Queue(Client[None]):
         All are whole numbers; `oldest_age_ms` is None where there is no message. `paused` is 1 while deliveries are
         held back, and missing otherwise.
         """
-        total: dict[str, Any] = {}
-        for answer in self._ask(Command(command="depth")):
-            if _SUBSCRIPTIONS in answer.counts:  # the whole queue, and not what one user may see of it
-                total.setdefault(_OLDEST, None)
-            for name, figure in answer.counts.items():
-                if figure is not None:
-                    known = total.get(name) or 0
-                    total[name] = max(known, figure) if name in _HIGHEST else known + figure
-        return total
+        return figures_of(self._ask(Command(command="depth")))
 
     def peek(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from lapse_client import Connection, Publisher
 from lapse_client.aio import Queue, SowClient
 from lapse_client.connection import entities
 from lapse_client.error import Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError, UnknownEntity
+from lapse_client.queues import Queues
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
 
@@ -50,6 +51,17 @@ class _Publishing:
     async def close(self) -> None:
         """Flush, and close."""
         await asyncio.to_thread(self.publisher.close)
+
+
+class _AtAGlance:
+    """A client of many queues at once; its calls return futures and never wait."""
+
+    def __init__(self, queues: Queues) -> None:
+        self.queues = queues
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await asyncio.to_thread(self.queues.close)
 
 
 class _Pool(Generic[Client]):
@@ -95,17 +107,27 @@ class Clients:
 
     Args:
         timeout_s: how long answers are waited for, in seconds.
+
+    Attributes:
+        timeout_s: the same.
     """
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._queues: _Pool[Queue] = _Pool(self._queue)
         self._sow: _Pool[SowClient] = _Pool(self._sow_topic)
         self._publishers: _Pool[_Publishing] = _Pool(self._publisher)
+        self._glances: _Pool[_AtAGlance] = _Pool(self._glance)
 
     def queue(self, caller: Caller, name: str) -> contextlib.AbstractAsyncContextManager[Queue]:
         """A queue, for one request."""
         return self._queues.use(caller, name)
+
+    @contextlib.asynccontextmanager
+    async def at_a_glance(self, caller: Caller, names: Iterable[str]) -> AsyncIterator[Queues]:
+        """Many queues, for one request."""
+        async with self._glances.use(caller, "\n".join(sorted(names))) as glance:
+            yield glance.queues
 
     def sow(self, caller: Caller, name: str) -> contextlib.AbstractAsyncContextManager[SowClient]:
         """A SOW topic, for one request."""
@@ -119,19 +141,23 @@ class Clients:
 
     async def sweep(self, kept_s: float = _KEPT_S) -> None:
         """Close what nobody has used for so many seconds."""
-        for pool in (self._queues, self._sow, self._publishers):
+        for pool in (self._queues, self._sow, self._publishers, self._glances):
             await pool.sweep(kept_s)
 
     async def _queue(self, caller: Caller, name: str) -> Queue:
         await check_kind(caller.connection, name, sow=False)
-        return await Queue(name, connection=caller.connection, timeout_s=self._timeout_s).start()
+        return await Queue(name, connection=caller.connection, timeout_s=self.timeout_s).start()
 
     async def _sow_topic(self, caller: Caller, name: str) -> SowClient:
         await check_kind(caller.connection, name, sow=True)
-        return await SowClient(name, connection=caller.connection, timeout_s=self._timeout_s).__aenter__()
+        return await SowClient(name, connection=caller.connection, timeout_s=self.timeout_s).__aenter__()
+
+    async def _glance(self, caller: Caller, names: str) -> _AtAGlance:
+        queues = Queues(names.split("\n"), connection=caller.connection, timeout_s=self.timeout_s)
+        return _AtAGlance(await asyncio.to_thread(queues.start))
 
     async def _publisher(self, caller: Caller, _: str) -> _Publishing:
-        return _Publishing(Publisher(caller.connection, timeout_s=self._timeout_s))
+        return _Publishing(Publisher(caller.connection, timeout_s=self.timeout_s))
 
 
 async def check_kind(connection: Connection, name: str, *, sow: bool) -> None:

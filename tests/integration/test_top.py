@@ -2,9 +2,14 @@
 
 import json
 import subprocess
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
+from lapse_client import Queue, UnknownEntity
+from lapse_client.queues import Queues
+from lapse_client.transport import Transport
 from support import command
 from support.deployment import Deploy, Deployment
 from support.log import until
@@ -40,3 +45,34 @@ def test_a_queue_that_nobody_runs_and_one_that_is_not_there(deploy: Deploy) -> N
     unknown = top(deployment, "nobody-at-all")
     assert unknown.returncode == 1
     assert "there is no queue 'nobody-at-all'" in unknown.stderr
+
+
+def test_all_queues_are_asked_over_one_connection(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[dict[str, Any]] = []
+    consumer = Transport.consumer
+
+    def counted(self: Transport, config: dict[str, Any]) -> Consumer:
+        opened.append(config)
+        return consumer(self, config)
+
+    monkeypatch.setattr(Transport, "consumer", counted)
+    stems = [f"calm-{number}" for number in range(8)]
+    deployment = deploy({stem: {} for stem in stems}).apply()
+    deployment.worker().wait_for_shards(8)
+    deployment.write("calm-3", "x")
+    opened.clear()
+    done = top(deployment, *map(deployment.name, stems), "--json")
+    lines = [json.loads(text) for text in done.stdout.splitlines()]
+    assert {line["queue"]: line["depth"] for line in lines} == {
+        deployment.name(stem): int(stem == "calm-3") for stem in stems
+    }
+    assert len(opened) == 1
+
+    names = [deployment.name("calm-1"), deployment.name("calm-2"), "nobody-at-all"]
+    with Queues(names, connection=deployment.connection) as queues:
+        assert queues.depth(names[0]).result(30)["depth"] == 0
+        with pytest.raises(UnknownEntity, match="there is no queue 'nobody-at-all'"):
+            queues.depth(names[2]).result(30)
+        with Queue(names[1], connection=deployment.connection) as queue:
+            queue.delete()
+        assert queues.depth(names[0]).result(30)["depth"] == 0, "the others answer when one is deleted"

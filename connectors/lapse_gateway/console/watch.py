@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lapse_client.error import LapseError
+from lapse_client.error import Closed, ConnectionFailed, LapseError
+from lapse_client.queues import Queues
 from lapse_gateway.clients import Clients
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
@@ -97,13 +98,11 @@ class Watch:
         for key in [key for key, one in self._looks.items() if now - one.used_s > _FORGET_S]:
             del self._looks[key]
         looks = [self._looks.setdefault((caller.name, name), Look(name)) for name in names]
-        asking = []
         for one in looks:
             one.used_s = now
             if one.asking is None and now - one.at_s >= _FRESH_S:
-                one.asking = asyncio.create_task(self._ask(caller, one))
-            if one.asking is not None:
-                asking.append(one.asking)
+                one.asking = asyncio.create_task(self._ask(caller, one, names))
+        asking = [one.asking for one in looks if one.asking is not None]
         if asking:
             await asyncio.wait(asking, timeout=_PATIENCE_S)
         for one in looks:
@@ -111,14 +110,27 @@ class Watch:
                 one.fault = "no worker has answered yet"
         return looks
 
-    async def _ask(self, caller: Caller, look: Look) -> None:
+    async def _ask(self, caller: Caller, look: Look, names: list[str]) -> None:
+        """Ask one queue, over the connection that all of them share."""
         try:
-            async with self._clients.queue(caller, look.name) as queue:
-                look.figures, look.fault = await queue.depth(), ""
+            async with self._clients.at_a_glance(caller, names) as queues:
+                look.figures, look.fault = await self._figures(queues, look.name)
         except (LapseError, Fault) as error:
             look.figures, look.fault = _NO_FIGURES, str(error)
+        if look.fault:
             look.depths.clear()
-        finally:
-            look.at_s, look.asking = asyncio.get_running_loop().time(), None
+        look.at_s, look.asking = asyncio.get_running_loop().time(), None
         if look.figures:
             look.depths.append((look.at_s, look.figures.get("depth", 0)))
+
+    async def _figures(self, queues: Queues, name: str) -> tuple[Mapping[str, Any], str]:
+        """What a queue answers, or why it does not."""
+        try:
+            answer = asyncio.wrap_future(queues.depth(name))
+            return await asyncio.wait_for(answer, self._clients.timeout_s), ""
+        except TimeoutError:
+            return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. Check that a worker runs"
+        except (Closed, ConnectionFailed):
+            raise  # none of them can be asked over this connection any more
+        except LapseError as error:
+            return _NO_FIGURES, str(error)

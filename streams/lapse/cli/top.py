@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import Final
 
 import click
@@ -16,9 +16,10 @@ from rich.table import Table
 from lapse.cli import cluster
 from lapse_client.connection import Connection, entities
 from lapse_client.error import LapseError
-from lapse_client.queue import Queue
+from lapse_client.queues import Figures, Queues
 
 _PATIENCE_S: Final = 5.0
+_SILENT: Final = f"no answer within {_PATIENCE_S:g} s. Check that a worker runs (`lapse worker`), and its log"
 _STATES: Final = (
     "available",
     "leased",
@@ -30,36 +31,35 @@ _STATES: Final = (
     "dying",
     "depth",
 )
-Figures = dict[str, int]
 
 
 class Watched:
     """One queue that is looked at again and again."""
 
-    def __init__(self, name: str, connection: Connection) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.figures: Figures = {}
         self.fault = ""
         self.per_s: float | None = None
-        self._queue = Queue(name, connection=connection, timeout_s=_PATIENCE_S)
         self._looked_at: float | None = None
 
-    def look(self) -> None:
-        """Ask all shards; a queue that nobody runs does not answer, and that is a finding."""
+    def note(self, answer: Future[Figures]) -> None:
+        """Take its answer; a queue that nobody runs does not answer, and that is a finding."""
         try:
-            figures = self._queue.start().depth()
-        except LapseError as error:
-            self.fault, self.figures, self.per_s = str(error), {}, None
-            self._looked_at = None
+            figures = answer.result(timeout=0)
+        except (LapseError, TimeoutError) as error:
+            answer.cancel()
+            self.fail(str(error) if isinstance(error, LapseError) else f"{self.name}: {_SILENT}")
             return
         now = time.monotonic()
         if self._looked_at is not None:
             self.per_s = (figures["depth"] - self.figures["depth"]) / (now - self._looked_at)
         self.fault, self.figures, self._looked_at = "", figures, now
 
-    def close(self) -> None:
-        """Disconnect."""
-        self._queue.close()
+    def fail(self, fault: str) -> None:
+        """Know that there is no answer, and why."""
+        self.fault = fault
+        self.figures, self.per_s, self._looked_at = {}, None, None
 
     def as_dict(self) -> Mapping[str, object]:
         """For programs."""
@@ -98,26 +98,44 @@ def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_
 
 
 class _Look:
-    """Looks at all queues at once."""
+    """Looks at all queues at once, over one connection."""
 
-    def __init__(self, queues: list[Watched], threads: ThreadPoolExecutor) -> None:
+    def __init__(self, queues: list[Watched], connection: Connection) -> None:
         self._queues = queues
-        self._threads = threads
+        self._connection = connection
+        self._client: Queues | None = None
 
     def __call__(self) -> None:
         """Wait until every queue has answered, or has not in time."""
-        list(self._threads.map(Watched.look, self._queues))
+        try:
+            if self._client is None:
+                names = [queue.name for queue in self._queues]
+                self._client = Queues(names, connection=self._connection, timeout_s=_PATIENCE_S).start()
+            answers = [self._client.depth(queue.name) for queue in self._queues]
+        except LapseError as error:
+            self.close()  # the next look connects anew
+            for queue in self._queues:
+                queue.fail(str(error))
+            return
+        wait(answers, _PATIENCE_S)
+        for queue, answer in zip(self._queues, answers, strict=True):
+            queue.note(answer)
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
 
 @contextlib.contextmanager
 def _watched(names: tuple[str, ...], connection: Connection) -> Iterator[tuple[list[Watched], _Look]]:
-    queues = [Watched(name, connection) for name in names]
-    with ThreadPoolExecutor(max(1, min(32, len(queues)))) as threads:
-        try:
-            yield queues, _Look(queues, threads)
-        finally:
-            for queue in queues:
-                queue.close()
+    queues = [Watched(name) for name in names]
+    look = _Look(queues, connection)
+    try:
+        yield queues, look
+    finally:
+        look.close()
 
 
 def _table(queues: list[Watched]) -> Table:
