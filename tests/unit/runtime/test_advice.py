@@ -1,5 +1,6 @@
 """What `lapse check` warns of although it works as configured."""
 
+from sys import getsizeof
 from typing import Any
 
 import pytest
@@ -43,3 +44,14 @@ def test_a_topic_of_the_queues_name_that_nobody_reads_is_warned_of() -> None:
     assert "Producers write to orders-web" in warning
     assert told(elsewhere + '[sow.mirror]\ntopic = "orders"', "orders") == []
     assert told("[queue.orders]", "orders") == []
+
+
+@pytest.mark.feature("Q13", "X7")
+def test_memory_of_acknowledgments_that_come_ahead_is_warned_of() -> None:
+    (warning,) = told("[queue.deep]\ntarget_queue_depth = 10\n[queue.plain]\n")
+    assert warning.startswith("queue deep: target_queue_depth: each message beyond it that somebody acknowledges")
+    assert "A million take 125 MB" in warning
+    assert told('[queue.deep]\ntarget_queue_depth = 10\nsemantics = "at-most-once"\n') == []
+    names = {(7, 10_000_000 + offset) for offset in range(100_000)}
+    size = getsizeof(names) + sum(getsizeof(one) + getsizeof(one[1]) for one in names)
+    assert 100 < size / len(names) < 150, "what the warning says of their size is true"

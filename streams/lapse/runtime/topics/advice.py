@@ -35,6 +35,9 @@ _CHANGELOG: Final = "-changelog"
 SHORTEST_MS: Final = 100
 """A shorter lifetime than this is warned of."""
 
+_REMEMBERED_BYTES: Final = 125
+"""What a shard remembers of a message that was acknowledged before it was active, about: a name in a set."""
+
 _OF_LEASES: Final = ("max_deliveries", "max_cancels", "retry", "leasing", "lease_period", "max_lease_period")
 
 
@@ -43,6 +46,7 @@ def warnings(topology: Topology) -> list[str]:
     found: list[str] = [
         *_in_vain(topology),
         *_short_lived(topology),
+        *_remembering(topology),
         *_passed_by(topology),
         *_shared_names(topology),
         *_uneven(topology),
@@ -137,6 +141,17 @@ def _short_lived(topology: Topology) -> list[str]:
             if lifetime_ms < SHORTEST_MS
         ]
     return found
+
+
+def _remembering(topology: Topology) -> list[str]:
+    """Queues that remember acknowledgments which come before their messages."""
+    return [
+        f"queue {name}: target_queue_depth: each message beyond it that somebody acknowledges is remembered until it "
+        f'would enter: in memory, {_REMEMBERED_BYTES} bytes each, even with state = "disk". A million take '
+        f"{_REMEMBERED_BYTES} MB of a shard. Acknowledge only what was delivered (Q13)"
+        for name, queue in topology.config.queue.items()
+        if queue.target_queue_depth is not None and queue.semantics is Semantics.AT_LEAST_ONCE
+    ]
 
 
 def _passed_by(topology: Topology) -> list[str]:
