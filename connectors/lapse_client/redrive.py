@@ -15,6 +15,7 @@ from lapse.protocol import redrive as rules
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
 from lapse_client.error import ConnectionFailed, LapseError, PublishFailed, UnknownEntity
+from lapse_client.letter_queues import LetterQueues
 from lapse_client.newer_records import NewerRecords
 from lapse_client.redriven import TOPIC, Redriven
 
@@ -23,6 +24,7 @@ _BATCH = 1_000
 """So many letters stand in one transaction, unless a rate asks for fewer."""
 
 _CONTROL_S = 30.0
+_BEFORE = "sent before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +235,7 @@ def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | 
     if letter.unconfirmed_transfer:
         return "unconfirmed transfer"
     if known is not None and not choice.again and letter in known.redriven:
-        return "sent before"
+        return _BEFORE
     if (letter.redriven_count if known is None else known.redriven.times(letter)) >= choice.max_redrives:
         return "loop limit"
     if not target.topic and letter.origin is None:
@@ -248,6 +250,7 @@ def send(
     connection: Connection,
     *,
     redriven: Redriven,
+    queues: LetterQueues | None = None,
     rate: float | None = None,
     sent: Callable[[Line, str], None] = lambda line, error: None,
 ) -> int:
@@ -260,6 +263,7 @@ def send(
         lines: the plan.
         connection: the cluster.
         redriven: remembers what is sent.
+        queues: where letters that are sent count as settled (C75); None = at queues that are called like their topics.
         rate: at most so many per second.
         sent: told of each record that is safe, and of each that was not taken, with the error.
 
@@ -271,7 +275,9 @@ def send(
         PublishFailed: some were not taken; the text counts them.
     """
     topics = connection.partitions()
+    queues = queues or LetterQueues(connection)
     pending = list[Line]()
+    earlier = list[DeadLetter]()
     done = 0
     began = time.monotonic()
     try:
@@ -281,15 +287,18 @@ def send(
         size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
         for line in lines:
             if line.refused:
+                if line.refused == _BEFORE:  # a run that was killed may not have told the queues
+                    earlier.append(line.letter)
                 continue
             if line.topic not in topics:
                 raise UnknownEntity("topic", line.topic, topics)
             pending.append(line)
             if len(pending) >= size:
-                done += _commit(producer, pending, redriven, sent)
+                done += _commit(producer, pending, redriven, queues, sent)
                 if rate is not None:
                     time.sleep(max(0.0, began + done / rate - time.monotonic()))
-        done += _commit(producer, pending, redriven, sent)
+        done += _commit(producer, pending, redriven, queues, sent)
+        queues.settle(earlier)
     except KafkaException as error:
         if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             raise LapseError("another `lapse dlq redrive` has begun and goes on; this one ends") from error
@@ -297,7 +306,13 @@ def send(
     return done
 
 
-def _commit(producer: Producer, lines: list[Line], redriven: Redriven, sent: Callable[[Line, str], None]) -> int:
+def _commit(
+    producer: Producer,
+    lines: list[Line],
+    redriven: Redriven,
+    queues: LetterQueues,
+    sent: Callable[[Line, str], None],
+) -> int:
     """Send some letters, and remember that they are sent, in one transaction; `lines` is empty afterwards."""
     if not lines:
         return 0
@@ -337,6 +352,7 @@ def _commit(producer: Producer, lines: list[Line], redriven: Redriven, sent: Cal
     producer.commit_transaction(_FLUSH_S)
     for line in lines:
         sent(line, "")
+    queues.settle(line.letter for line in lines)
     count = len(lines)
     lines.clear()
     return count

@@ -2,9 +2,13 @@
 
 import json
 import time
+from collections.abc import Iterable
 
 import pytest
 
+from lapse_client import DeadLetter, DeadLetterReader
+from lapse_client.letter_queues import LetterQueues
+from lapse_client.redrive import Choice, Known, Target, plan, send
 from support import command
 from support.deployment import Deployment, broker_now_ms
 from support.log import until
@@ -16,6 +20,9 @@ QUEUES = {
     "old": {"expiration": "300ms"},
     "once": {"expiration": "300ms"},
     "given_up": {"expiration": "30m"},
+    "given_back": {"expiration": "300ms"},
+    "dlq.given_back": {},
+    "desk": {"topics": ["dlq.given_back{}"]},
 }
 
 pytestmark = pytest.mark.feature("D5")
@@ -160,3 +167,37 @@ def test_how_long_ago_and_deadlines_go_by_the_brokers_clock(
     assert late["letters"] == count
     assert "no letters" in wrong("purge", name, "--until", "20m")
     assert f"With --yes, {count:,} letters" in wrong("purge", name, "--until", "0s")
+
+
+@pytest.mark.feature("C75", "C54")
+def test_a_redriven_letter_counts_as_settled_in_queues_over_its_topic(served: Deployment) -> None:
+    """In the one that is called like the topic, and in one of lapse.toml; also what an earlier run had sent."""
+    name, stems = served.name("given_back"), ("dlq.given_back", "desk")
+    served.write("given_back", '{"n": 1}', '{"n": 2}', '{"n": 3}', key=b"k")
+    until(lambda: [served.depth(stem)["depth"] for stem in stems] == [3, 3], "both have the letters")
+    arguments = (name, "--yes", "--config", str(served.config))
+    only = ("--filter", "/n < 3 AND HEADER('lapse-redriven-count') = '0'")
+    assert "2 letters sent" in dlq(served, "redrive", *arguments, *only)
+    until(lambda: served.depth("given_back")["depth"] == 0, "they have died again")
+    # Left are the third, and the new letters of the two that were sent back.
+    until(lambda: [served.depth(stem)["depth"] for stem in stems] == [3, 3], "what was sent has left both")
+    with served.queue("desk") as queue:
+        assert sorted(message.bookmark.rpartition(":")[2] for message in queue.peek()) == ["2", "3", "4"]
+    # A run that was killed before it could tell them: the next one does, though it sends nothing.
+    sending = Known.of(served.connection)
+    letters = DeadLetterReader(name, connection=served.connection)
+    lines = list(plan(letters, Choice(filter="/n = 3"), Target(), 0, sending))
+    assert send(lines, served.connection, redriven=sending.redriven, queues=Nobody(served.connection)) == 1
+    assert "0 letters sent" in dlq(
+        served, "redrive", *arguments, "--filter", "/n = 3 AND HEADER('lapse-redriven-count') = '0'"
+    )
+    until(lambda: [served.depth(stem)["depth"] for stem in stems] == [3, 3], "the third has left, and has a new letter")
+    with served.queue("desk") as queue:
+        assert sorted(message.bookmark.rpartition(":")[2] for message in queue.peek()) == ["3", "4", "5"]
+
+
+class Nobody(LetterQueues):
+    """Is killed before it can tell the queues."""
+
+    def settle(self, letters: Iterable[DeadLetter]) -> int:
+        return 0

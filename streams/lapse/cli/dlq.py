@@ -28,6 +28,7 @@ from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.error import LapseError
 from lapse_client.letter_purge import LetterPurge
+from lapse_client.letter_queues import LetterQueues
 from lapse_client.redrive import Choice, Known, Line, Target, plan, send
 
 Command = Callable[..., Any]
@@ -168,7 +169,8 @@ def redrive(
             count = 0
         else:
             with _audited(audit, now) as record:
-                count = send(noted(), connection, redriven=known.redriven, rate=rate, sent=record)
+                queues = LetterQueues(connection, _readers())
+                count = send(noted(), connection, redriven=known.redriven, queues=queues, rate=rate, sent=record)
     _print(_summary(kept, lifetime), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
     if not as_json:
         ready = sum(1 for line in kept if not line.refused)
@@ -228,6 +230,16 @@ def _now(connection: Connection, name: str) -> Callable[[], int]:
         return time_check.now_ms(connection, name, lambda why: click.echo(f"Warning: {why}", err=True))
 
     return now_ms
+
+
+def _readers() -> dict[str, list[str]]:
+    """The queues of lapse.toml, by the topics that they read."""
+    config = cluster.configuration()
+    readers: dict[str, list[str]] = {}
+    for name, queue in () if config is None else config.queue.items():
+        for source in queue.underlying(name):
+            readers.setdefault(source, []).append(name)
+    return readers
 
 
 def _choice(
