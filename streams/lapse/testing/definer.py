@@ -1,25 +1,31 @@
-"""Carries out what clients ask about queues and SOW topics at run time, as far as a test in memory needs it (Q23)."""
+"""Carries out what clients ask about queues and SOW topics at run time, by the workers' own rules (Q23, C64, C65)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, Protocol
 
-import orjson
-
-from lapse.config import ConfigError
-from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, CommandError
+from lapse.runtime.topics.definition_draft import Refused, Request
+from lapse.runtime.topics.definition_request import asked
 from lapse.testing.cluster import Cluster
 
-_KINDS: Final = {"create_queue": "queue", "create_sow": "sow"}
+NOT_HERE: Final = "not in lapse.testing; test what needs it with a broker (`lapse kafka start`)"
 
-Create = Callable[[str, str, dict[str, Any]], tuple[int, bool]]
+
+class Defining(Protocol):
+    """A deployment in memory, as far as definitions concern it."""
+
+    def define(self, request: Request) -> tuple[int, int, bool]:
+        """Define an entity; returns its version, the number of its shards, and whether something changed.
+
+        Raises:
+            Refused: it is not to be.
+        """
 
 
 class MemoryDefiner:
@@ -28,12 +34,12 @@ class MemoryDefiner:
     Args:
         deployment: its `app_id`.
         cluster: where it is.
-        create: creates an entity of a kind, with a name and settings; returns its shards, and whether it is new.
+        defining: has the entities.
     """
 
-    def __init__(self, deployment: str, cluster: Cluster, create: Create) -> None:
+    def __init__(self, deployment: str, cluster: Cluster, defining: Defining) -> None:
         self._cluster = cluster
-        self._create = create
+        self._defining = defining
         definer = names.definer(deployment)
         self._commands, self._answers = names.commands(definer), names.deliveries(definer)
         self._next = 0
@@ -55,28 +61,19 @@ class MemoryDefiner:
             self._cluster.append(self._answers, 0, None, value, told)
 
     def _answer(self, command: Command) -> Answer:
+        at_ms = self._cluster.now_ms
         try:
-            kind = _KINDS[command.command]
-            shards, is_new = self._create(kind, command.entity, orjson.loads(command.settings or "{}"))
-        except KeyError:
-            text = f"{command.command}: not in lapse.testing; test what needs it with a broker (`lapse kafka start`)"
-            return self._refused(command, ErrorCode.UNKNOWN_COMMAND, text)
-        except FileExistsError as error:
-            return self._refused(command, ErrorCode.EXISTS, str(error))
-        except ConfigError as error:
-            return self._refused(command, ErrorCode.INVALID_ARGUMENT, str(error))
-        counts = {"version": 1, "shards": shards, "changed": int(is_new)}
-        return Answer(
-            id=command.id, command=command.command, status="ok", partition=0, at_ms=self._cluster.now_ms, counts=counts
-        )
-
-    def _refused(self, command: Command, code: ErrorCode, text: str) -> Answer:
-        return Answer(
-            id=command.id,
-            command=command.command,
-            status="error",
-            error=text,
-            partition=0,
-            at_ms=self._cluster.now_ms,
-            code=code,
-        )
+            version, shards, changed = self._defining.define(asked(command, ""))
+        except Refused as refused:
+            refusal = refused.refusal
+            return Answer(
+                id=command.id,
+                command=command.command,
+                status="error",
+                error=refusal.text,
+                partition=0,
+                at_ms=at_ms,
+                code=refusal.code,
+            )
+        counts = {"version": version, "shards": shards, "changed": int(changed)}
+        return Answer(id=command.id, command=command.command, status="ok", partition=0, at_ms=at_ms, counts=counts)

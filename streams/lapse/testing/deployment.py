@@ -6,6 +6,7 @@ import time
 import tomllib
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -13,16 +14,19 @@ from typing import Any, Final, Self
 from pydantic import ValidationError
 
 from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
+from lapse.config.definition import Definition, Kind
+from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER
 from lapse.protocol import topic as names
+from lapse.runtime.topics.definition_draft import LIVE, Refused, Request, draft
 from lapse.testing.cluster import Cluster
-from lapse.testing.definer import MemoryDefiner
+from lapse.testing.definer import NOT_HERE, MemoryDefiner
 from lapse.testing.entity import APP_ID, Entity, QueueEntity, SowEntity
 from lapse.testing.memory_transport import MemoryTransport
 from lapse.testing.record import MemoryRecord
 from lapse.testing.shard import Crash, CrashPoint, MemoryShard
 from lapse.testing.virtual_clock import BEGIN_MS, VirtualClock
-from lapse_client import Connection, DeadLetter, DeadLetterReader, Publisher, QueueSubscriber, SowClient
+from lapse_client import Admin, Connection, DeadLetter, DeadLetterReader, Publisher, QueueSubscriber, SowClient
 from lapse_client import Queue as QueueClient
 from lapse_client.aio_client import AsyncClient
 from lapse_client.client import Client
@@ -30,6 +34,9 @@ from lapse_client.transport import defaulting_to
 
 _LOOK_EVERY_S: Final = 0.001
 _UNTIL_S: Final = 10.0
+_KINDS: Final[tuple[Kind, ...]] = ("queue", "sow")
+_THE_TEST: Final = "the test"
+"""Where definitions come from that no client asked for."""
 
 
 class Lapse:
@@ -59,8 +66,8 @@ class Lapse:
         self._shards: dict[tuple[str, int], MemoryShard] = {}
         self._crash: CrashPoint | None = None
         self._running = True
-        self._definers = {APP_ID: MemoryDefiner(APP_ID, self._cluster, self._create)}
-        self._made: dict[str, list[str]] = {}
+        self._definers = {APP_ID: MemoryDefiner(APP_ID, self._cluster, self)}
+        self._definitions: dict[str, Definition] = {}
         self._cluster.work = self._work
         self._transport = MemoryTransport(self._cluster)
         self._default = defaulting_to(self._transport)
@@ -118,13 +125,12 @@ class Lapse:
         self._add({kind: tree.get(kind, {}) for kind in self._tree})
         deployment = config.lapse.app_id
         if deployment not in self._definers:
-            self._definers[deployment] = MemoryDefiner(deployment, self._cluster, self._create)
+            self._definers[deployment] = MemoryDefiner(deployment, self._cluster, self)
 
     def _add(self, more: dict[str, dict[str, Any]]) -> None:
         """Create queues and SOW topics; all of them, or none."""
         tree = {kind: {**known, **more.get(kind, {})} for kind, known in self._tree.items()}
-        new = [name for named in more.values() for name in named]
-        for name in new:
+        for name in (name for named in more.values() for name in named):
             if name in self._entities:
                 raise ConfigError(f"{name}: there is a queue or SOW topic of this name already")
         try:
@@ -134,27 +140,46 @@ class Lapse:
             raise ConfigError("\n".join(faults)) from error
         with self._cluster.changed:
             self._tree = tree
-            for name in new:
-                self._entities[name] = self._entity(name, config)
+            for kind in _KINDS:
+                for name, settings in more.get(kind, {}).items():
+                    self._entities[name] = self._entity(name, config)
+                    self._definitions[name] = Definition(name, kind, 1, _THE_TEST, settings)
             self._cluster.touch()
 
-    def _create(self, kind: str, name: str, settings: dict[str, Any]) -> tuple[int, bool]:
-        """Create what a client asks for; returns the number of its shards, and whether it is new.
+    def define(self, request: Request) -> tuple[int, int, bool]:
+        """Define an entity as a client asks; returns its version, the number of its shards, and whether it changed.
+
+        What counts from a worker's next start on does not change here.
 
         Raises:
-            FileExistsError: there is one of this name with other settings.
-            ConfigError: a key or a value that `lapse.toml` may not have either.
+            Refused: it is not to be.
         """
-        is_new = name not in self._entities
-        if is_new:
-            before = self._cluster.partitions().keys()
-            self._add({kind: {name: settings}})
-            if settings.get("auto_delete_on_idle"):
-                underlying = self._entities[name].underlying
-                self._made[name] = [topic for topic in underlying if topic not in before]
-        elif self._tree[kind].get(name) != settings:
-            raise FileExistsError(f"there is an entity {name} already, with other settings")
-        return self._entities[name].shards, is_new
+        name = request.name
+        made = draft(request, self._definitions, Config(), self._beside)
+        if made.differs is None:
+            return made.after.version, self._entities[name].shards, made.is_new
+        made.check_state(self._live)
+        if made.differs.before is not None and not made.differs.at_run_time:
+            what = f"{name}: {', '.join(made.differs.keys)}: counts from a worker's next start on, which is {NOT_HERE}"
+            raise Refused(ErrorCode.INVALID_ARGUMENT, what)
+        before = self._cluster.partitions().keys()
+        self._entities[name] = entity = self._entity(name, made.config)
+        self._tree = {**self._tree, request.kind: {**self._tree[request.kind], name: dict(made.after.settings)}}
+        after = made.after
+        if made.differs.before is None and after.settings.get("auto_delete_on_idle"):
+            after = replace(after, made=tuple(topic for topic in entity.underlying if topic not in before))
+        self._definitions[name] = after
+        for partition in range(entity.shards):  # they are taken over anew
+            self._shards.pop((name, partition), None)
+        self._cluster.touch()
+        return after.version, entity.shards, True
+
+    def _live(self, definition: Definition) -> int | None:
+        """How many messages or records an entity has; None = no worker runs that could say."""
+        if not self._running:
+            return None
+        found = [shard.machine.gauges() for (name, _), shard in self._shards.items() if name == definition.name]
+        return sum(gauges.get(state, 0) for gauges in found for state in LIVE)
 
     def _entity(self, name: str, config: Config) -> Entity:
         own: QueueConfig | SowConfig = config.queue[name] if name in config.queue else config.sow[name]
@@ -184,6 +209,10 @@ class Lapse:
     def sow_client(self, topic: str) -> SowClient:
         """A client of a SOW topic; use it with `with`."""
         return SowClient(topic, connection=self.connection)
+
+    def admin(self) -> Admin:
+        """An administrator, who creates, changes and deletes entities; use it with `with`."""
+        return Admin(APP_ID, connection=self.connection)
 
     def dead_letters(self, name: str) -> list[DeadLetter]:
         """All dead letters of an entity, or of a dead-letter topic, in their order."""
@@ -308,13 +337,21 @@ class Lapse:
         for name, entity in list(self._entities.items()):
             shards = [self._shards.get((name, partition)) for partition in range(entity.shards)]
             if all(shard is not None and shard.machine.stopped for shard in shards):
-                for topic in [*names.own(APP_ID, name), *self._made.pop(name, ())]:
+                for topic in [*names.own(APP_ID, name), *self._taken_along(name)]:
                     self._cluster.delete(topic)
                 for partition in range(entity.shards):
                     del self._shards[name, partition]
-                del self._entities[name]
+                del self._entities[name], self._definitions[name]
                 for kind in self._tree.values():
                     kind.pop(name, None)
+
+    def _taken_along(self, name: str) -> list[str]:
+        """The underlying topics that go with a temporary entity: created with it, and read by no other one (C65)."""
+        own = self._definitions[name]
+        if not own.settings.get("auto_delete_on_idle"):
+            return []
+        read = {topic for other, entity in self._entities.items() if other != name for topic in entity.underlying}
+        return [topic for topic in own.made if topic not in read]
 
     def _next_due_ms(self) -> int:
         with self._cluster.changed:

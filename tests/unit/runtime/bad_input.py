@@ -39,8 +39,8 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from lapse.runtime.sow.settings import JSON, avro
-from lapse.runtime.topics.definer import asked
 from lapse.runtime.topics.definition_draft import Refused, draft
+from lapse.runtime.topics.definition_request import asked
 from support.packed import outputs_of
 from unit.client import bad_calls
 from unit.gateway import bad_requests

@@ -8,8 +8,8 @@ from lapse.config import Config, loads
 from lapse.core.error_code import ErrorCode
 from lapse.protocol.command import Command
 from lapse.runtime.topics.creation_rights import forbidden_settings, lacking
-from lapse.runtime.topics.definer import asked
 from lapse.runtime.topics.definition_draft import Refused
+from lapse.runtime.topics.definition_request import asked
 
 USERS = """
 [users.alice]

@@ -228,8 +228,6 @@ def test_programs_create_what_they_need(lapse: Lapse) -> None:
             with pytest.raises(CommandFailed) as refused:
                 admin.create_queue(name, **settings)
             assert refused.value.code == code
-        with pytest.raises(CommandFailed, match="not in lapse.testing"):
-            admin.alter_queue("quotes", expiration="disabled")
         assert admin.create_sow_topic("prices").shards == 1
         with answering(lapse, lambda request: request.reply(b"7")):
             assert publisher.request("quotes", b"A", timeout=30).bookmark.topic == "mine"

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 from aiokafka import AIOKafkaConsumer
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
@@ -21,18 +20,18 @@ from aiokafka.structs import TopicPartition
 from confluent_kafka import KafkaException
 
 from lapse.config import Config
-from lapse.config.definition import Kind
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer
 from lapse.protocol import topic as names
-from lapse.protocol.command import DEFINITION_COMMANDS, Command, CommandError, Encoding
+from lapse.protocol.command import CommandError, Encoding
 from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, Guard, admit_all, parted, whose
 from lapse.runtime.shard.output import ShardOutput
 from lapse.runtime.shard.refusal_log import RefusalLog
 from lapse.runtime.shard.services import Services
-from lapse.runtime.topics.creation_rights import forbidden_settings, lacking
+from lapse.runtime.topics.creation_rights import lacking
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend
+from lapse.runtime.topics.definition_request import asked
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
 from lapse.runtime.topics.topology import TopologyError
 from lapse.runtime.topics.worker_messages import WorkerMessages
@@ -52,12 +51,6 @@ OF_WORKERS: Final = b"\x00"
 
 _LOOK_S: Final = 3.0
 _WAIT_MS: Final = 500
-_ORDERS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    "create_queue": ("queue", True),
-    "alter_queue": ("queue", False),
-    "create_sow": ("sow", True),
-    "alter_sow": ("sow", False),
-}
 
 
 class Definer:
@@ -216,40 +209,6 @@ class Definer:
         if made.differs is not None:
             await asyncio.to_thread(self._definitions.publish, [made.after])
         return made, shards
-
-
-def asked(command: Command, user: str) -> Request:
-    """What a command asks for.
-
-    Args:
-        command: it was read.
-        user: whose it is; empty = no users are configured.
-
-    Raises:
-        Refused: it is no command about definitions, or its settings cannot be read.
-    """
-    order = _ORDERS.get(command.command)
-    if order is None:
-        known = ", ".join(sorted(DEFINITION_COMMANDS))
-        raise Refused(ErrorCode.UNKNOWN_COMMAND, f"{command.command!r}: unknown; definitions know {known}")
-    if not command.entity:
-        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field entity: names what is to be defined")
-    try:
-        settings = orjson.loads(command.settings or "{}")
-    except orjson.JSONDecodeError as error:
-        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: no JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: expected a JSON object")
-    kind, new = order
-    if new and command.version is not None:
-        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field version: what is new has none")
-    if not new and not settings:
-        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: names nothing that changes")
-    if why := forbidden_settings(settings):
-        raise Refused(ErrorCode.FORBIDDEN, f"{command.entity}: {why}")
-    return Request(
-        command.entity, kind, settings, user or command.client or "a client", new, command.version, command.id
-    )
 
 
 def _answer(

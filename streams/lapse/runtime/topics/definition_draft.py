@@ -20,6 +20,12 @@ from lapse.runtime.topics.wanted import Role
 
 _MOST_NAMED: Final = 20
 
+LIVE: Final = (
+    *("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying"),
+    "records",
+)
+"""The figures of a shard that are about what is live, of queues and SOW topics."""
+
 
 class Refused(Exception):
     """An entity is not to be defined like this.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.config.definition import Decided, Definition, DefinitionChange, among, change, only, with_entity
 from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.definition_draft import LIVE
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note
 from lapse.runtime.topics.topic_follower import TopicFollower
 from lapse.runtime.topics.topology import Topology, TopologyError
@@ -31,12 +32,6 @@ _AGAIN_S: Final = 0.2
 _TOGETHER_MS: Final = 600
 """So long after new definitions were written all workers begin to read what is new, ms: the group is balanced once
 then, and not once for each of them while the others wait (C90)."""
-
-_LIVE: Final = (
-    *("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying"),
-    "records",
-)
-"""The figures of a shard that are about what is live, of queues and SOW topics."""
 
 
 class FollowingWorker(Protocol):
@@ -251,7 +246,7 @@ class Serving:
         found: dict[int, int] = {}
         for partition, runner in self._runners(entity).items():
             gauges = runner.machine.gauges()
-            found[partition] = sum(gauges.get(state, 0) for state in _LIVE)
+            found[partition] = sum(gauges.get(state, 0) for state in LIVE)
         return found
 
     def _runners(self, entity: str) -> dict[int, Runner]:

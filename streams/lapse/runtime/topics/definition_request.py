@@ -1,0 +1,55 @@
+"""The request for a definition: what a client's command asks an entity to be (Q23, C64)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from lapse.config.definition import Kind
+from lapse.core.error_code import ErrorCode
+from lapse.protocol.command import DEFINITION_COMMANDS, Command
+from lapse.runtime.topics.creation_rights import forbidden_settings
+from lapse.runtime.topics.definition_draft import Refused, Request
+
+_ORDERS: Final[Mapping[str, tuple[Kind, bool]]] = {
+    "create_queue": ("queue", True),
+    "alter_queue": ("queue", False),
+    "create_sow": ("sow", True),
+    "alter_sow": ("sow", False),
+}
+
+
+def asked(command: Command, user: str) -> Request:
+    """What a command asks for.
+
+    Args:
+        command: it was read.
+        user: whose it is; empty = no users are configured.
+
+    Raises:
+        Refused: it is no command about definitions, or its settings cannot be read.
+    """
+    order = _ORDERS.get(command.command)
+    if order is None:
+        known = ", ".join(sorted(DEFINITION_COMMANDS))
+        raise Refused(ErrorCode.UNKNOWN_COMMAND, f"{command.command!r}: unknown; definitions know {known}")
+    if not command.entity:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field entity: names what is to be defined")
+    try:
+        settings = orjson.loads(command.settings or "{}")
+    except orjson.JSONDecodeError as error:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: no JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: expected a JSON object")
+    kind, new = order
+    if new and command.version is not None:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field version: what is new has none")
+    if not new and not settings:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: names nothing that changes")
+    if why := forbidden_settings(settings):
+        raise Refused(ErrorCode.FORBIDDEN, f"{command.entity}: {why}")
+    return Request(
+        command.entity, kind, settings, user or command.client or "a client", new, command.version, command.id
+    )
