@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import ClusterMetadata
 
@@ -282,6 +282,15 @@ def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
     place = TopicPartition(name, partition)
     _, place.offset = log_bounds(consumer, place)
     return place
+
+
+def arrived(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
+    """What has come, at most so many records; the first one is waited for.
+
+    librdkafka's `consume` by itself waits the whole time, unless that many have come.
+    """
+    first = consumer.poll(wait_s)
+    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
 
 
 def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[a
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import topic as names
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection, arrived, log_bounds
 from lapse_client.error import LapseError
 
 log = logging.getLogger("lapse_client")
@@ -198,7 +198,7 @@ class _Reader:
         claims: list[tuple[Claim, int]] = []
         give_up = time.monotonic() + _PATIENCE_S
         while self.end < end:
-            for message in self._consumer.consume(_AT_ONCE, _LOOK_S):
+            for message in arrived(self._consumer, _AT_ONCE, _LOOK_S):
                 error = message.error()
                 if error is None:
                     claims.append((message.key() or b"", message.offset() or 0))

@@ -7,7 +7,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
+from lapse_client.connection import METADATA_TIMEOUT_S, Connection, arrived, log_bounds
 from lapse_client.error import ConnectionFailed, LapseError
 
 _POLL_S: Final = 0.5
@@ -59,7 +59,7 @@ def span(
         if left:
             consumer.assign(list(left.values()))
         while left:
-            for message in consumer.consume(_AT_ONCE, _POLL_S):
+            for message in arrived(consumer, _AT_ONCE, _POLL_S):
                 name = message.topic() or "", message.partition() or 0
                 if name not in left:
                     continue
