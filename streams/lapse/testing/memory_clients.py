@@ -6,7 +6,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
@@ -43,6 +45,8 @@ class MemoryProducer(_InMemory):
         self._turn = count()
         self._reports: deque[tuple[Report, KafkaError | None, MemoryMessage]] = deque()
         self._held: list[tuple[str, int, bytes | None, bytes | None, Headers, Report | None]] = []
+        self._open: list[tuple[str, int, bytes | None, bytes | None, Headers]] | None = None
+        """What the transaction that is open has written; nobody sees it before it is committed."""
 
     def produce(
         self,
@@ -60,7 +64,9 @@ class MemoryProducer(_InMemory):
         with self._cluster.changed:
             if partition < 0:
                 partition = self._partition(topic, name)
-            if self.cut_off:
+            if self._open is not None:
+                self._write_in_transaction(topic, partition, name, data, encoded, on_delivery)
+            elif self.cut_off:
                 self._held.append((topic, partition, name, data, encoded, on_delivery))
             else:
                 self._write(topic, partition, name, data, encoded, on_delivery)
@@ -83,6 +89,42 @@ class MemoryProducer(_InMemory):
         if on_delivery is not None:
             self._reports.append((on_delivery, error, MemoryMessage(record)))
             self._cluster.changed.notify_all()
+
+    def _write_in_transaction(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        report: Report | None,
+    ) -> None:
+        assert self._open is not None
+        there = self._cluster.has(topic, partition)
+        if there:
+            self._open.append((topic, partition, key, value, headers))
+        if report is not None:
+            record = MemoryRecord(topic, partition, -1, self._cluster.now_ms, key, value, headers)
+            error = None if there else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            self._reports.append((report, error, MemoryMessage(record)))
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        """Nothing of an earlier one is open."""
+
+    def begin_transaction(self) -> None:
+        """Keep what is written from now on out of sight."""
+        self._open = []
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        """Have all of it seen, at once."""
+        with self._cluster.changed:
+            written, self._open = self._open or [], None
+            for topic, partition, key, value, headers in written:
+                self._cluster.append(topic, partition, key, value, headers)
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        """Forget it."""
+        self._open = None
 
     def reconnect(self) -> None:
         """Let through what was kept, and what comes."""
@@ -116,7 +158,7 @@ class MemoryProducer(_InMemory):
     def flush(self, timeout: float = 0.0) -> int:
         """Hand out all reports; returns how many records could not be written."""
         self.poll()
-        return len(self._held)
+        return len(self._held) + (len(self._open or ()) if self.cut_off else 0)
 
     def purge(self) -> None:
         """Give up what was kept."""
@@ -317,7 +359,7 @@ class MemoryConsumer(_InMemory):
 
 
 class MemoryAdmin(_InMemory):
-    """Says which topics a cluster in memory has.
+    """Says which topics a cluster in memory has, and creates some.
 
     Args:
         cluster: which.
@@ -335,6 +377,23 @@ class MemoryAdmin(_InMemory):
             known.topic, known.partitions = name, {number: PartitionMetadata() for number in range(partitions)}
             found.topics[name] = known
         return found
+
+    def create_topics(self, new_topics: Iterable[Any], **_options: float) -> dict[str, Future[None]]:
+        """Create topics."""
+        made: dict[str, Future[None]] = {}
+        for new in new_topics:
+            self._cluster.create(new.topic, new.num_partitions)
+            made[new.topic] = Future()
+            made[new.topic].set_result(None)
+        return made
+
+    def describe_configs(self, resources: Iterable[Any], **_options: float) -> dict[Any, Future[dict[str, Any]]]:
+        """How topics are kept: all have the broker's clock."""
+        told: dict[Any, Future[dict[str, Any]]] = {}
+        for resource in resources:
+            told[resource] = Future()
+            told[resource].set_result({"message.timestamp.type": SimpleNamespace(value="LogAppendTime")})
+        return told
 
     def poll(self, timeout: float = 0.0) -> int:
         """Nothing is ever reported."""

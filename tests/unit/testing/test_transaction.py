@@ -1,0 +1,118 @@
+"""Transactions in memory: outputs and acknowledgments, all or none (X9, X8)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lapse.testing import CrashPoint, Lapse
+from lapse_client import Delivery, QueueSubscriber, Retry, TransactionFailed, aio
+
+pytestmark = pytest.mark.feature("X9", "X8")
+
+
+def values(lapse: Lapse, topic: str) -> list[bytes | None]:
+    return [record.value for record in lapse.records(topic)]
+
+
+def publish(lapse: Lapse, *some: str) -> None:
+    with lapse.publisher() as publisher:
+        for value in some:
+            publisher.publish("orders", value)
+
+
+def received(subscriber: QueueSubscriber) -> Delivery:
+    delivery = subscriber.receive(timeout=5)
+    assert delivery is not None
+    return delivery
+
+
+def ship(delivery: Delivery, topic: str = "shipments") -> bool:
+    with delivery.transaction() as tx:
+        tx.produce(topic, delivery.value, ttl_ms=5_000)
+    return tx.repeated
+
+
+@pytest.mark.parametrize("crash", [None, *CrashPoint])
+def test_an_output_is_there_once_and_its_message_is_acknowledged(lapse: Lapse, crash: CrashPoint | None) -> None:
+    lapse.queue("orders")
+    lapse.topic("shipments")
+    publish(lapse, "a", "b")
+    with lapse.subscriber("orders", 10) as subscriber:
+        first, second = received(subscriber), received(subscriber)
+        if crash is not None:
+            lapse.crash(before=crash)
+        assert not ship(first)
+        with second.transaction() as tx:
+            tx.produce("shipments", b"never")
+            raise Retry(after=0)
+        again = received(subscriber)
+        assert (again.value, again.delivery_count) == (b"b", 2)
+        with pytest.raises(TransactionFailed, match="nowhere: not published") as failed:
+            ship_nowhere(lapse, again)
+        assert not failed.value.outcome_unknown
+        assert not ship(received(subscriber))
+    assert values(lapse, "shipments") == [b"a", b"b"]
+    assert lapse.depth("orders") == 0
+
+
+def ship_nowhere(lapse: Lapse, delivery: Delivery) -> None:
+    """To a topic that is deleted after it was looked up."""
+    lapse.topic("nowhere")
+    work = delivery.lot.settler.transaction((delivery,))
+    work.produce("nowhere", b"x")
+    with work:
+        delivery.lot.settler.work._names().topic_of("nowhere")  # type: ignore[attr-defined]
+        lapse._cluster.delete("nowhere")
+
+
+def test_a_lease_that_is_over_takes_the_outputs_with_it(lapse: Lapse) -> None:
+    lapse.queue("orders", lease_period="30s")
+    lapse.topic("shipments")
+    publish(lapse, "a")
+    with lapse.subscriber("orders", 10) as subscriber:
+        held = received(subscriber)
+        lapse.clock.advance(30)
+        again = received(subscriber)
+        with pytest.raises(TransactionFailed, match="is stale: its lease was lost"):
+            ship(held)
+        assert values(lapse, "shipments") == []
+        assert not ship(again)
+    assert values(lapse, "shipments") == [b"a"]
+    assert lapse.depth("orders") == 0
+
+
+def test_what_was_committed_and_not_acknowledged_is_not_done_again(lapse: Lapse) -> None:
+    lapse.queue("orders", heartbeat_timeout="10s")
+    lapse.topic("shipments")
+    publish(lapse, "a")
+    with lapse.subscriber("orders") as dying:
+        held = received(dying)
+        work = dying.subscription.settler.work
+        assert work is not None
+        work._acknowledge = lambda deliveries: None  # type: ignore[method-assign]  # it dies before it can
+        assert not ship(held)
+        lapse.lose(dying)
+        lapse.clock.advance(60)
+        lapse.crash()
+        with lapse.subscriber("orders") as other:
+            assert ship(received(other)), "somebody had committed it before"
+    assert values(lapse, "shipments") == [b"a"]
+    assert lapse.depth("orders") == 0
+
+
+def test_the_asynchronous_client_works_in_transactions(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    lapse.topic("shipments")
+    publish(lapse, *map(str, range(20)))
+
+    async def main() -> None:
+        async with aio.QueueSubscriber("orders", 100) as subscriber:
+            async for delivery in subscriber.messages(timeout=1):
+                async with delivery.transaction() as tx:
+                    tx.produce("shipments", delivery.value)
+
+    asyncio.run(main())
+    assert values(lapse, "shipments") == [b"%d" % number for number in range(20)]
+    assert lapse.depth("orders") == 0
