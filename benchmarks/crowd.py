@@ -1,10 +1,11 @@
-"""A crowd of messages with one deadline: how long it keeps others waiting, in its own queue and in another one."""
+"""A crowd of messages that are due together: how long it keeps others waiting, in its own queue and in another one."""
 
 from __future__ import annotations
 
 import threading
 import time
 from itertools import pairwise
+from typing import Final
 
 from confluent_kafka import Producer
 
@@ -22,7 +23,12 @@ _PATIENCE_S = 180.0
 _OF_TRICKLE = b"t"
 
 
-def run(bootstrap_servers: str, messages: int = 300_000, rate: int = 200, lead_s: float = 0.0) -> Figures:
+_FORMS: Final = ("expire", "come-due", "purge", "come-back", "restart")
+
+
+def run(
+    bootstrap_servers: str, messages: int = 300_000, rate: int = 200, lead_s: float = 0.0, form: str = "expire"
+) -> Figures:
     """Two queues on one worker, each with a steady trickle and a consumer; a crowd falls due in one of them.
 
     The longest times without a delivery are compared with those after the crowd. A turn is what the worker's loop does
@@ -35,7 +41,11 @@ def run(bootstrap_servers: str, messages: int = 300_000, rate: int = 200, lead_s
         messages: how many are due at once.
         rate: messages a second of each trickle.
         lead_s: how long publishing them and taking them in may take; 0 = an estimate.
+        form: what happens to all of them at once: `expire`, `come-due` (they were scheduled), `purge`, `come-back` (one
+            subscriber held all), or `restart` (they have expired while the worker was away).
     """
+    if form not in _FORMS:
+        raise ValueError(f"form {form} is none of {', '.join(_FORMS)}")
     stamp = time.time_ns()
     names = {"same": f"crowd-{stamp}", "other": f"other-{stamp}"}
     lead_s = lead_s or 25 + messages / 20_000
@@ -46,20 +56,45 @@ def run(bootstrap_servers: str, messages: int = 300_000, rate: int = 200, lead_s
         worker.apply()
         worker.start()
         due_s = time.time() + lead_s
-        headers: list[Headers] = [[("lapse-expires-at-ms", b"%d" % int(due_s * 1000)), ("crowd", b"1")]]
-        with Queue(names["same"], connection=Connection(bootstrap_servers)) as queue:
-            queue.pause()
+        at_due = b"%d" % int(due_s * 1000)
+        header = {"come-due": [("lapse-enqueue-at-ms", at_due)], "purge": [], "come-back": []}
+        headers: list[Headers] = [[*header.get(form, [("lapse-expires-at-ms", at_due)]), ("crowd", b"1")]]
+        letters = topics.dead_letters(names["same"])
+        connection = Connection(bootstrap_servers)
+        with Queue(names["same"], connection=connection) as queue:
+            holder = QueueSubscriber(names["same"], max_backlog=messages, connection=connection, payload="reference")
+            if form != "come-back":
+                queue.pause()
             publish(bootstrap_servers, names["same"], messages, headers=headers)
-            worker.until(lambda: queue.depth()["depth"] >= messages, every_s=0.5)
+            if form == "come-back":
+                holder.start()
+                worker.until(lambda: queue.depth()["leased"] >= messages, every_s=0.5)
+                queue.pause()
+            counted = "scheduled" if form == "come-due" else "depth"
+            worker.until(lambda: queue.depth()[counted] >= messages, every_s=0.5)
+            if form == "restart":
+                worker.kill()
+                time.sleep(max(0.0, due_s - time.time()))
+                worker.start()
+                queue.depth()
+                due_s = time.time()
             trickles = {what: Trickle(bootstrap_servers, name, rate) for what, name in names.items()}
-            if (late_s := time.time() + _BEFORE_S - due_s) > 0:
+            if (late_s := time.time() + _BEFORE_S - due_s) > 0 and form in ("expire", "come-due"):
                 raise RuntimeError(f"taken in {late_s:.0f} s too late; give more lead_s than {lead_s:.0f}")
             time.sleep(max(0.0, due_s + 0.001 - time.time()))
-            queue.resume()
-            resumed_s = time.time()
-        letters = topics.dead_letters(names["same"])
-        watch = Stopwatch(worker.process)
-        worker.until(lambda: ends.of(letters) >= messages, timeout_s=_PATIENCE_S, every_s=0.02)
+            watch = Stopwatch(worker.process)
+            due_s = time.time() if form in ("purge", "come-back") else due_s
+            if form == "purge":
+                queue.purge()
+            elif form == "come-back":
+                holder.close()
+            if form in ("expire", "restart"):
+                queue.resume()
+                resumed_s = time.time()
+                worker.until(lambda: ends.of(letters) >= messages, timeout_s=_PATIENCE_S, every_s=0.02)
+            else:
+                resumed_s, left = due_s, messages if form != "purge" else 0
+                worker.until(lambda: queue.depth()["available"] >= left, timeout_s=_PATIENCE_S, every_s=0.1)
         seconds = time.time() - due_s
         figures = watch.figures(messages)
         gaps: Figures = {}

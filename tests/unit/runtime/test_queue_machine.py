@@ -3,10 +3,12 @@
 import asyncio
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
 from lapse.core.lifetime import Expiration
+from lapse.core.queue import command as queue_command
 from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol import answer, event
@@ -262,6 +264,41 @@ def test_a_crowd_leaves_in_parts_whatever_commands_come_and_each_message_once() 
     offsets = [dict(letter.headers)["__dlq.errors.offset"] for letter in letters.taken]
     assert len(set(offsets)) == 20_000
     assert one.shard.depth()["depth"] == 10
+
+
+@pytest.mark.feature("C60", "C11")
+def test_a_crowd_of_scheduled_messages_gets_its_places_in_small_parts() -> None:
+    one = crowded(6_000, **{"lapse-enqueue-at-ms": 2_000})
+    assert one.shard.depth()["scheduled"] == 6_000
+    placed = [0]
+    while one.shard.is_due(2_000):
+        one.advance(2_000)
+        finish(one)
+        one.took(0.001)  # so quick that the next part may be as large as any
+        placed.append(one.shard.depth()["available"])
+    parts = [after - before for before, after in pairwise(placed)]
+    assert sum(parts) == 6_000
+    assert max(parts) <= 1_024, "each takes about as long as four that expire"
+
+
+@pytest.mark.feature("C60", "C37")
+def test_a_purge_of_very_many_messages_goes_part_by_part_and_counts_all(monkeypatch) -> None:
+    monkeypatch.setattr(queue_command, "PURGED_AT_ONCE", 4_096)
+    one = crowded(20_000)
+    command(one, 1_000, "subscribe", max_backlog=3)
+    one.deliver(1_000)
+    finish(one)
+    command(one, 1_001, "purge")
+    left = [20_000, one.shard.depth()["depth"]]
+    while one.unfinished is not None:
+        assert not one.room(), "what arrives meanwhile is not purged"
+        finish(one)
+        one.go_on()
+        left.append(one.shard.depth()["depth"])
+    (told,) = [some for some in finish(one).after if isinstance(some, Output)]
+    counts = answer.decode(told.value).counts
+    assert (counts["removed"], counts["available"], counts["skipped_leased"], left[-1]) == (19_997, 19_997, 3, 3)
+    assert max(before - after for before, after in pairwise(left)) <= 2 * 4_096
 
 
 @pytest.mark.feature("C60", "C13", "C2")

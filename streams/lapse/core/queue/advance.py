@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.locator import Locator
-from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.schedule import WEIGHT, Schedule
 from lapse.core.queue.segment import SIZE
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Step
@@ -55,10 +55,10 @@ class Advance:
         Args:
             now_ms: the instant.
             step: gets what is decided.
-            most: about so many messages expire, return or materialise.
+            most: about so many messages expire or return; one that materialises counts as `WEIGHT` of them.
 
         Returns:
-            How many did.
+            How many did, counted so.
         """
         self._state.segments.make_room()
         if self._agreement.retired:
@@ -69,7 +69,7 @@ class Advance:
         changed = len(step.changes)
         done += self._timers.end_leases(now_ms, step, max(most - done, most // 2))
         self._subscribing.end_lost(now_ms, step)
-        done += self._schedule.advance(now_ms, step, max(most - done, most // 2))
+        done += WEIGHT * self._schedule.advance(now_ms, step, max(most - done, most // 2, 1) // WEIGHT or 1)
         if len(step.changes) > changed or len(step.removals) > removed:
             self._activity.use(now_ms, step, self._agreement)  # before anybody looks whether the queue is idle (C50)
         self._agreement.advance(now_ms, step)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from lapse.core.entitlement import narrowed
 from lapse.core.error_code import ErrorCode, Refusal
@@ -286,13 +286,21 @@ class QueueCommands:
         return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
 
     def purge_some(self, command: Command, at_ms: int, step: Step) -> bool:
-        """Begin, or go on with, a purge of very many scheduled messages; whether there is more of that (C60).
+        """Begin, or go on with, a purge of very many messages; whether there is more of that (C60).
 
-        Messages with places leave thousands at a time, so `carry_out` does with all of them what is left.
+        Those with places leave many thousands at a time, scheduled ones some thousands; `handle` does what is left.
         """
-        if command.command != "purge" or command.bookmarks or len(self._shard.state.scheduled) <= STEP_MESSAGES:
+        if command.command != "purge" or command.bookmarks:
             return False
-        gone = self._shard.purge_scheduled(at_ms, step, command.filter or "", STEP_MESSAGES)
+        state, text = self._shard.state, command.filter or ""
+        if sum(state.outline(index).held for index in state.segments) > PURGED_AT_ONCE:
+            gone = self._shard.purge_placed(at_ms, step, command.leased, text, PURGED_AT_ONCE)
+            self._purged.update(gone)
+            if sum(gone.values()) >= PURGED_AT_ONCE:
+                return True
+        if len(state.scheduled) <= STEP_MESSAGES:
+            return False
+        gone = self._shard.purge_scheduled(at_ms, step, text, STEP_MESSAGES)
         self._purged.update(gone)
         return sum(gone.values()) == STEP_MESSAGES
 
@@ -345,6 +353,9 @@ class QueueCommands:
         counts = self._shard.depth(counted, at_ms) | ({} if counted else self._shard.held_up())
         return {"messages": tuple(messages), "counts": counts}
 
+
+PURGED_AT_ONCE: Final = 65_536
+"""About so many messages with places leave in one step of a purge: they are told as ranges, and take milliseconds."""
 
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})

@@ -42,6 +42,25 @@ class Purge:
         Returns:
             How many were removed, by the state in which they were, and how many were left.
         """
+        along = route(Trigger.PURGE, Guard.LEASED_TOO if leased else None)
+        removed, left = self.placed(now_ms, step, leased, text)
+        if self._state.scheduled.held or self._state.scheduled.unconfirmed:
+            for (number, offset), scheduled in self._inquiry.scheduled(text):
+                if not along.takes[scheduled.state]:
+                    left[self._inquiry.queued_scheduled(number, offset, scheduled).stands] += 1
+        for state_name, count in self.scheduled(now_ms, step, text).items():
+            removed[state_name] += count
+        return removed, left
+
+    def placed(
+        self, now_ms: int, step: Step, leased: bool = False, text: str = "", most: int = UNLIMITED
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Take out messages with places, about so many at most: a part of a purge that takes long (C60).
+
+        Returns:
+            How many were removed, by the state in which they were, and how many were left of those that were looked at;
+            `most` or more removed = there may be more.
+        """
         self._state.segments.make_room()
         guard = Guard.LEASED_TOO if leased else None
         along = route(Trigger.PURGE, guard)
@@ -50,6 +69,8 @@ class Purge:
         for index in sorted(self._state.segments):
             if not self._state.outline(index).held:
                 continue
+            if sum(removed.values()) >= most:
+                break
             segment = self._state.segments[index]
             for state in LIVE:
                 slots = self._decisions.slots_in(segment, (state,), text)
@@ -58,12 +79,6 @@ class Purge:
                 if len(slots) and goes:
                     self._transitions.happen(Trigger.PURGE, [(segment, slots)], now_ms, step, guard=guard)
             self._state.segments.make_room()
-        if self._state.scheduled.held or self._state.scheduled.unconfirmed:
-            for (number, offset), scheduled in self._inquiry.scheduled(text):
-                if not along.takes[scheduled.state]:
-                    left[self._inquiry.queued_scheduled(number, offset, scheduled).stands] += 1
-        for state_name, count in self.scheduled(now_ms, step, text).items():
-            removed[state_name] += count
         return removed, left
 
     def scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:

@@ -28,6 +28,9 @@ from lapse.core.retry_delay import UNSTATED
 _Planned = tuple[int, str, int, int, int]
 """Instant, topic, partition, offset and number of the source."""
 
+WEIGHT: Final = 4
+"""To look at one scheduled message takes a shard about as long as to let so many leave that are together (C60)."""
+
 _HELD_BACK: Final = route(Trigger.COME_DUE, Guard.NO_ROOM)
 
 

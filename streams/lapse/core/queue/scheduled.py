@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import ItemsView, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import ItemsView, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,6 +14,9 @@ from lapse.core.queue.change import Change
 from lapse.core.queue.message_state import State
 from lapse.core.queue.trait import OWN_GROUP, Flag, TraitReader, Traits
 from lapse.core.retry_delay import UNSTATED
+
+_BLOCK: Final = 4_096
+"""So many offsets of a source, one behind the other, are kept together."""
 
 _SLACK: Final = 64
 
@@ -82,12 +85,25 @@ class Scheduled(NamedTuple):
         return min(self.at_ms, self.deadline_ms)
 
 
+class _Block:
+    """Offsets that lie close together, ascending; those of messages that are gone may be among them."""
+
+    __slots__ = ("count", "offsets")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.count = 0
+
+
 class ScheduledMessages:
-    """The scheduled messages of a shard by (source, offset), with an order of offsets for questions about ranges."""
+    """The scheduled messages of a shard by (source, offset), with an order of offsets for questions about ranges.
+
+    The order is kept in blocks: what comes or goes moves the offsets of one block only, however many there are (C60).
+    """
 
     def __init__(self) -> None:
         self._by_name: dict[tuple[int, int], Scheduled] = {}
-        self._offsets: dict[int, list[int]] = {}
+        self._blocks: dict[int, dict[int, _Block]] = {}
         self._counts: dict[int, int] = {}
         self.held = 0
         """How many are to be handed over."""
@@ -126,10 +142,11 @@ class ScheduledMessages:
             self._note(known, -1)
             return
         self._counts[source] = self._counts.get(source, 0) + 1
-        offsets = self._offsets.setdefault(source, [])
-        at = bisect_left(offsets, offset)
-        if at == len(offsets) or offsets[at] != offset:
-            insort(offsets, offset)
+        block = self._blocks.setdefault(source, {}).setdefault(offset // _BLOCK, _Block())
+        block.count += 1
+        at = bisect_left(block.offsets, offset)
+        if at == len(block.offsets) or block.offsets[at] != offset:
+            block.offsets.insert(at, offset)
 
     def discard(self, source: int, offset: int) -> None:
         """Forget one."""
@@ -138,9 +155,14 @@ class ScheduledMessages:
             return
         self._note(known, -1)
         self._counts[source] -= 1
+        blocks, number = self._blocks[source], offset // _BLOCK
+        block = blocks[number]
+        block.count -= 1
         # Offsets that are gone stay in the list until they are the greater part: taking out each would move the rest.
-        if len(self._offsets[source]) > 2 * self._counts[source] + _SLACK:
-            self._offsets[source] = [one for one in self._offsets[source] if (source, one) in self._by_name]
+        if not block.count:
+            del blocks[number]
+        elif len(block.offsets) > 2 * block.count + _SLACK:
+            block.offsets = [one for one in block.offsets if (source, one) in self._by_name]
 
     def count(self, source: int) -> int:
         """How many of a source there are."""
@@ -156,10 +178,17 @@ class ScheduledMessages:
 
     def between(self, source: int, first: int, last: int) -> Iterator[int]:
         """Their offsets within a range (both ends included), ascending."""
-        offsets = self._offsets.get(source, [])
-        for offset in offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]:
-            if (source, offset) in self._by_name:
-                yield offset
+        blocks = self._blocks.get(source, {})
+        within = range(first // _BLOCK, last // _BLOCK + 1)
+        wanted: Iterable[int] = within
+        if len(within) > len(blocks):
+            wanted = sorted(number for number in blocks if number in within)
+        for number in wanted:
+            if number in blocks:
+                offsets = blocks[number].offsets
+                for offset in offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]:
+                    if (source, offset) in self._by_name:
+                        yield offset
 
 
 def scheduled_of(change: Change) -> Scheduled:

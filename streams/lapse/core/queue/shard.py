@@ -215,6 +215,10 @@ class QueueShard:
         """See `Purge.everything`."""
         return self._purge.everything(now_ms, step, leased, text)
 
+    def purge_placed(self, now_ms: int, step: Step, leased: bool, text: str, most: int) -> dict[str, int]:
+        """How many messages a part of a purge removed, by state; see `Purge.placed`."""
+        return self._purge.placed(now_ms, step, leased, text, most)[0]
+
     def purge_scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
         """See `Purge.scheduled`."""
         return self._purge.scheduled(now_ms, step, text, most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from lapse.core.queue.schedule import WEIGHT
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
@@ -43,12 +44,12 @@ class Crowd:
 
     @property
     def room(self) -> int:
-        """How many more may leave, or get their places, in this step."""
-        return max(0, self._room)
+        """How many scheduled messages may get their places in this step."""
+        return -(-max(0, self._room) // WEIGHT)
 
     def let_in(self, count: int) -> None:
         """Know that so many scheduled messages got their places before a message that came behind them."""
-        self._room -= count
+        self._room -= WEIGHT * count
 
     def reach(self, at_ms: int, step: Step) -> None:
         """Do what is due at an instant, ms since the epoch, as far as this step has room for it (C60)."""

@@ -15,6 +15,7 @@ SOURCES, OFFSETS = st.integers(0, 1), st.integers(0, 12)
 def test_a_range_finds_what_is_there_in_order_and_once(told: list, source: int, first: int, last: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SLACK", 2)
+        patch.setattr(module, "_BLOCK", 5)
         messages, naive = ScheduledMessages(), dict[tuple[int, int], Scheduled]()
         for number, (comes, of, offset) in enumerate(told):
             if comes:
@@ -23,9 +24,10 @@ def test_a_range_finds_what_is_there_in_order_and_once(told: list, source: int, 
             else:
                 messages.discard(of, offset)
                 naive.pop((of, offset), None)
-            for one in (0, 1):
-                kept, live = len(messages._offsets.get(one, [])), sum(of == one for of, _ in naive)
-                assert live <= kept <= 3 * live + 3, "a leak"
+            for one, blocks in messages._blocks.items():
+                for block_number, block in blocks.items():
+                    live = sum(of == one and offset // 5 == block_number for of, offset in naive)
+                    assert 0 < live == block.count <= len(block.offsets) <= 3 * live + 3, "a leak"
         assert dict(messages.items()) == naive
         assert len(messages) == len(naive)
         assert list(messages.between(source, first, last)) == sorted(
@@ -34,3 +36,24 @@ def test_a_range_finds_what_is_there_in_order_and_once(told: list, source: int, 
         for name in ((source, first), (source, last)):
             assert (name in messages) == (name in naive)
             assert messages.get(*name) == naive.get(name)
+
+
+@pytest.mark.feature("C60")
+def test_no_message_that_leaves_has_the_others_looked_through() -> None:
+    class Counting(dict):
+        looked = 0
+
+        def __contains__(self, name: object) -> bool:
+            Counting.looked += 1
+            return super().__contains__(name)
+
+    messages, count, most = ScheduledMessages(), 20_000, 0
+    messages._by_name = Counting()
+    for offset in range(count):
+        messages.add(0, offset, Scheduled(1, 1_000))
+    for offset in range(count):
+        Counting.looked = 0
+        messages.discard(0, offset)
+        most = max(most, Counting.looked)
+    assert not list(messages.between(0, 0, count))
+    assert most <= 4_096
