@@ -115,7 +115,7 @@ def test_a_sow_topic_that_a_client_created_deletes_itself_and_its_topic_over_a_c
         stack.enter_context(client.sow_and_subscribe())
         admin.create_sow_topic(one.name("book"), topic=one.name("book-updates"), **settings)
         for key in ("a", "b", "c"):
-            publisher.publish(one.name("book-updates"), b'{"n": 1}', key=key)
+            publisher.publish(one.name("book"), b'{"n": 1}', key=key)
         publisher.flush()
         used_s = time.monotonic()
         time.sleep(IDLE_MS / 2_000)

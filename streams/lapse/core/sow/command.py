@@ -82,6 +82,8 @@ class Commands:
             answer = CommandAnswer(
                 command.id, command.command, command.subscription, at_ms, counts=tuple(counts.items())
             )
+            if command.command == "depth":
+                answer = answer._replace(facts=(("publish_target", self._settings.publish_target),))
             step.answers.append(answer)
 
     @staticmethod
@@ -139,6 +141,8 @@ class Commands:
                 subscriber.heard_ms = max(subscriber.heard_ms, at_ms)
                 return {}
             case "depth":
+                if command.top_n == 0:
+                    return {}  # it is asked for the target only
                 if row_filter:
                     self._count_visible(command, at_ms, step, row_filter)
                     return None

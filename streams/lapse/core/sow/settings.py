@@ -54,6 +54,7 @@ class SowSettings:
         serialize_delta: writes changed fields for a subscriber.
         serialize_selected: writes selected fields for a subscriber or asker.
         keeps_copies: whether a step has a copy of each record that leaves (L15).
+        publish_target: where a publish to its name goes.
         idle_ms: a SOW topic that nobody uses for so long deletes itself, ms; 0 = never (Q18).
         configured: a mark of the configuration; another one is use (C39).
         compile_filter: makes a predicate of a filter's text; raises ValueError with the place of a fault.
@@ -85,6 +86,7 @@ class SowSettings:
     serialize_delta: SerializeDelta = _serialize
     serialize_selected: SerializeDelta = _serialize
     keeps_copies: bool = False
+    publish_target: str = ""
     idle_ms: int = 0
     configured: str = ""
     compile_filter: Compile = compile_filter

@@ -47,6 +47,7 @@ def settings(config: SowConfig, name: str, partition: int, shards: int, max_reco
         tombstone_least_ms=_LEAST_REMEMBERED_MS,
         remembers_removed=config.remember_removed is not None,
         keeps_copies=config.on_expire is not None,
+        publish_target=config.publish_target(name),
         idle_ms=config.auto_delete_on_idle or 0,
         configured=config.configured,
         **(JSON if form is None else avro(form)),

@@ -560,3 +560,14 @@ def test_a_scheduled_version_is_counted_and_withdrawn_by_who_may_see_it_and_as_n
     assert counts(desk.ask("sow_delete", 12, **asked)) == counts(desk.ask("sow_delete", 12, bookmarks=("t:0:90-99",)))
     assert [version.key for _, version in desk.shard.state.schedule] == [b"hidden", b"gone"]
     assert counts(desk.ask("depth", 13, row_filter="/odd = true")) == {"records": 0, "scheduled": 0}
+
+
+@pytest.mark.feature("S1", "X2", "X4")
+def test_depth_says_where_a_publish_to_the_topics_name_goes_and_counts_nothing_if_only_that_is_asked():
+    desk = Desk(shard_of(publish_target="updates"))
+    desk.put("a", {"n": 1}, 0)
+    (answer,) = desk.ask("depth", 1, top_n=0, row_filter="/n = 2").answers
+    assert (answer.counts, answer.facts) == ((), (("publish_target", "updates"),))
+    (answer,) = desk.ask("depth", 1).answers
+    assert dict(answer.counts)["records"] == 1
+    assert answer.facts == (("publish_target", "updates"),)
