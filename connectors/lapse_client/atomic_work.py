@@ -143,6 +143,8 @@ class AtomicWork:
             self._logs.clear()
             if self._targets is not None:
                 self._targets.close()
+            if self._producer is not None:
+                self._producer.close()
             self._targets = self._producer = None
 
     # Step by step
