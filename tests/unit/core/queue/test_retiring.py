@@ -143,17 +143,19 @@ def test_every_use_begins_the_idle_time_anew(use) -> None:
 
 
 @pytest.mark.feature("C39", "Q18")
-def test_an_open_subscription_is_a_use_that_does_not_end() -> None:
+def test_an_open_subscription_is_use_for_as_long_as_it_is_open_and_so_is_its_end() -> None:
     queue = Temporary()
     queue.subscribe()
     for minute in range(1, 20):
-        queue.at(T0 + minute * MINUTE_MS - 1)
-        queue.use(lambda step: queue.shard.heard("s", queue.now_ms))
+        queue.at(T0 + minute * (MINUTE_MS - 1))
+        assert queue.shard.heard("s", queue.now_ms), "it is not even noted as use: that it is there is enough"
     assert not queue.ended
-    queue.at(T0 + 20 * MINUTE_MS)
+    lost_ms = T0 + 19 * (MINUTE_MS - 1) + MINUTE_MS
+    queue.at(lost_ms)
     assert not queue.shard.state.subscriptions, "lost"
-    last_ms = T0 + 19 * MINUTE_MS - 1
-    queue.at(last_ms + IDLE_MS)
+    queue.at(lost_ms + IDLE_MS - 1)
+    assert not queue.ended
+    queue.at(lost_ms + IDLE_MS)
     assert queue.ended
 
 
