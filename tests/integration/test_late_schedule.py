@@ -140,3 +140,26 @@ def test_in_one_order_the_instant_counts_against_the_arrivals_of_other_topics_to
         places = [message.bookmark for message in queue.peek(skip=1_504, top_n=4)]
     a, b = one.name("a"), one.name("b")
     assert places == [f"{a}:0:5", f"{a}:0:0", f"{a}:0:6", f"{b}:0:1500"]
+
+
+@pytest.mark.feature("C33", "C76")
+def test_in_one_order_what_was_published_during_a_freeze_keeps_its_order_over_topics(deploy: Deploy) -> None:
+    """Several fetches of one topic may come before the first one of the other."""
+    one = deploy({"late": {"topics": ["a{}", "b{}"], "ordering": "total"}}).apply()
+    worker = one.worker().wait_for_shards(1)
+    a, b, large = one.name("a"), one.name("b"), [b"x" * 4_000] * 1_000
+    with one.queue("late") as queue:
+        assert queue.depth()["depth"] == 0
+        worker.signal(signal.SIGSTOP)  # for less than a session timeout, after which it would end
+        for _ in range(3):
+            one.write("a", *large)
+            time.sleep(0.01)
+            one.write("b", b"between")
+            time.sleep(0.01)
+        time.sleep(1)
+        worker.signal(signal.SIGCONT)
+        until(lambda: queue.depth()["available"] == 3_003, "all are there", 60)
+        places = [queue.peek(skip=1_001 * at, top_n=1)[0].bookmark for at in range(1, 3)]
+        between = [queue.peek(skip=1_001 * at - 1, top_n=1)[0].bookmark for at in range(1, 4)]
+    assert between == [f"{b}:0:{at}" for at in range(3)]
+    assert places == [f"{a}:0:{1_000 * at}" for at in range(1, 3)]

@@ -10,7 +10,10 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-_CHECK_EVERY_S: Final = 0.5
+_CHECK_EVERY_S: Final = 0.1
+_PAUSE_S: Final = 0.3
+"""Longer than that between two checks, and the process stood still: a thread that has to wait is not so late."""
+
 CRASHED: Final = 70
 """Exit code of a worker that ended itself; its supervisor starts it again."""
 
@@ -20,10 +23,14 @@ class Watch:
 
     What it owned belongs to others then; to go on writing would be a zombie's work. A thread of its own keeps the
     time, so that a busy event loop is not taken for a frozen process: Faust's heartbeats have their own thread too.
+
+    Attributes:
+        pauses: how often the process has stood still for a moment, and goes on.
     """
 
     def __init__(self, session_s: float) -> None:
         self.session_s = session_s
+        self.pauses = 0
         self._alive_at = time.monotonic()
         self._stopped = threading.Event()
 
@@ -39,16 +46,18 @@ class Watch:
     def _run(self) -> None:
         while not self._stopped.wait(min(_CHECK_EVERY_S, self.session_s / 4)):
             self.check()
-            self._alive_at = time.monotonic()
 
     def check(self) -> None:
-        """End the process if it stood still for too long."""
-        silent_s = time.monotonic() - self._alive_at
+        """End the process if it stood still for too long; count a shorter pause."""
+        now = time.monotonic()
+        silent_s = now - self._alive_at
         if silent_s > self.session_s:
             end_process(
                 f"this process stood still for {silent_s:.1f} s, longer than session_timeout "
                 f"({self.session_s:.1f} s): its shards belong to other workers by now"
             )
+        self.pauses += silent_s > _PAUSE_S
+        self._alive_at = now
 
 
 def end_process(why: str, error: BaseException | None = None) -> None:

@@ -12,6 +12,7 @@ from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import OneOrder
+from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.tp import TP
 
 _STEP_BYTES: Final = 1 << 18
@@ -53,6 +54,7 @@ class Inbox:
         positions: next offset per source partition, as the journal says.
         merge_until: where the underlying partitions of a shard in one order ended at take-over.
         on_news: called when there is something to take.
+        pauses: says what has to be read first after a pause of the process; None = nobody notices any.
 
     Attributes:
         commands: where the shard's commands and ticks stand.
@@ -70,6 +72,7 @@ class Inbox:
         positions: Mapping[TP, int],
         merge_until: Mapping[TP, int] | None,
         on_news: Callable[[], None],
+        pauses: Pauses | None = None,
     ) -> None:
         self.commands = commands
         self.held_ms: int | None = None
@@ -82,6 +85,7 @@ class Inbox:
         self._waiting = 0
         self._merge_until = dict(merge_until or {}) if machine.merged_by_time else {}
         self._merged_by_time = OneOrder()
+        self._pauses = pauses
 
     @property
     def sources(self) -> list[TP]:
@@ -90,7 +94,7 @@ class Inbox:
 
     @property
     def merging(self) -> list[TP]:
-        """Partitions that are not read to where they ended at take-over, as far as is known."""
+        """Partitions that are not read to where they ended at take-over or after a pause, as far as is known."""
         return list(self._merge_until)
 
     # What the consumer brings
@@ -102,6 +106,8 @@ class Inbox:
 
     def close(self) -> None:
         """Want nothing any more."""
+        if self._pauses is not None:
+            self._pauses.stop()
         self._reader.forget(self)
 
     def durable(self, offsets: Mapping[TP, int]) -> None:
@@ -296,8 +302,13 @@ class Inbox:
     def _take_merged(self, most: int) -> int:
         """Hand messages of all partitions over in one order: timestamp, then topic, partition, offset (C33).
 
-        At take-over a partition that is not read to where it ended then holds the later ones of the others back.
+        A partition that is not read to where it ended at take-over, or after a pause of the process, holds the later
+        ones of the others back.
         """
+        ended = {} if self._pauses is None else self._pauses.ends(lambda: self.sources, self._on_news)
+        if ended is None:
+            return 0
+        self._merge_until |= {tp: end for tp, end in ended.items() if tp in self.received}
         batches = {tp: some for tp, some in self._batches.items() if tp != self.commands}
         held = []
         for tp, end in list(self._merge_until.items()):

@@ -26,6 +26,7 @@ from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
+from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
@@ -106,8 +107,8 @@ class Runner:
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._may_run = asyncio.Event()
-        commands = TP(commands_topic, partition)
-        self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set)
+        commands, pauses = TP(commands_topic, partition), Pauses(watch, log)
+        self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set, pauses)
         self._early_stamps = EarlyStamps(entity, clock)
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
         self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, gaps)
@@ -127,8 +128,7 @@ class Runner:
         self._to_deliver = False
         """Whether there was more to be handed out when some last was."""
         self._taken_ahead = self._turns_ahead = 0
-        self._delivered_ahead = False
-        self._stopped = False
+        self._delivered_ahead = self._stopped = False
 
     async def start(self) -> None:
         """Make the epoch's beginning durable, and run."""

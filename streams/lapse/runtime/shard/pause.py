@@ -1,0 +1,56 @@
+"""A process that stood still for a moment: what was published meanwhile comes partition by partition (C33, C76).
+
+While a worker runs, records of all partitions come about as they are published. After a pause (SIGSTOP, a machine that
+was suspended) several fetches of one partition may come before the first one of another. So a shard in one order reads
+all partitions to where they end then, as it does at take-over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from lapse.runtime.shard.log import Log
+from lapse.runtime.tp import TP
+from lapse.runtime.watch import Watch
+
+
+class Pauses:
+    """Says, after a pause, up to where a shard has to read before it takes what is later elsewhere.
+
+    Args:
+        watch: notices the pauses.
+        log: says where the logs end.
+    """
+
+    def __init__(self, watch: Watch, log: Log) -> None:
+        self._watch = watch
+        self._log = log
+        self._seen = watch.pauses
+        self._asked: asyncio.Task[dict[TP, int]] | None = None
+
+    def ends(self, sources: Callable[[], Iterable[TP]], on_news: Callable[[], None]) -> dict[TP, int] | None:
+        """Where partitions ended after a pause that nobody was told of; empty = there was none, None = not known yet.
+
+        Args:
+            sources: the partitions.
+            on_news: called when it is known.
+        """
+        self._watch.check()
+        if self._watch.pauses != self._seen:
+            self._seen = self._watch.pauses
+            self.stop()
+            self._asked = asyncio.create_task(self._log.ends_there(sources()), name="ends after a pause")
+            self._asked.add_done_callback(lambda _: on_news())
+        if self._asked is None:
+            return {}
+        if not self._asked.done():
+            return None
+        ends, self._asked = self._asked.result(), None
+        return ends
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
