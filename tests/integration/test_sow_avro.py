@@ -9,8 +9,10 @@ from pathlib import Path
 
 import fastavro
 import pytest
+from click.testing import CliRunner
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from lapse.cli import main
 from lapse_client import Connection, Publisher, QueueSubscriber, SowClient
 from support.log import Tail, texts, until
 from support.worker import Worker
@@ -75,6 +77,10 @@ def test_keys_filters_and_deltas_of_avro_records(
         until(lambda: shown("/symbol = 'IBM'") == [(b'["IBM","N"]', merged)], "the delta")
         (some,) = client.query("/price < 50", select=["/price", "/sizes/ask"])
         assert some.value == b'{"price":2.0,"sizes":{"ask":5}}', "selected fields are JSON"
+        shell = ["--select", "/sizes/ask", "--bootstrap-servers", kafka]
+        for asked in (["query", name, "/price < 50", "--json"], ["follow", name, "/price < 50", "--timeout", "1"]):
+            told = CliRunner().invoke(main, ["sow", *asked, *shell]).output
+            assert '"value":"{\\"sizes\\":{\\"ask\\":5}}"' in told, told
         with client.sow_and_subscribe(select=["-/sizes", "-/venue"]) as updates:
             told = [json.loads(one.value or b"") for one in islice(updates, 3) if one.kind == "sow"]
             with Publisher(connection) as publisher:
