@@ -105,7 +105,6 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         self._scan = Portion(settings.max_scan, settings.max_scan)
         self._portion = Portion(PORTION)
         self._standing = StandingPredicates(shard.state, _MOST_AT_ONCE)
-        self._fresh = Portion(_MOST_AT_ONCE, 1)
         self._took_over_ms = -1
 
     def _begin(self) -> StepInFlight[Step]:
@@ -145,11 +144,9 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             return len(records)
         taken, began = 0, time.thread_time()
         while taken < len(records) and time.thread_time() - began < _TURN_S:
-            some = records[taken : self._fresh.end(records, taken)]
-            began_some = time.thread_time()
-            with self._standing.at_work(len(some)):
+            some = records[taken : self._standing.arrivals.end(records, taken)]
+            with self._standing.at_work(len(some), self._standing.arrivals):
                 self._arrive(topic, partition, some)
-            self._fresh.took(time.thread_time() - began_some)
             self._end_too_costly()
             taken += len(some)
         return taken
@@ -202,8 +199,8 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     def advance(self, now_ms: int) -> None:
         """Do what is due, a bounded amount of it."""
         if self.next_due_ms() < NEVER:
-            most = self._standing.at_once
-            with self._standing.at_work(most):
+            most = self._standing.expire_at_once
+            with self._standing.at_work(most, self._standing.expired):
                 self.shard.advance(now_ms, self._step, most)
             self._end_too_costly()
 

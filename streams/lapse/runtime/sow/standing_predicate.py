@@ -15,6 +15,7 @@ from lapse.core.error_code import Refusal
 from lapse.core.sow.state import SowState
 from lapse.core.sow.subscription import Predicate
 from lapse.protocol.command import Command
+from lapse.runtime.shard.effort import Portion
 from lapse.runtime.shard.standing_filter import StandingFilters
 
 _SLOW_S: Final = 0.000_2
@@ -28,18 +29,30 @@ class StandingPredicates:
 
     Args:
         state: the shard's memory, with its subscribers.
-        most_at_once: so many records are taken in at once at most.
+        most_at_once: so many records are taken in, or expire, at once at most.
+
+    Attributes:
+        arrivals: how many records come in while filters are at work, before others have their turn.
+        expired: how many expire then.
     """
 
     def __init__(self, state: SowState, most_at_once: int) -> None:
         self._state = state
         self._filters = StandingFilters(most_at_once)
+        self._most = most_at_once
+        self.arrivals = Portion(most_at_once, 1)
+        self.expired = Portion(most_at_once, 1)
         self._measures = False
 
     @property
     def at_once(self) -> int:
         """How many records to take in before others have their turn."""
-        return self._filters.at_once(self._measures)
+        return self.arrivals.size if self._measures else self._most
+
+    @property
+    def expire_at_once(self) -> int:
+        """How many records may expire before others have their turn: the first of them under filters is alone."""
+        return self.expired.size if self.are_there else self._most
 
     @property
     def are_there(self) -> bool:
@@ -47,8 +60,8 @@ class StandingPredicates:
         return any(one.subscription.filter for one in self._state.subscribers.values())
 
     @contextmanager
-    def at_work(self, count: int) -> Iterator[None]:
-        """Measure a portion of so many records."""
+    def at_work(self, count: int, portion: Portion) -> Iterator[None]:
+        """Measure a portion of so many records, once; its next size is chosen by that."""
         if not self.are_there:
             self._measures = False
             yield
@@ -56,9 +69,10 @@ class StandingPredicates:
         if self._measures:
             self._measure()
         began = time.thread_time()
-        with self._filters.at_work():
-            yield
-        self._measures = self._measures or time.thread_time() - began > _SLOW_S * max(count, 10)
+        yield
+        seconds = time.thread_time() - began
+        portion.took(seconds)
+        self._measures = self._measures or seconds > _SLOW_S * max(count, 10)
 
     def too_costly(self) -> list[tuple[str, Refusal]]:
         """Subscriptions to end, and what to tell of each; they are refused from now on."""
