@@ -18,7 +18,8 @@ from lapse.core.queue.step import Delivery as Handed
 from lapse.core.queue.step import Messages
 from lapse.core.queue.subscription import Payload
 from lapse.protocol import packed_delivery
-from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, PackedBatch
+from lapse.runtime.kafka.output import MAX_BATCH_BYTES
+from lapse.runtime.kafka.record_batch import PackedBatch
 from lapse.runtime.queue.output import QueueOutput
 from lapse_client.acknowledgments import Acknowledgments
 from lapse_client.lot import Lot, PackedLot, SingleLot

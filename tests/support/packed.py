@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from lapse.runtime.kafka.output import Output, Packed
-from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, PackedBatch, Row
+from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Output, Packed
+from lapse.runtime.kafka.record_batch import PackedBatch, Row
 
 
 def read(batch: PackedBatch) -> list[Row]:

@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, filled
-from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, Row
+from lapse.runtime.kafka.record_batch import Row
 
 
 def batches(rows: list[Row]) -> list[tuple[int, int]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MAX_BATCH_BYTES: Final = 4 << 20
+"""Largest RecordBatch that lapse writes; topics that it creates accept twice that."""
 
 Headers = list[tuple[str, bytes]]
 

@@ -12,8 +12,8 @@ from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from lapse.runtime.kafka.metadata import know
-from lapse.runtime.kafka.output import Headers, Output, Packed
-from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES, PackedBatch, RecordBatch, Row, wall_ms
+from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
+from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row, wall_ms
 from lapse.runtime.kafka.together import Together
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000

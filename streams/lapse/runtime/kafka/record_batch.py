@@ -10,11 +10,8 @@ from typing import Final
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from lapse.runtime.kafka.checksum import crc32c
-from lapse.runtime.kafka.output import Headers
+from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers
 from lapse.runtime.kafka.packed_record import VARINT
-
-MAX_BATCH_BYTES: Final = 4 << 20
-"""Largest RecordBatch that lapse writes; topics that it creates accept twice that."""
 
 Row = tuple[bytes | None, bytes | None, Headers]
 

@@ -14,7 +14,7 @@ from lapse.config import Config, QueueConfig, SowConfig
 from lapse.config.shares import over_partitions
 from lapse.core.entitlement import Right
 from lapse.protocol import topic as names
-from lapse.runtime.kafka.record_batch import MAX_BATCH_BYTES
+from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.replication import Copies
