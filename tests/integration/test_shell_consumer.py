@@ -1,4 +1,4 @@
-"""A queue consumed, and a SOW topic asked, without lapse's client, as docs/protocol.md shows it (X2)."""
+"""A queue consumed, and a SOW topic asked, without lapse's client: as docs/protocol.md and examples show (X2)."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lapse.embedded.jars import KAFKA, jar_files
 from support import kcat_stand_in
 from support.deployment import Deploy, Deployment
 from support.log import until
@@ -49,17 +50,49 @@ sys.exit(value == b"bad")
 """
 
 
+def programs(directory: Path) -> dict[str, Callable[[], list[str | Path]]]:
+    """How the worker of each language begins: the page's, and the examples in Java and Go."""
+    return {
+        "python": lambda: [sys.executable, python_worker(directory)],
+        "java": java_worker,
+        "go": lambda: [go_worker(directory)],
+    }
+
+
+def java_worker() -> list[str | Path]:
+    """The example as it stands there, with the jars of a Kafka distribution."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
+    compiles = (
+        java and "jdk.compiler" in subprocess.run([java, "--list-modules"], capture_output=True, text=True).stdout
+    )
+    if not compiles:
+        pytest.skip("no JDK: a JRE runs the broker, and compiles no example")  # lapse itself needs no compiler
+    return [str(java), "-cp", os.pathsep.join(map(str, jar_files(KAFKA))), ROOT / "examples/java/Worker.java"]
+
+
+def go_worker(directory: Path) -> Path:
+    """The example, built."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("Go is not installed")  # nothing of lapse is written in it
+    program = directory / "worker"
+    done = subprocess.run([go, "build", "-o", program, "."], cwd=ROOT / "examples/go", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
 @pytest.fixture
 def consumers() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
-    """Runs the page's worker on a queue."""
+    """Runs a worker of some language on a queue."""
     begun: list[subprocess.Popen[bytes]] = []
 
-    def begin(one: Deployment, directory: Path) -> "subprocess.Popen[bytes]":
+    def begin(one: Deployment, directory: Path, language: str = "python") -> "subprocess.Popen[bytes]":
         handler = directory / "handle.py"
         handler.write_text(HANDLER)
-        handling = [sys.executable, str(handler), str(directory / "said")]
+        handling = [sys.executable, handler, directory / "said"]
         environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": one.servers}
-        command = [sys.executable, str(python_worker(directory)), one.name("orders"), *handling]
+        command = [*programs(directory)[language](), one.name("orders"), *handling]
         begun.append(subprocess.Popen(command, env=environment, start_new_session=True))
         return begun[-1]
 
@@ -99,13 +132,8 @@ def test_a_message_is_published_with_a_lifetime(deploy: Deploy, environment: dic
         assert subscriber.receive(20).value == b'{"id": 1}'
 
 
-@pytest.mark.feature("X2", "Q3", "Q5", "Q8")
-def test_hostile_records_reach_the_handler_as_they_are_and_settle_nothing_else(
-    deploy: Deploy, consumers: Callable[..., object], tmp_path: Path
-) -> None:
+def write_hostile(one: Deployment) -> list[bytes]:
     """Line feeds, bars, no UTF-8, and headers that look like lapse's own: in names, in values, and in their order."""
-    one = deploy({"orders": {"partitions": 2, "dead_letter": "dlq.orders{}"}}).apply()
-    one.worker().wait_for_shards(2)
     one.write("orders", "for another", partition=1, headers=[("lapse-enqueue-at-ms", b"99999999999999")])
     forged = f"x,lapse-bookmark={one.name('orders')}:1:0,lapse-delivery-count=1,lapse-subscription=me".encode()
     values = [b"two\nlines", b"a|b\x00c", b"\xff\xfe no text", b"$(touch hostile) `id` ; '", b"", b"-n"]
@@ -118,12 +146,46 @@ def test_hostile_records_reach_the_handler_as_they_are_and_settle_nothing_else(
             ("lapse-epoch", b"99"),
         ]
         one.write("orders", value, partition=at % 2, headers=headers)
+    return values
+
+
+@pytest.mark.feature("X2", "Q3", "Q5", "Q8")
+def test_hostile_records_reach_the_handler_as_they_are_and_settle_nothing_else(
+    deploy: Deploy, consumers: Callable[..., object], tmp_path: Path
+) -> None:
+    one = deploy({"orders": {"partitions": 2, "dead_letter": "dlq.orders{}"}}).apply()
+    one.worker().wait_for_shards(2)
+    values = write_hostile(one)
     consumers(one, tmp_path)
     until(lambda: len(said(tmp_path)) == len(values), "each is worked on", 60)
     until(lambda: one.depth("orders")["depth"] == 0, "each is acknowledged")
     assert sorted(said(tmp_path)) == sorted(values)
     assert one.depth("orders")["scheduled"] == 1, "what a header names is untouched"
     assert not (Path.cwd() / "hostile").exists()
+
+
+@pytest.mark.feature("X2", "Q3", "Q5", "Q8")
+@pytest.mark.parametrize("language", ["java", "go"])
+def test_the_examples_in_other_languages_keep_the_rules(
+    deploy: Deploy, consumers: Callable[..., object], tmp_path: Path, language: str
+) -> None:
+    """As the page's worker does: hostile records, failures, leases that end, and a shard that is taken over."""
+    queue = {"partitions": 2, "lease_period": "3s", "max_deliveries": 2, "dead_letter": "dlq.orders{}"}
+    one = deploy({"orders": queue}).apply()
+    worker = one.worker().wait_for_shards(2)
+    values = write_hostile(one)
+    consumers(one, tmp_path, language)
+    until(lambda: len(said(tmp_path)) == len(values), "each is worked on", 90)
+    until(lambda: one.depth("orders")["depth"] == 0, "each is acknowledged")
+    assert sorted(said(tmp_path)) == sorted(values)
+    assert one.depth("orders")["scheduled"] == 1, "what a header names is untouched"
+    one.write("orders", "bad", "slow", "good")
+    assert {letter.value() for letter in one.letters("orders", 2, 60)} == {b"bad", b"slow"}
+    worker.kill()
+    worker.start()
+    one.write("orders", "after")
+    until(lambda: {b"good", b"after"} <= set(said(tmp_path)), "it goes on with the shard's next owner", 60)
+    until(lambda: one.depth("orders")["depth"] == 0, "all is settled", 30)
 
 
 @pytest.mark.feature("X2", "Q5", "Q8")
