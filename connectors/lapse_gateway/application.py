@@ -20,8 +20,8 @@ from starlette.routing import Route
 from lapse import __version__
 from lapse.core.error_code import ErrorCode
 from lapse_client.error import LapseError
-from lapse_gateway import body, looking, openapi, parameter, publishing, receiving, settling, sow
-from lapse_gateway.console import letters, queues, topics
+from lapse_gateway import body, looking, openapi, parameter, publishing, receiving, rewinding, settling, sow
+from lapse_gateway.console import letters, queues, rewinds, topics
 from lapse_gateway.console.page import refused
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.gateway import Gateway
@@ -59,8 +59,10 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *receiving.OPERATIONS,
     *settling.OPERATIONS,
     *looking.OPERATIONS,
+    *rewinding.OPERATIONS,
     *sow.OPERATIONS,
     *queues.OPERATIONS,
+    *rewinds.OPERATIONS,
     *letters.OPERATIONS,
     *topics.OPERATIONS,
     Operation(method="GET", path="/v1", summary="Say what this is", handler=_index, answer=obj(lapse=TEXT), open=True),

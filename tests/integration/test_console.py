@@ -20,6 +20,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 QUEUES = {
     "orders": {"lease_period": "60s"},
     "purged": {"lease_period": "60s"},
+    "rewound": {"lease_period": "60s"},
     "paused": {},
     "died": {"expiration": "enabled"},
     "one": {"lease_period": "60s"},
@@ -150,6 +151,36 @@ def test_a_purge_is_shown_first_and_takes_what_was_shown(gateway: Door, view: "p
     assert (record["did"], record["filter"], record["removed"]) == ("purge", "/n < 4", 4)
 
 
+@pytest.mark.feature("Q22")
+def test_what_has_left_is_shown_first_and_comes_back_once(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("rewound")
+    gateway.publish("rewound", *({"n": n} for n in range(5)))
+    gateway.http.post(gateway.path("rewound", "/purge"), json={"filter": "/n > 0"}).raise_for_status()
+    view.goto(f"{gateway.address}/console/queues/{name}")
+    view.get_by_label("From").fill("yesterday")
+    view.get_by_role("button", name="Rewind…").click()
+    playwright.expect(view.get_by_role("dialog").get_by_role("alert")).to_contain_text("expected beginning")
+    view.keyboard.press("Escape")
+    view.get_by_label("From").fill("beginning")
+    view.get_by_label("Filter").fill("/n < 4")
+    view.get_by_role("button", name="Rewind…").click()
+    preview = view.locator("#preview")
+    playwright.expect(preview).to_contain_text("3 messages come back")
+    playwright.expect(preview).to_contain_text("1 live, 1 that do not match")
+    view.get_by_role("button", name="Leave it").click()
+    assert gateway.depth("rewound")["depth"] == 1
+    view.get_by_role("button", name="Rewind…").click()
+    view.get_by_role("button", name="Bring 3 back").click()
+    notice(view, "3 messages came back")
+    playwright.expect(view.locator("#messages tbody")).to_contain_text("~1")
+    assert gateway.depth("rewound")["depth"] == 4
+    (line,) = (
+        line for line in gateway.process.text.splitlines() if "audit" in line and name in line and "rewind" in line
+    )
+    record = json.loads(line[line.index("{") :])
+    assert (record["filter"], record["counts"]["rewound"]) == ("(/n < 4)", 3)
+
+
 def test_a_queue_is_paused_and_resumed(gateway: Door, view: "playwright.Page") -> None:
     view.goto(f"{gateway.address}/console/queues/{gateway.deployment.name('paused')}")
     gateway.publish("paused", 1)
@@ -219,7 +250,7 @@ def test_a_console_that_is_read_only_has_no_buttons_that_change(
             view.goto(f"{gate.address}{path}")
             playwright.expect(view.locator("header")).to_contain_text("read only")
             assert view.locator(".grave, [hx-post]").count() == 0
-            for button in ("Pause", "Resume", "Purge", "Send"):
+            for button in ("Pause", "Resume", "Purge", "Send", "Rewind"):
                 assert view.get_by_role("button", name=button).count() == 0
 
 

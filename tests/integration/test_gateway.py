@@ -32,6 +32,7 @@ QUEUES = {
     "taken": {"semantics": "at-most-once"},
     "shared": {"lease_period": "60s"},
     "shown": {"lease_period": "60s"},
+    "returned": {"lease_period": "60s"},
     "pointed": {"topics": ["first{}", "second{}"], "default_publish_target": "second{}"},
 }
 SOW = {"prices": {}, "followed": {}}
@@ -224,6 +225,31 @@ def test_a_queue_is_counted_shown_paused_purged_and_explained(gateway: Door) -> 
     assert [one["what"] for one in told["moments"]][:2] == ["arrived", "delivered"]
     audited = [line for line in gateway.process.text.splitlines() if "lapse_gateway.audit" in line and name in line]
     assert [json.loads(line[line.index("{") :])["did"] for line in audited] == ["pause", "resume", "purge"]
+
+
+@pytest.mark.feature("Q22", "C61", "C62")
+def test_what_has_left_is_counted_and_comes_back_once(gateway: Door) -> None:
+    name, path = gateway.deployment.name("returned"), gateway.path("returned", "/rewind")
+    bookmarks = gateway.publish("returned", *({"n": n} for n in range(4)))
+    gateway.http.post(gateway.path("returned", "/purge"), json={"all": True}).raise_for_status()
+
+    def rewound(**wanted: object) -> dict:
+        answer = gateway.http.post(path, json=wanted)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    assert rewound(to="beginning", dry_run=True)["rewound"] == 4
+    assert rewound(to="2026-01-31T12:00:00Z", dry_run=True)["rewound"] == 4
+    assert rewound(to=4_000_000_000_000, dry_run=True)["rewound"] == 0
+    assert gateway.depth("returned")["depth"] == 0
+    done = rewound(to=bookmarks[1], filter="/n <> 2", id="mine")
+    assert (done["id"], done["rewound"], done["no_match"]) == ("mine", 2, 1)
+    assert rewound(to=bookmarks[1], id="mine") == done
+    assert [one["bookmark"] for one in gateway.receive("returned", max=5)] == [f"{bookmarks[n]}~1" for n in (1, 3)]
+    audited = [line for line in gateway.process.text.splitlines() if '"did": "rewind"' in line and name in line]
+    record = json.loads(audited[0][audited[0].index("{") :])
+    assert (record["id"], record["filter"], record["counts"]["rewound"]) == ("mine", "/n <> 2", 2)
+    assert len(audited) == 2
 
 
 @pytest.mark.feature("S3", "S5", "S6", "S7")

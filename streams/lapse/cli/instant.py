@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from lapse.config.duration import duration_ms
+from lapse_client.rewind import instant_ms
 
 
 def shown(at_ms: int | None) -> str:
@@ -62,17 +64,12 @@ class Instant(click.ParamType):
         if isinstance(value, int | Ago):
             return value
         text = str(value).strip()
-        if text.isascii() and text.isdigit():
-            return int(text)
+        with contextlib.suppress(ValueError):
+            return instant_ms(text)
         try:
             return Ago(duration_ms(text))
         except ValueError:
-            pass
-        try:
-            read = datetime.fromisoformat(text)
-        except ValueError:
             self.fail(f'{text!r}: expected "2026-01-31T12:00:00", ms since the epoch, or "2h" for two hours ago')
-        return int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 INSTANT = Instant()

@@ -16,11 +16,11 @@ from rich.text import Text
 from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.instant import INSTANT, When, at_ms, shown
 from lapse.cli.tables import print_table
-from lapse.protocol.bookmark import Bookmark
 from lapse_client import time_check
 from lapse_client.delivery import Delivery
 from lapse_client.error import AnswerTimeout, LapseError
 from lapse_client.queue import Queue
+from lapse_client.rewind import left_out, point
 from lapse_client.settlement import SettlementResult
 from lapse_client.subscriber import QueueSubscriber
 
@@ -242,10 +242,10 @@ class _Point(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | When:
         """Read it: `beginning` and bookmarks stay as they are."""
-        if value == "beginning" or not isinstance(value, str):
+        if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         with contextlib.suppress(ValueError):
-            return ",".join(str(Bookmark.parse(text)) for text in value.split(","))
+            return point(value)
         return INSTANT.convert(value, param, ctx)
 
 
@@ -307,21 +307,8 @@ def rewind(
     if as_json:
         click.echo(orjson.dumps(counts))
         return
-    left_out = ", ".join(f"{count:,} {_LEFT_OUT[why]}" for why, count in counts.items() if count and why in _LEFT_OUT)
-    would = "would come back" if dry_run else "came back"
-    click.echo(f"{counts.get('rewound', 0):,} messages {would}{f'; left out: {left_out}' if left_out else ''}.")
-
-
-_LEFT_OUT: Final = {
-    "live": "live",
-    "elsewhere": "handed over or forwarded",
-    "repeated": "repeated",
-    "dead_on_arrival": "dead on arrival",
-    "not_here": "not of this queue",
-    "no_match": "that do not match",
-    "expired": "past their deadlines",
-}
-"""What is said of records that a rewind leaves out."""
+    stay, would = left_out(counts), "would come back" if dry_run else "came back"
+    click.echo(f"{counts.get('rewound', 0):,} messages {would}{f'; left out: {stay}' if stay else ''}.")
 
 
 @queue.command()

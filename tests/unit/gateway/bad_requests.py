@@ -65,6 +65,11 @@ def _batch(body: bytes, shown: str = "", code: str = "malformed") -> Case:
     return Case(shown=shown or f"`{body.decode()}`", path=_BATCH, body=body, code=code)
 
 
+def _rewind(body: bytes, code: str = "invalid_argument") -> Case:
+    """A rewind of messages, shown as it is."""
+    return Case(shown=f"`{body.decode()}` to `…/rewind`", path="/v1/queues/orders/rewind", body=body, code=code)
+
+
 def _user(shown: str, authorization: str) -> Case:
     """A request of somebody who does not prove who they are."""
     headers = {"Authorization": authorization} if authorization else {}
@@ -185,6 +190,11 @@ CASES: Final = (
         code=_BAD,
     ),
     Case(shown="`{}` to `…/purge`", path="/v1/queues/orders/purge", body=b"{}", code=_BAD),
+    _rewind(b"{}", "malformed"),
+    _rewind(b'{"to": "yesterday"}'),
+    _rewind(b'{"to": true}', "malformed"),
+    _rewind(b'{"to": "beginning", "lifetimes": "old"}', "malformed"),
+    _rewind(b'{"to": "beginning", "id": ""}', "malformed"),
     Case(
         shown="`DELETE …/subscriptions/w`, which is not open",
         method="DELETE",

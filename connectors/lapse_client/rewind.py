@@ -1,0 +1,65 @@
+"""A rewind in words: from where on it brings messages back, and what it has left out (Q22)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from lapse.protocol.bookmark import Bookmark
+
+_LEFT_OUT: Final = {
+    "live": "live",
+    "elsewhere": "handed over or forwarded",
+    "repeated": "repeated",
+    "dead_on_arrival": "dead on arrival",
+    "not_here": "not of this queue",
+    "no_match": "that do not match",
+    "expired": "past their deadlines",
+}
+
+
+def left_out(counts: Mapping[str, int]) -> str:
+    """What a rewind left out, as people say it; empty if nothing.
+
+    Args:
+        counts: the answer to the rewind.
+    """
+    return ", ".join(f"{count:,} {_LEFT_OUT[why]}" for why, count in counts.items() if count and why in _LEFT_OUT)
+
+
+def point(text: str) -> str:
+    """From where on a rewind goes, as its command says it.
+
+    Args:
+        text: `beginning`, an instant in ms since the epoch or ISO 8601, or a bookmark, or several with commas.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    wanted = text.strip()
+    if wanted == "beginning":
+        return wanted
+    try:
+        return str(instant_ms(wanted))
+    except ValueError:
+        pass
+    try:
+        return ",".join(str(Bookmark.parse(one.strip())) for one in wanted.split(","))
+    except ValueError:
+        raise ValueError(
+            f"to: expected beginning, an instant (2026-01-31T12:00:00, or ms since the epoch) or a bookmark such as "
+            f"orders:0:1200, not {text[:40]!r}"
+        ) from None
+
+
+def instant_ms(text: str) -> int:
+    """Read an instant, ISO 8601 (UTC unless it says otherwise) or ms since the epoch, as ms since the epoch.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    read = datetime.fromisoformat(text)
+    return int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,0 +1,112 @@
+"""Rewinds over HTTP: messages that have left a queue come back, or are counted first (Q22)."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from lapse.protocol.command_field import MOST_NAME_CHARACTERS
+from lapse_client.error import AnswerTimeout
+from lapse_client.rewind import point
+from lapse_gateway.fault import Fault
+from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, obj
+
+_WAIT_S: Final = 60.0
+"""How long an answer waits for the shards, s; the rewind goes on afterwards."""
+
+
+class Rewind(BaseModel):
+    """What is brought back.
+
+    Attributes:
+        to: from where on: `beginning`, an instant (ms since the epoch, or ISO 8601) or a bookmark.
+        filter: an expression; only messages that match. Everything without one.
+        lifetimes: whether relative lifetimes count from now, or are kept as they were.
+        handed_over: what was handed over or forwarded, too.
+        dry_run: count only.
+        id: names this rewind: with the same id it is resumed, and never done twice. New by default.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: int | str
+    filter: str | None = None
+    lifetimes: Literal["new", "kept"] = "new"
+    handed_over: bool = False
+    dry_run: bool = False
+    id: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=MOST_NAME_CHARACTERS)
+
+
+async def rewind(call: Call, name: str, wanted: Rewind, wait_s: float) -> dict[str, int]:
+    """Carry a rewind out, or count what it would do; what changes something is recorded.
+
+    Args:
+        call: who asks.
+        name: the queue.
+        wanted: what is brought back.
+        wait_s: how long to wait for the shards, in seconds.
+
+    Returns:
+        How many messages are `rewound`, and how many records are left out, by cause.
+
+    Raises:
+        Fault: the shards are not done in time; the text says how to look again.
+        LapseError: a shard refused.
+        ValueError: the point is none.
+    """
+    to = point(str(wanted.to))
+    facts = {"to": to, "filter": wanted.filter, "lifetimes": wanted.lifetimes, "handed_over": wanted.handed_over}
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        try:
+            counts = await queue.rewind(
+                to,
+                filter=wanted.filter,
+                lifetimes=wanted.lifetimes,
+                handed_over=wanted.handed_over,
+                dry_run=wanted.dry_run,
+                command_id=wanted.id,
+                timeout_s=wait_s,
+            )
+        except AnswerTimeout as error:
+            if wanted.dry_run:
+                raise
+            call.record("rewind", name, **facts, id=wanted.id, counts=None)
+            raise Fault("no_answer", f"{error}. The rewind goes on; look again with the id {wanted.id}") from error
+    if not wanted.dry_run:
+        call.record("rewind", name, **facts, id=wanted.id, counts=counts)
+    return counts
+
+
+async def _rewind(call: Call) -> Response:
+    wanted = call.decoded(Rewind)
+    return answered({"id": wanted.id, **await rewind(call, call.path["queue"], wanted, _WAIT_S)})
+
+
+OPERATIONS: Final = (
+    Operation(
+        method="POST",
+        path="/v1/queues/{queue}/rewind",
+        summary="Bring back messages that have left",
+        says=(
+            "As far as Kafka still has their records. What is live stays as it is. `dry_run` only counts. The same "
+            "`id` again is answered with what was done."
+        ),
+        handler=_rewind,
+        model=Rewind,
+        answer=obj(
+            id=TEXT,
+            rewound=WHOLE,
+            live=WHOLE,
+            elsewhere=WHOLE,
+            repeated=WHOLE,
+            dead_on_arrival=WHOLE,
+            not_here=WHOLE,
+            no_match=WHOLE,
+            expired=WHOLE,
+        ),
+        changes=True,
+    ),
+)
