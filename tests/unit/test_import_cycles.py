@@ -5,7 +5,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("streams/lapse", "connectors/lapse_client", "connectors/lapse_gateway", "connectors/lapse_spark")
+PACKAGES = (
+    "streams/lapse",
+    "connectors/lapse_client",
+    "connectors/lapse_gateway",
+    "connectors/lapse_kombu",
+    "connectors/lapse_spark",
+)
 
 Graph = Mapping[str, set[str]]
 

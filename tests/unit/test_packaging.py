@@ -74,7 +74,7 @@ def wheel(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    for package in ("lapse", "lapse_client", "lapse_gateway", "lapse_spark"):
+    for package in ("lapse", "lapse_client", "lapse_gateway", "lapse_kombu", "lapse_spark"):
         assert f"{package}/py.typed" in names
     assert {f"lapse/embedded/pins/{pins}.sha256" for pins in ("kafka-4.3.0", "spark-4.0.0", "delta-4.0.0")} <= names
     schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
@@ -84,6 +84,7 @@ def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
         "lapse",
         "lapse_client",
         "lapse_gateway",
+        "lapse_kombu",
         "lapse_spark",
     }
     console = {

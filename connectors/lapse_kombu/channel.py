@@ -1,0 +1,265 @@
+"""The channel: queues are declared, published to, consumed and settled through it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.transport.virtual.base import queue_declare_ok_t
+from kombu.utils.uuid import uuid
+
+from lapse_client import Admin, CommandFailed, Delivery, LapseError, Queue, QueueSubscriber, UnknownEntity
+from lapse_kombu import task_message
+from lapse_kombu.consumption import Consumption
+from lapse_kombu.task_message import TaskMessage
+from lapse_kombu.unsettled import Unsettled
+
+logger = logging.getLogger(__name__)
+
+_NO_LIMIT: Final = 100
+"""So many messages are received ahead where kombu states no limit."""
+
+_TOGETHER: Final = 100
+"""So many are handed out in one turn at most."""
+
+_TURN_S: Final = 0.02
+"""With several consumers, so long one of them is waited for before the others have their turn."""
+
+_GET_S: Final = 0.5
+"""So long a single `get` waits for a message that the queue may have."""
+
+_IDLE_AT_LEAST_MS: Final = 300_000
+"""A temporary queue lives for so long at least without use (Q18)."""
+
+_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]|\A[.-]")
+
+_PRIORITY: Final = "/properties/priority"
+
+
+class Channel(virtual.Channel):
+    """A channel over the client of lapse.
+
+    A queue of kombu is a queue of lapse with the topic of its name; characters that a topic may not have become `_`.
+    """
+
+    Message = TaskMessage
+    QoS = Unsettled
+    do_restore = False
+
+    def __init__(self, connection: Any, **more: Any) -> None:
+        super().__init__(connection, **more)
+        self._consumed: dict[str, Consumption] = {}
+        self._leaving: list[QueueSubscriber] = []
+        self._turn = 0
+
+    # --- queues ------------------------------------------------------------------------------------------------
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **options: Any) -> Any:
+        """Create a queue that is not there; only a passive declaration tells how many messages there are."""
+        name = queue or f"amq.gen-{uuid()}"
+        if not passive:
+            self._new_queue(name, **options)
+            return queue_declare_ok_t(name, 0, 0)
+        return super().queue_declare(name, passive=True, **options)
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **options: Any) -> None:
+        """Delete a queue with its topics, where a deployment keeps its definitions on a topic."""
+        if if_empty and self._size(queue):
+            return
+        self.state.queue_bindings_delete(queue)
+        self._delete(queue)
+
+    def prepare_queue_arguments(self, arguments: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        """Kombu's options of a queue, such as `max_priority`, as the arguments that AMQP has for them."""
+        named: dict[str, Any] = to_rabbitmq_queue_arguments(arguments, **options)
+        return named
+
+    def _new_queue(self, queue: str, **options: Any) -> None:
+        name, transport = _legal(queue), self.connection
+        if name in transport.known or name in transport.queues():
+            transport.known.add(name)
+            return
+        settings = self._settings(options)
+        try:
+            with Admin(transport.deployment, connection=transport.lapse) as admin:
+                admin.create_queue(name, **settings)
+        except CommandFailed as error:
+            if error.code != "exists":  # else somebody has just made it, as they like it
+                raise
+        except LapseError as error:
+            raise LapseError(
+                f"there is no queue {name!r}; add [queue.{name}] to lapse.toml and run `lapse apply`, or: {error}"
+            ) from error
+        transport.known.add(name)
+
+    def _settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a queue that is created here: those of `transport_options`, then kombu's arguments."""
+        arguments = options.get("arguments") or {}
+        settings: dict[str, Any] = {"expiration": "enabled"}
+        visibility_s = self._option("visibility_timeout")
+        if visibility_s is not None:
+            settings["lease_period"] = f"{round(float(visibility_s) * 1000)}ms"
+        if "x-message-ttl" in arguments:
+            settings["expiration"] = f"{int(arguments['x-message-ttl'])}ms"
+        if arguments.get("x-max-priority"):
+            settings["priority"] = _PRIORITY
+        if arguments.get("x-expires") or options.get("auto_delete") or options.get("exclusive"):
+            idle_ms = max(_IDLE_AT_LEAST_MS, int(arguments.get("x-expires") or 0))
+            settings["auto_delete_on_idle"] = f"{idle_ms}ms"
+        return settings | dict(self._option("queue_settings") or {})
+
+    def _has_queue(self, queue: str, **_: Any) -> bool:
+        return _legal(queue) in self.connection.queues()
+
+    def _size(self, queue: str) -> int:
+        try:
+            with Queue(_legal(queue), connection=self.connection.lapse) as asked:
+                return int(asked.depth()["depth"])
+        except UnknownEntity:
+            return 0
+
+    def _purge(self, queue: str) -> int:
+        with Queue(_legal(queue), connection=self.connection.lapse) as asked:
+            return asked.purge()["removed"]
+
+    def _delete(self, queue: str, *_: Any, **__: Any) -> None:
+        name = _legal(queue)
+        self.connection.known.discard(name)
+        with Admin(self.connection.deployment, connection=self.connection.lapse) as admin:
+            try:
+                admin.delete_queue(name, force=True)
+            except UnknownEntity:
+                return
+
+    # --- publishing --------------------------------------------------------------------------------------------
+
+    def _put(self, queue: str, message: Mapping[str, Any], **_: Any) -> None:
+        when = task_message.lifetime(message)
+        name = _legal(queue)
+        if name not in self.connection.known:
+            self._new_queue(queue)
+        report = self.connection.publisher().submit(
+            name,
+            task_message.write(message),
+            ttl_ms=when.ttl_ms,
+            expires_at_ms=when.expires_at_ms,
+            enqueue_at_ms=when.enqueue_at_ms,
+        )
+        report.result(self.connection.timeout_s)
+
+    # --- consuming ---------------------------------------------------------------------------------------------
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str, **_: Any
+    ) -> None:
+        """Subscribe to a queue."""
+        backlog = self.qos.prefetch_count or _NO_LIMIT
+        self._consumed[consumer_tag] = Consumption(queue, self._subscriber(queue, backlog), callback, no_ack=no_ack)
+        self._consumers.add(consumer_tag)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Receive no more; what was handed out can still be settled, and the rest returns to the queue."""
+        consumption = self._consumed.pop(consumer_tag, None)
+        self._consumers.discard(consumer_tag)
+        if consumption is not None:
+            self._leave(consumption.subscriber)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> TaskMessage | None:
+        """Return one message, or None if there is none within half a second."""
+        subscriber = self._subscriber(queue, 1)
+        delivery = subscriber.receive(float(self._option("get_timeout") or _GET_S))
+        message = None if delivery is None else self._message(queue, delivery, subscriber, no_ack=no_ack)
+        self._leave(subscriber)
+        return message
+
+    @property
+    def is_consuming(self) -> bool:
+        """Whether there are consumers, and one more message may be handed out."""
+        return bool(self._consumed) and self.qos.can_consume()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Hand out what has come for the consumers, waiting for the first; whether there was something."""
+        consumptions = list(self._consumed.values())
+        self._turn += 1
+        first = self._turn % len(consumptions)
+        for at, consumption in enumerate(consumptions[first:] + consumptions[:first]):
+            wait_s = timeout_s if len(consumptions) == 1 else (_TURN_S if at == len(consumptions) - 1 else 0.0)
+            if self._hand_out(consumption, min(wait_s, timeout_s)):
+                return True
+        return False
+
+    def drain_events(self, timeout: float | None = None, callback: object = None) -> None:
+        """As the transport's, for this channel alone."""
+        self.connection.drain_events(self.connection, timeout=timeout)
+
+    def settled(self, subscriber: QueueSubscriber) -> None:
+        """Close a cancelled consumer's subscription once nothing of it is at work any more."""
+        if subscriber in self._leaving and not self.qos.has(subscriber):
+            self._leaving.remove(subscriber)
+            subscriber.close()
+
+    def close(self) -> None:
+        """Close all subscriptions: what is not settled returns to its queue at once."""
+        if self.closed:
+            return
+        for consumption in self._consumed.values():
+            self._leaving.append(consumption.subscriber)
+        self._consumed.clear()
+        self.qos.close()
+        for subscriber in self._leaving:
+            subscriber.close()
+        self._leaving.clear()
+        super().close()
+
+    def _hand_out(self, consumption: Consumption, timeout_s: float) -> bool:
+        room = self.qos.can_consume_max_estimate()
+        deliveries = consumption.take(_TOGETHER if room is None else min(room, _TOGETHER), timeout_s)
+        for delivery in deliveries:
+            message = self._message(consumption.queue, delivery, consumption.subscriber, no_ack=consumption.no_ack)
+            if message is not None:
+                consumption.callback(message)
+        return bool(deliveries)
+
+    def _message(
+        self, queue: str, delivery: Delivery, subscriber: QueueSubscriber, *, no_ack: bool
+    ) -> TaskMessage | None:
+        """What kombu is given for a delivery; one that kombu did not write leaves for the dead letters."""
+        try:
+            raw = task_message.read(delivery.value)
+        except ValueError as error:
+            logger.warning("%s: %s: %s; it goes to the dead letters", queue, delivery.bookmark, error)
+            delivery.expire(str(error))
+            return None
+        properties = raw["properties"]
+        again = delivery.delivery_count > 1
+        properties["delivery_tag"] = tag = f"{delivery.bookmark}#{delivery.delivery_count}"
+        properties.setdefault("delivery_info", {})["redelivered"] = again
+        if no_ack:
+            delivery.acknowledge()
+        else:
+            self.qos.hold(tag, delivery, subscriber)
+        return self.Message(raw, channel=self)
+
+    def _subscriber(self, queue: str, backlog: int) -> QueueSubscriber:
+        subscriber = QueueSubscriber(_legal(queue), backlog, connection=self.connection.lapse, ack_interval_ms=5)
+        subscriber.start()
+        return subscriber
+
+    def _leave(self, subscriber: QueueSubscriber) -> None:
+        if self.qos.has(subscriber):
+            subscriber.stop()
+            self._leaving.append(subscriber)
+        else:
+            subscriber.close()
+
+    def _option(self, name: str) -> Any:
+        return self.connection.client.transport_options.get(name)
+
+
+def _legal(queue: str) -> str:
+    """The name of a queue of lapse for one of kombu."""
+    return _ILLEGAL.sub("_", str(queue))[:200]

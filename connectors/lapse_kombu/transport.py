@@ -1,0 +1,168 @@
+"""The transport: kombu's connection to the brokers of a deployment of lapse."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, Final
+
+from kombu.transport import virtual
+from kombu.transport.virtual.base import BrokerState
+
+from lapse_client import Connection, ConnectionFailed, LapseError, Publisher
+from lapse_client.admin import DEFAULT_DEPLOYMENT
+from lapse_kombu.channel import Channel
+
+_PORT: Final = 9092
+_TIMEOUT_S: Final = 30.0
+_CONNECT_S: Final = 5.0
+"""How long a broker may take to accept a connection, where kombu does not say."""
+
+_SLICE_S: Final = 0.02
+"""With several consuming channels, so long each is waited for before the next has its turn."""
+
+
+class Transport(virtual.Transport):
+    """kombu's transport `lapse://host:port`.
+
+    `transport_options` may have: `bootstrap_servers`, `kafka` (options of librdkafka), `deployment` (the workers'
+    `app_id`), `user` and `secret` (of lapse), `visibility_timeout` (s) and `queue_settings` (of queues that are created
+    here), `get_timeout` (s), `timeout` (s).
+
+    Args:
+        client: kombu's connection.
+    """
+
+    Channel = Channel
+    default_port = _PORT
+    driver_type = "lapse"
+    driver_name = "lapse"
+    connection_errors = (ConnectionFailed, *virtual.Transport.connection_errors)
+    channel_errors = (LapseError, *virtual.Transport.channel_errors)
+    recoverable_connection_errors = (ConnectionFailed,)
+    recoverable_channel_errors = ()
+
+    def __init__(self, client: Any, **more: Any) -> None:
+        super().__init__(client, **more)
+        self.state = BrokerState()
+        self.known: set[str] = set()
+        self._lapse: Connection | None = None
+        self._publisher: Publisher | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def deployment(self) -> str:
+        """`app_id` of the workers that create queues."""
+        return str(self._options.get("deployment") or DEFAULT_DEPLOYMENT)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long Kafka may take to have a message, s."""
+        return float(self._options.get("timeout") or _TIMEOUT_S)
+
+    @property
+    def lapse(self) -> Connection:
+        """How the client of lapse reaches the cluster."""
+        if self._lapse is None:
+            self._lapse = self._connection()
+        return self._lapse
+
+    def queues(self) -> list[str]:
+        """Names of all queues of lapse on the cluster.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        return self.lapse.queues()
+
+    def publisher(self) -> Publisher:
+        """The publisher that all channels share."""
+        with self._lock:
+            if self._publisher is None:
+                self._publisher = Publisher(self.lapse, timeout_s=self.timeout_s)
+            return self._publisher
+
+    def driver_version(self) -> str:
+        """The version of lapse."""
+        return version("lapse")
+
+    def verify_connection(self, connection: Any) -> bool:
+        """Whether the connection can be used."""
+        return True
+
+    def establish_connection(self) -> Transport:
+        """See that a broker answers.
+
+        Raises:
+            ConnectionFailed: none does.
+        """
+        _reach(self.lapse.bootstrap_servers, float(self.client.connect_timeout or _CONNECT_S))
+        self.known.update(self.queues())
+        super().establish_connection()
+        return self
+
+    def close_connection(self, connection: Any) -> None:
+        """Close all channels, and the publisher."""
+        super().close_connection(connection)
+        with self._lock:
+            publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Hand out what has come, waiting for the first.
+
+        Args:
+            connection: this.
+            timeout: for how long, s; None = until there is something.
+
+        Raises:
+            TimeoutError: nothing came.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            channels = [channel for channel in list(self.channels) if channel.is_consuming]
+            for channel in channels:
+                left_s = 1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+                if channel.drain(left_s if len(channels) == 1 else min(left_s, _SLICE_S)):
+                    return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise socket.timeout  # kombu's word for it  # noqa: UP041
+            if not channels:
+                time.sleep(_SLICE_S)  # nothing may be handed out at present
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """The address for logs; it holds no password but kombu's own."""
+        return uri
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = self.client.transport_options
+        return options
+
+    def _connection(self) -> Connection:
+        client, options = self.client, self._options
+        servers = options.get("bootstrap_servers") or f"{client.hostname or 'localhost'}:{client.port or _PORT}"
+        found = Connection.from_environment(servers)
+        further = dict(options.get("kafka") or {})
+        if client.userid:
+            further = {"sasl.username": client.userid, "sasl.password": client.password or "", **further}
+        user, secret = options.get("user", found.user), options.get("secret", found.secret)
+        return replace(found, options={**found.options, **further}, user=user, secret=secret)
+
+
+def _reach(servers: str, timeout_s: float) -> None:
+    """See that one of the brokers accepts connections: librdkafka would try for a quarter of a minute."""
+    failure = OSError("none is named")
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+        except (OSError, ValueError) as error:
+            failure = OSError(f"{server.strip()}: {error}")
+        else:
+            return
+    raise ConnectionFailed(servers, str(failure))

@@ -1,0 +1,140 @@
+"""What was handed to kombu and is neither acknowledged nor rejected; its leases are kept alive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kombu.transport import virtual
+
+from lapse_client import Delivery, LapseError, QueueSubscriber
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.5
+"""How often the leases are looked at."""
+
+_SHARE: Final = 0.4
+"""A lease is renewed when so much of it is over."""
+
+
+@dataclass
+class Held:
+    """A delivery that is at work.
+
+    Attributes:
+        delivery: it.
+        subscriber: who received it.
+        lease_s: how long its lease was when it was handed out; 0 = it has none.
+        renewed_s: when the lease began, by the machine's monotonic clock.
+    """
+
+    delivery: Delivery
+    subscriber: QueueSubscriber
+    lease_s: float
+    renewed_s: float
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the lease should be renewed."""
+        return 0 < self.lease_s * _SHARE <= now_s - self.renewed_s
+
+
+class Unsettled(virtual.QoS):
+    """The channel's unacknowledged messages, by delivery tag, and how many there may be.
+
+    A message that is held longer than its lease is renewed by a thread of its own while the process lives. If the
+    process dies, its heartbeats end, and the queue hands the messages to others.
+
+    Args:
+        channel: whose.
+        prefetch_count: most at a time; 0 = no limit.
+    """
+
+    def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
+        self.channel = channel
+        self.prefetch_count = prefetch_count or 0
+        self._held: dict[str, Held] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    def can_consume(self) -> bool:
+        """Whether one more may be handed out."""
+        return not self.prefetch_count or len(self._held) < self.prefetch_count
+
+    def can_consume_max_estimate(self) -> int | None:
+        """How many more may be handed out; None = any number."""
+        return max(0, self.prefetch_count - len(self._held)) if self.prefetch_count else None
+
+    def hold(self, tag: str, delivery: Delivery, subscriber: QueueSubscriber) -> None:
+        """Know a delivery by its tag, until it is settled."""
+        now_ms = subscriber.subscription.session.clock.past_ms()
+        lease_ms = 0 if delivery.lease_until_ms is None else delivery.lease_until_ms - now_ms
+        with self._lock:
+            self._held[tag] = Held(delivery, subscriber, max(0, lease_ms) / 1000, time.monotonic())
+            if self._renewing is None and not self._closed.is_set():
+                self._renewing = threading.Thread(target=self._renew, name="lapse kombu leases", daemon=True)
+                self._renewing.start()
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Nothing: the channel has told already."""
+
+    def get(self, delivery_tag: str) -> Delivery:
+        """The delivery of a tag."""
+        return self._held[delivery_tag].delivery
+
+    def ack(self, delivery_tag: str) -> None:
+        """Acknowledge."""
+        if (held := self._release(delivery_tag)) is not None:
+            held.delivery.acknowledge()
+            self.channel.settled(held.subscriber)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Return a message to its queue at once, or have it leave for the dead letters."""
+        if (held := self._release(delivery_tag)) is not None:
+            if requeue:
+                held.delivery.cancel(0)
+            else:
+                held.delivery.expire("rejected by its consumer")
+            self.channel.settled(held.subscriber)
+
+    def has(self, subscriber: QueueSubscriber) -> bool:
+        """Whether something of a subscriber is held."""
+        with self._lock:
+            return any(held.subscriber is subscriber for held in self._held.values())
+
+    def restore_unacked(self) -> None:
+        """Return all that is held to its queue."""
+        for tag in list(self._held):
+            self.reject(tag, requeue=True)
+
+    def restore_unacked_once(self, stderr: object = None) -> None:
+        """Nothing: closing the subscribers returns what they hold."""
+
+    def close(self) -> None:
+        """Renew no more."""
+        self._closed.set()
+
+    def _release(self, tag: str) -> Held | None:
+        with self._lock:
+            return self._held.pop(tag, None)
+
+    def _renew(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            now = time.monotonic()
+            with self._lock:
+                due = [held for held in self._held.values() if held.is_due(now)]
+            for subscriber in {id(held.subscriber): held.subscriber for held in due}.values():
+                self._renew_some(subscriber, [held for held in due if held.subscriber is subscriber], now)
+
+    def _renew_some(self, subscriber: QueueSubscriber, due: Iterable[Held], now_s: float) -> None:
+        for held in due:
+            held.renewed_s = now_s
+            try:
+                held.delivery.renew()
+            except LapseError as error:  # settled, or closed, meanwhile
+                logger.debug("%s is not renewed: %s", held.delivery.bookmark, error)

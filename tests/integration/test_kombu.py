@@ -1,0 +1,193 @@
+"""Celery, and programs with kombu, on queues of lapse: as brokers of theirs behave, and over crashes (X3)."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+
+import lapse_kombu
+from lapse_client import ConnectionFailed, LapseError
+from support.deployment import Deployment
+from support.log import until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def here(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A deployment whose worker creates what kombu declares."""
+    one = Deployment(kafka, tmp_path_factory.mktemp("kombu"), {"plain": {}}, definitions="topic")
+    one.apply().worker().wait_for_shards(1)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def connection(here: Deployment) -> Iterator[kombu.Connection]:
+    """Kombu's connection to it."""
+    options = {"deployment": here.app_id, "visibility_timeout": 2}
+    with kombu.Connection(f"lapse://{here.servers}", transport_options=options) as one:
+        yield one
+
+
+def drain(connection: kombu.Connection, queue: kombu.Queue, count: int, settle: str = "ack") -> list[Any]:
+    """Receive so many messages, settle each, and tell bodies."""
+    found: list[Any] = []
+
+    def take(body: Any, message: Any) -> None:
+        found.append(body)
+        getattr(message, settle)()
+
+    with kombu.Consumer(connection, [queue], callbacks=[take]):
+        until_s = time.monotonic() + 20
+        while len(found) < count and time.monotonic() < until_s:
+            with contextlib.suppress(TimeoutError):
+                connection.drain_events(timeout=1)
+    return found
+
+
+@pytest.mark.feature("X3", "Q5", "Q8")
+def test_messages_are_published_consumed_rejected_and_requeued(here: Deployment, connection: kombu.Connection) -> None:
+    queue = kombu.Queue(here.name("plain"), routing_key=here.name("plain"))
+    producer = connection.Producer()
+    for number in range(3):
+        producer.publish({"n": number}, routing_key=queue.name, declare=[queue], headers={"k": "v"})
+    assert drain(connection, queue, 1, "requeue")[0] == {"n": 0}
+    assert sorted(one["n"] for one in drain(connection, queue, 3)) == [0, 1, 2]
+    until(lambda: here.depth("plain")["depth"] == 0, "all are acknowledged")
+    assert connection.default_channel.basic_get(queue.name) is None
+    producer.publish({"n": 3}, routing_key=queue.name)
+    message = connection.default_channel.basic_get(queue.name)
+    assert (message.payload, message.headers) == ({"n": 3}, {})
+    message.reject()
+    (letter,) = here.letters("plain", 1)
+    assert b"forced_expire" in dict(letter.headers())["lapse-reasons"]
+    here.write("plain", "no message of kombu")
+    producer.publish({"n": 4}, routing_key=queue.name)
+    assert drain(connection, queue, 1) == [{"n": 4}]
+    assert here.letters("plain", 2)[1].value() == b"no message of kombu"
+
+
+@pytest.mark.feature("X3", "L2", "Q13", "Q23")
+def test_a_declared_queue_is_created_with_what_kombu_says_of_it(here: Deployment, connection: kombu.Connection) -> None:
+    name = here.name("ranked")
+    queue = kombu.Queue(name, routing_key=name, max_priority=9, message_ttl=600)
+    producer = connection.Producer()
+    with pytest.raises(connection.channel_errors, match="NOT_FOUND"):
+        kombu.Queue(name)(connection.default_channel).queue_declare(passive=True)
+    for text, priority in (("first", 3), ("second", 6), ("third", 3)):
+        producer.publish(text, routing_key=name, declare=[queue], priority=priority)
+    producer.publish("late", routing_key=name, priority=9, expiration=0.05)
+    until(lambda: queue(connection.default_channel).queue_declare(passive=True).message_count == 3, "one expires")
+    assert drain(connection, queue, 3) == ["second", "first", "third"]
+    assert queue(connection.default_channel).purge() == 0
+    queue(connection.default_channel).delete()
+    assert name not in connection.transport.queues()
+
+
+@pytest.mark.feature("X3", "Q5", "Q6")
+def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, connection: kombu.Connection) -> None:
+    """The queue's leases last two seconds here, and the work takes five."""
+    name = here.name("slow")
+    queue = kombu.Queue(name, routing_key=name)
+    held: list[Any] = []
+    with connection.channel() as channel:
+        channel.Producer().publish("slow", routing_key=name, declare=[queue])
+        consumer = kombu.Consumer(channel, [queue], callbacks=[lambda _, message: held.append(message)])
+        consumer.qos(prefetch_count=1)
+        with consumer:
+            until(lambda: held or channel.connection.drain_events(channel.connection, timeout=5), "received")
+            time.sleep(5)
+            with contextlib.closing(connection.clone()) as other:
+                assert other.default_channel.basic_get(name) is None, "it is still ours"
+            held[0].ack()
+    until(lambda: here.queue("slow").__enter__().depth()["depth"] == 0, "acknowledged")
+
+
+@pytest.mark.feature("X3", "X7")
+def test_what_is_wrong_is_told_at_once(here: Deployment) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConnectionFailed, match="Connection refused"):
+        kombu.Connection("lapse://localhost:1", connect_timeout=2).connect()
+    assert time.monotonic() - began < 5
+    with (
+        kombu.Connection(f"lapse://{here.servers}", transport_options={"deployment": "nobody"}) as connection,
+        pytest.raises(LapseError, match=r"there is no queue 'nowhere'; add \[queue.nowhere\] to lapse.toml"),
+    ):
+        connection.Producer().publish("x", routing_key="nowhere", declare=[kombu.Queue("nowhere")])
+
+
+@pytest.fixture
+def celery(here: Deployment, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    """Runs a command of Celery, or a Python program, on the example's tasks."""
+    begun: list[subprocess.Popen[bytes]] = []
+    environment = {
+        **os.environ,
+        "KAFKA_BOOTSTRAP_SERVERS": here.servers,
+        "LAPSE_DEPLOYMENT": here.app_id,
+        "SHOP_QUEUE": here.name("shop"),
+    }
+
+    def begin(*arguments: str, log: str = "celery.log") -> "subprocess.Popen[bytes]":
+        with (tmp_path / log).open("ab") as out:
+            begun.append(
+                subprocess.Popen(
+                    [sys.executable, *arguments],
+                    cwd=EXAMPLES,
+                    env=environment,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            )
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+
+
+@pytest.mark.feature("X3", "L2", "L5", "Q8")
+def test_a_worker_of_celery_runs_tasks_and_another_takes_over_what_it_held(
+    here: Deployment, celery: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path
+) -> None:
+    def said(what: str) -> int:
+        return (tmp_path / "celery.log").read_text().count(what)
+
+    def send(code: str) -> None:
+        assert celery("-c", f"from celery_tasks import charge, pack; {code}", log="sent.log").wait(60) == 0
+
+    worker = ("-m", "celery", "-A", "celery_tasks", "worker", "--concurrency", "2", "--loglevel", "info")
+    first = celery(*worker)
+    assert celery("celery_tasks.py").wait(60) == 0
+    for order in (1, 3, 4):
+        until(lambda order=order: said(f"packed order {order}"), f"order {order}", 60)
+    assert not said("packing order 2"), "its time has not come"
+    until(lambda: said("charged order 5"), "the third try", 30)
+    assert said("charging order 5 failed") == 2
+    until(lambda: said("packed order 2"), "its time has come", 30)
+    send("pack.apply_async(['order 6'], {'seconds': 25})")
+    until(lambda: said("packing order 6") == 1, "a long task begins", 30)
+    send("pack.apply_async(['order 7'], countdown=3, expires=1)")
+    os.killpg(first.pid, signal.SIGKILL)
+    send("pack.delay('order 8')")
+    celery(*worker)
+    until(lambda: said("packed order 8"), "another one works", 60)
+    until(lambda: said("packing order 6") == 2, "and does what the dead one held", 60)
+    (letter,) = here.letters("shop", 1, 40)
+    assert b"order 7" in letter.value() or b"b3JkZXIgN" in letter.value()
+
+
+def test_the_scheme_is_known() -> None:
+    assert kombu.Connection("lapse://x").transport_cls == "lapse"
+    assert kombu.transport.get_transport_cls("lapse") is lapse_kombu.Transport
