@@ -14,8 +14,9 @@ from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
-from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
+from lapse_client.error import ConnectionFailed, LapseError, NoRecord, UnknownEntity
 from lapse_client.headers import headers_of
+from lapse_client.replay import Replayed, replay
 
 _POLL_S: Final = 0.5
 
@@ -67,7 +68,20 @@ _GENERATION: Final = re.compile(r"~([1-9]\d{0,4})/\d+\Z", re.ASCII)
 
 def read(message: Message) -> DeadLetter:
     """Read a record of a dead-letter topic; a header that is missing or unreadable counts as not given."""
-    headers = headers_of(message)
+    return letter_of(
+        Replayed(
+            bookmark=Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0),
+            key=message.key(),
+            value=message.value(),
+            timestamp_ms=message.timestamp()[1],
+            headers=headers_of(message),
+        )
+    )
+
+
+def letter_of(record: Replayed) -> DeadLetter:
+    """A record of a dead-letter topic as the letter that it is."""
+    headers = record.headers
     texts = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
     partition, offset = _number(texts, header.DLQ_PARTITION), _number(texts, header.DLQ_OFFSET)
     origin = None
@@ -77,11 +91,11 @@ def read(message: Message) -> DeadLetter:
             texts[header.DLQ_TOPIC], partition, position_of(offset, 0 if generation is None else int(generation[1]))
         )
     return DeadLetter(
-        key=message.key(),
-        value=message.value(),
+        key=record.key,
+        value=record.value,
         headers=headers,
-        bookmark=Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0),
-        timestamp_ms=message.timestamp()[1],
+        bookmark=record.bookmark,
+        timestamp_ms=record.timestamp_ms,
         origin=origin,
         entity=texts.get(header.DLQ_GROUP, ""),
         reasons=tuple(filter(None, texts.get(header.REASONS, "").split(","))),
@@ -126,6 +140,22 @@ class DeadLetterReader:
             letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
             raise UnknownEntity("dead-letter topic", default, letters)
         self._partitions = topics[self.topic]
+
+    def at(self, place: Bookmark) -> DeadLetter:
+        """Read one letter.
+
+        Args:
+            place: where it stands on the dead-letter topic.
+
+        Raises:
+            NoRecord: Kafka has no letter there, or no longer.
+        """
+        if place.topic == self.topic:
+            for record in replay(place, connection=self._connection):
+                if record.bookmark == place:
+                    return letter_of(record)
+                break
+        raise NoRecord(f"{place} is no letter of {self.topic}; `lapse dlq show` lists those that there are")
 
     def __iter__(self) -> Iterator[DeadLetter]:
         """Iterate over the letters, in order per partition.

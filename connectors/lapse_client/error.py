@@ -8,6 +8,7 @@ LapseError
 ├── PublishFailed          Kafka did not take a record; carries topic, key and cause
 ├── CommandFailed          a shard refused a command; carries its answer
 ├── EntityDeleted          the queue or SOW topic was deleted while it was used
+├── NoRecord               Kafka has no record at this bookmark, or no longer
 ├── NoReply                no reply to a request came in time (also a TimeoutError)
 ├── AnswerTimeout          no shard answered in time (also a TimeoutError)
 ├── TransactionFailed      outputs and acknowledgment were not committed; or whether they were is not known
@@ -116,6 +117,10 @@ class AnswerTimeout(LapseError, TimeoutError):
             f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. "
             "Check that a worker runs (`lapse worker`), and its log"
         )
+
+
+class NoRecord(LapseError):
+    """Kafka has no record at a bookmark: not yet, or no longer."""
 
 
 class NoReply(LapseError, TimeoutError):

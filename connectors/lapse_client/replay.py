@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.connection import Connection, log_bounds
-from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
+from lapse_client.error import ConnectionFailed, LapseError, NoRecord, UnknownEntity
 from lapse_client.headers import headers_of
 
 _POLL_S = 0.5
@@ -45,7 +45,7 @@ def replay(start: Bookmark | str, *, connection: Connection | None = None, follo
     Raises:
         ValueError: the text is no bookmark.
         UnknownEntity: there is no such topic.
-        LapseError: the bookmark's record is no longer, or not yet, in the log.
+        NoRecord: the bookmark's record is no longer, or not yet, in the log.
     """
     for record in paced(start, connection=connection, follow=follow):
         if record is not None:
@@ -66,7 +66,7 @@ def paced(
         place = TopicPartition(first.topic, first.partition, first.log_offset)
         low, end = log_bounds(consumer, place)
         if not low <= first.log_offset <= end:
-            raise LapseError(f"{first} is not in the log, which has offsets {low} to {end - 1}: start at one of them")
+            raise NoRecord(f"{first} is not in the log, which has offsets {low} to {end - 1}: start at one of them")
         consumer.assign([place])
         reached = first.log_offset
         while follow or reached < end:

@@ -20,8 +20,9 @@ from starlette.routing import Route
 from lapse import __version__
 from lapse.core.error_code import ErrorCode
 from lapse_client.error import LapseError
-from lapse_gateway import body, looking, openapi, parameter, publishing, receiving, rewinding, settling, sow
-from lapse_gateway.console import letters, queues, rewinds, topics
+from lapse_gateway import body, letters, looking, openapi, parameter, publishing, receiving, rewinding, settling, sow
+from lapse_gateway.console import letters as letter_pages
+from lapse_gateway.console import queues, rewinds, topics
 from lapse_gateway.console.page import refused
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.gateway import Gateway
@@ -60,10 +61,11 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *settling.OPERATIONS,
     *looking.OPERATIONS,
     *rewinding.OPERATIONS,
+    *letters.OPERATIONS,
     *sow.OPERATIONS,
     *queues.OPERATIONS,
     *rewinds.OPERATIONS,
-    *letters.OPERATIONS,
+    *letter_pages.OPERATIONS,
     *topics.OPERATIONS,
     Operation(method="GET", path="/v1", summary="Say what this is", handler=_index, answer=obj(lapse=TEXT), open=True),
     Operation(

@@ -16,6 +16,7 @@ from lapse_client.error import (
     EntityDeleted,
     InvalidPublication,
     LapseError,
+    NoRecord,
     PublishFailed,
     UnknownEntity,
 )
@@ -42,6 +43,7 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
     ErrorCode.OUTDATED: HTTPStatus.CONFLICT,
     # The gateway's own: what no shard says.
     "unknown_path": HTTPStatus.NOT_FOUND,
+    "no_record": HTTPStatus.NOT_FOUND,
     "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
     "read_only": HTTPStatus.FORBIDDEN,
     "other_origin": HTTPStatus.FORBIDDEN,
@@ -61,6 +63,7 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
 
 _CLIENT: Final[tuple[tuple[type[Exception], str], ...]] = (
     (UnknownEntity, "unknown_entity"),
+    (NoRecord, "no_record"),
     (InvalidPublication, ErrorCode.INVALID_ARGUMENT),
     (PublishFailed, "not_published"),
     (EntityDeleted, ErrorCode.DELETED),

@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 import orjson
+from pydantic import BaseModel, ConfigDict
 
 from lapse.core.error_code import ErrorCode
 from lapse_gateway.fault import Fault
@@ -22,6 +23,40 @@ _NAME_CHARACTERS: Final = "!#$&'*+-.^_`|~"
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 Headers = Iterable[tuple[str, bytes | None]]
+_CONTENTS: Final = frozenset({"value", "text", "base64"})
+
+
+class Content(BaseModel):
+    """A payload in a request, in one of three forms.
+
+    Attributes:
+        value: as JSON.
+        text: as text.
+        base64: as bytes in Base64.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: Any = None
+    text: str | None = None
+    base64: str | None = None
+
+    @property
+    def contents(self) -> frozenset[str]:
+        """The forms that are given."""
+        return _CONTENTS & self.model_fields_set
+
+    def content(self) -> bytes | None:
+        """The payload; None if no form is given.
+
+        Raises:
+            Fault: its Base64 is none.
+        """
+        if "value" in self.model_fields_set:
+            return orjson.dumps(self.value)
+        if self.text is not None:
+            return self.text.encode()
+        return None if self.base64 is None else from_base64("base64", self.base64)
 
 
 def shown(value: bytes | None) -> dict[str, Any]:

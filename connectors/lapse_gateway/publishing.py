@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
@@ -19,26 +18,23 @@ from lapse_gateway import payload
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, listed, obj
 from lapse_gateway.parameter import Parameter
+from lapse_gateway.payload import Content
 
 MOST_MESSAGES: Final = 10_000
 """In one batch."""
 
 _LATEST_MS: Final = (1 << 63) - 1
 _TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
-_CONTENTS: Final = ("value", "text", "base64", "delete")
 _Record = tuple[bytes | None, str | bytes | None, list[tuple[str, bytes | None]], dict[str, Any]]
 """Value, key, headers and what else is said of a record that is published."""
 
 _LIFETIMES: Final = ("ttl_ms", "expires_at_ms", "enqueue_at_ms", "message_id", "delta")
 
 
-class Message(BaseModel):
+class Message(Content):
     """One record of a batch.
 
     Attributes:
-        value: the payload, as JSON.
-        text: the payload, as text.
-        base64: the payload, as bytes in Base64.
         delete: no payload: it deletes the key's record from a SOW topic.
         key: decides the partition.
         key_base64: the same as bytes in Base64.
@@ -50,11 +46,6 @@ class Message(BaseModel):
         headers: pairs of name and value; the value is text, null, or {"base64": ...}.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    value: Any = None
-    text: str | None = None
-    base64: str | None = None
     delete: bool = False
     key: str | None = None
     key_base64: str | None = None
@@ -63,7 +54,7 @@ class Message(BaseModel):
     enqueue_at_ms: int | None = Field(default=None, ge=0, le=_LATEST_MS)
     message_id: str | None = None
     delta: bool = False
-    headers: list[tuple[str, str | dict[str, str] | None]] = []
+    headers: list[tuple[str, str | dict[str, str] | None]] = Field(default=[])
 
     @model_validator(mode="before")
     @classmethod
@@ -79,24 +70,12 @@ class Message(BaseModel):
 
     @model_validator(mode="after")
     def _one_content(self) -> Message:
-        stated = [name for name in _CONTENTS if name in self.model_fields_set]
-        if len(stated) != 1:
-            raise ValueError(f"say exactly one of {', '.join(_CONTENTS)}; {len(stated)} are given")
+        stated = len(self.contents) + ("delete" in self.model_fields_set)
+        if stated != 1:
+            raise ValueError(f"say exactly one of value, text, base64, delete; {stated} are given")
         if self.key is not None and self.key_base64 is not None:
             raise ValueError("say key or key_base64, not both")
         return self
-
-    def content(self) -> bytes | None:
-        """The payload.
-
-        Raises:
-            Fault: its Base64 is none.
-        """
-        if "value" in self.model_fields_set:
-            return orjson.dumps(self.value)
-        if self.text is not None:
-            return self.text.encode()
-        return None if self.base64 is None else payload.from_base64("base64", self.base64)
 
     def key_bytes(self) -> bytes | None:
         """The key.

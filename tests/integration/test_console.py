@@ -23,6 +23,7 @@ QUEUES = {
     "rewound": {"lease_period": "60s"},
     "paused": {},
     "died": {"expiration": "enabled"},
+    "spoilt": {"expiration": "enabled", "lease_period": "60s"},
     "one": {"lease_period": "60s"},
 }
 SOW = {"prices": {}}
@@ -213,6 +214,38 @@ def test_dead_letters_are_shown_by_reason_and_sent_back_once(gateway: Door, view
     playwright.expect(view.get_by_role("dialog")).to_contain_text("2 (sent before)")
     playwright.expect(view.get_by_role("button", name=re.compile("^Send \\d"))).to_have_count(0)
     view.get_by_role("button", name="Leave them").click()
+
+
+@pytest.mark.feature("D5")
+def test_a_dead_letter_is_edited_shown_and_sent_back(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("spoilt")
+    sent = {"key": "k", "ttl_ms": 1}
+    head = {"Lapse-Header-Trace": "seventeen"}
+    gateway.http.post(f"/publish/{name}", params=sent, content='{\n  "n": "one"\n}', headers=head).raise_for_status()
+    gateway.deployment.letters("spoilt", 1)
+    view.goto(f"{gateway.address}/console/letters/{name}")
+    view.get_by_role("link", name="Edit and send back").click()
+    payload = view.get_by_role("textbox", name="Payload")
+    playwright.expect(payload).to_have_value('{\n  "n": "one"\n}')
+    payload.fill('{\n  "n": one\n}')
+    view.get_by_role("button", name="Preview").click()
+    playwright.expect(view.get_by_role("dialog")).to_contain_text("The payload was JSON, and is none any more")
+    view.get_by_role("button", name="Leave it").click()
+    payload.fill('{\n  "n": 1\n}')
+    view.get_by_role("button", name="Preview").click()
+    playwright.expect(view.locator("#preview")).to_contain_text(f"It goes to {name}")
+    playwright.expect(view.locator(".difference ins")).to_have_text('+  "n": 1')
+    playwright.expect(view.locator(".difference del")).to_have_text('-  "n": "one"')
+    assert gateway.depth("spoilt")["depth"] == 0
+    view.get_by_role("button", name="Send it back").click()
+    notice(view, f"Sent back to {name}")
+    (message,) = gateway.receive("spoilt")
+    assert (message["key"], message["value"], message["headers"][0]) == ("k", {"n": 1}, ["trace", "seventeen"])
+    view.get_by_role("button", name="Preview").click()
+    playwright.expect(view.locator("#preview")).to_contain_text("It is not sent: sent before")
+    (line,) = (line for line in gateway.process.text.splitlines() if "audit" in line and name in line)
+    record = json.loads(line[line.index("{") :])
+    assert (record["did"], record["edited"], record["sent"]) == ("redrive", True, 1)
 
 
 @pytest.mark.feature("S6")

@@ -33,6 +33,7 @@ QUEUES = {
     "shared": {"lease_period": "60s"},
     "shown": {"lease_period": "60s"},
     "returned": {"lease_period": "60s"},
+    "died": {"expiration": "enabled", "lease_period": "60s"},
     "pointed": {"topics": ["first{}", "second{}"], "default_publish_target": "second{}"},
 }
 SOW = {"prices": {}, "followed": {}}
@@ -250,6 +251,36 @@ def test_what_has_left_is_counted_and_comes_back_once(gateway: Door) -> None:
     record = json.loads(audited[0][audited[0].index("{") :])
     assert (record["id"], record["filter"], record["counts"]["rewound"]) == ("mine", "/n <> 2", 2)
     assert len(audited) == 2
+
+
+@pytest.mark.feature("D2", "D5", "C58")
+def test_dead_letters_are_told_and_sent_back_edited_or_as_they_are(gateway: Door) -> None:
+    name = gateway.deployment.name("died")
+    for n in range(3):
+        gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1, "key": "k"}, json={"n": n}).raise_for_status()
+    gateway.deployment.letters("died", 3)
+    found = gateway.http.get(f"/letters/{name}", params={"filter": "/n > 0", "top_n": 1}).json()
+    assert (found["count"], found["reasons"]) == (2, {"time_limit": 2})
+    (letter,) = found["letters"]
+    assert (letter["key"], letter["value"], letter["origin"]) == ("k", {"n": 2}, f"{name}:0:2")
+
+    def redriven(status: int = 200, **wanted: object) -> dict:
+        answer = gateway.http.post(f"/letters/{name}/redrive", json=wanted)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    edited = {"letter": letter["letter"], "value": {"n": "two"}}
+    assert redriven(**edited, dry_run=True) == {"sent": 1, "deadline_passed": 1, "refused": {}}
+    assert gateway.depth("died")["depth"] == 0
+    assert redriven(**edited)["sent"] == 1
+    assert redriven(**edited)["refused"] == {"sent before": 1}
+    assert redriven(reasons=["time_limit"], filter="/n < 2", dry_run=True)["sent"] == 2
+    assert redriven(reasons=["forced_expire"])["sent"] == 0
+    assert redriven(filter="/n < 1")["sent"] == 1
+    until(lambda: gateway.depth("died")["depth"] == 2, "they are back")
+    assert [one["value"] for one in gateway.receive("died", max=2)] == [{"n": "two"}, {"n": 0}]
+    for letter, code in ((f"dlq.{name}:0:99", "no_record"), (f"{name}:0:0", "no_record"), ("x", "invalid_argument")):
+        assert redriven(404 if code == "no_record" else 400, letter=letter)["error"]["code"] == code
 
 
 @pytest.mark.feature("S3", "S5", "S6", "S7")

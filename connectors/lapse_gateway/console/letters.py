@@ -2,158 +2,146 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+import orjson
 from starlette.responses import Response
 
 from lapse.core.error_code import ErrorCode
-from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
-from lapse_client import Connection, DeadLetter, DeadLetterReader, time_check
-from lapse_client.redrive import Choice, Known, Line, Target, plan, send
+from lapse_client import DeadLetter
+from lapse_client.redrive import Choice
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.fault import Fault
+from lapse_gateway.letters import allowed, now_ms, one, read, redrive
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
-logger = logging.getLogger(__name__)
-
 _SHOWN: Final = 50
+_LINES: Final = 400
+_WIDTH: Final = 2_000
+"""So many lines, and characters of each, the preview of an edit shows."""
+
 _SINCE_MS: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000, "all": None}
-
-
-@dataclass(slots=True)
-class Letters:
-    """What is known of some dead letters.
-
-    Attributes:
-        count: how many there are.
-        reasons: of each reason, how many bear it.
-        latest: the last ones that were written, the newest first.
-    """
-
-    count: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    latest: list[DeadLetter] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Redrive:
-    """What a redrive does, or has done.
-
-    Attributes:
-        ready: letters that are sent.
-        late: those among them whose deadline has passed: they get the queue's lifetime.
-        refused: of each cause, how many are not sent.
-    """
-
-    ready: int = 0
-    late: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-
-    def noted(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """Pass lines on, and count them."""
-        for line in lines:
-            if line.refused:
-                self.refused[line.refused] += 1
-            else:
-                self.ready += 1
-                self.late += line.deadline_passed
-            yield line
-
-
-def _read(name: str, connection: Connection, choice: Choice) -> Letters:
-    """Read letters; by a thread, for it waits for Kafka."""
-    found, latest = Letters(), deque[DeadLetter](maxlen=_SHOWN)
-    for letter in choice.of(DeadLetterReader(name, connection=connection, since_ms=choice.since_ms)):
-        found.count += 1
-        found.reasons.update(letter.reasons)
-        latest.append(letter)
-    found.latest = list(reversed(latest))
-    return found
-
-
-def _redriven(name: str, connection: Connection, choice: Choice, *, really: bool) -> Redrive:
-    """Plan a redrive, and carry it out where that is meant; by a thread."""
-    known = Known.of(connection)
-    letters = DeadLetterReader(name, connection=connection, since_ms=choice.since_ms)
-    found = Redrive()
-    lines = found.noted(plan(letters, choice, Target(), _now_ms(name, connection), known))
-    if really:
-        send(lines, connection, redriven=known.redriven)
-    else:
-        deque(lines, maxlen=0)
-    return found
-
-
-def _now_ms(name: str, connection: Connection) -> int:
-    """The broker's time, ms since the epoch (C3); by a thread, for it may have to be measured."""
-    return time_check.now_ms(connection, name, logger.warning)
 
 
 async def _choice(call: Call, name: str, given: Any) -> Choice:
     span_ms = _SINCE_MS[given["since"]]
-    since_ms = None if span_ms is None else await _in_thread(_now_ms, name, call.gateway.connection) - span_ms
     return Choice(
         entity=name,
         reasons=frozenset({given["reason"]} if given["reason"] else ()),
-        since_ms=since_ms,
+        since_ms=None if span_ms is None else await now_ms(call, name) - span_ms,
         filter=given["filter"] or "",
         again=given["again"],
     )
 
 
-def _allowed(call: Call, *, sends: bool) -> str:
-    name = call.path["entity"]
-    call.caller.check_whole(name, "the dead letters")
-    if sends:
-        call.caller.check_publish(name, frozenset({name}))
-    return name
-
-
 async def _letters(call: Call) -> Response:
-    name, given = _allowed(call, sends=False), call.parameters
-    choice = await _choice(call, name, given)
-    found = await _in_thread(_read, name, call.gateway.connection, choice)
+    name, given = allowed(call, sends=False), call.parameters
     return rendered(
         call,
         "letters.html",
         entity=name,
         given=given,
-        letters=found,
+        letters=await read(call, await _choice(call, name, given), _SHOWN),
         reasons=[reason.value for reason in Reason],
         spans=list(_SINCE_MS),
     )
 
 
 async def _confirm(call: Call) -> Response:
-    name, given = _allowed(call, sends=True), call.parameters
-    choice = await _choice(call, name, given)
-    found = await _in_thread(_redriven, name, call.gateway.connection, choice, really=False)
+    name, given = allowed(call, sends=True), call.parameters
+    found = await redrive(call, await _choice(call, name, given), dry_run=True)
     return rendered(call, "confirm_redrive.html", entity=name, given=given, redrive=found)
 
 
 async def _redrive(call: Call) -> Response:
-    name = _allowed(call, sends=True)
+    name = allowed(call, sends=True)
     given = sent(call, _CHOICE)
-    choice = await _choice(call, name, given)
-    found = await _in_thread(_redriven, name, call.gateway.connection, choice, really=True)
     chosen = {field: given[field] for field in ("since", "reason", "filter", "again") if given[field]}
-    call.record("redrive", name, **chosen, sent=found.ready, refused=dict(found.refused))
+    found = await redrive(call, await _choice(call, name, given), dry_run=False, **chosen)
     return rendered(call, "done.html", done=f"{found.ready:,} letters are sent back.")
 
 
-async def _in_thread(work: Any, *arguments: Any, **named: Any) -> Any:
+async def _edit(call: Call) -> Response:
+    """A letter with a payload that can be changed."""
+    name = allowed(call, sends=True)
+    letter = await one(call, name, call.parameters["letter"])
+    return rendered(call, "letter.html", entity=name, letter=letter, text=_text(letter))
+
+
+async def _confirm_edit(call: Call) -> Response:
+    name, given, letter, edited = await _edited(call)
+    found = await redrive(call, _one(name, given), letters=[edited], dry_run=True)
+    return rendered(
+        call,
+        "confirm_edit.html",
+        entity=name,
+        given=given,
+        redrive=found,
+        lines=_difference(_text(letter), _text(edited)),
+        spoilt=_is_json(letter.value) and not _is_json(edited.value),
+    )
+
+
+async def _redrive_edited(call: Call) -> Response:
+    name, given, letter, edited = await _edited(call)
+    facts = {"letter": given["letter"], "edited": edited.value != letter.value, "again": given["again"]}
+    found = await redrive(call, _one(name, given), letters=[edited], dry_run=False, **facts)
+    causes = ", ".join(found.refused)
+    return rendered(
+        call, "done.html", done=f"Not sent: {causes}." if causes else f"Sent back to {', '.join(found.topics)}."
+    )
+
+
+async def _edited(call: Call) -> tuple[str, Mapping[str, Any], DeadLetter, DeadLetter]:
+    """What a form says, the letter as it is, and as it is to be sent."""
+    name = allowed(call, sends=True)
+    given = sent(call, _EDIT)
+    letter = await one(call, name, given["letter"])
+    # A browser writes its own line ends; those of the payload stay.
+    text = given["payload"].replace("\r\n", "\n")
+    if "\r\n" in _text(letter):
+        text = text.replace("\n", "\r\n")
+    return name, given, letter, replace(letter, value=text.encode())
+
+
+def _one(name: str, given: Mapping[str, Any]) -> Choice:
+    return Choice(entity=name, again=given["again"])
+
+
+def _text(letter: DeadLetter) -> str:
+    """The payload of a letter as text.
+
+    Raises:
+        Fault: it is none.
+    """
     try:
-        return await asyncio.to_thread(work, *arguments, **named)
-    except ExpressionError as error:
-        raise Fault(ErrorCode.INVALID_EXPRESSION, f"filter: {error}") from error
+        return (letter.value or b"").decode()
+    except UnicodeDecodeError as error:
+        raise Fault(
+            ErrorCode.INVALID_ARGUMENT,
+            f"the payload of {letter.bookmark} is no UTF-8, so no form can show it; "
+            "send another one as base64: POST /v1/letters/…/redrive",
+        ) from error
+
+
+def _is_json(value: bytes | None) -> bool:
+    try:
+        orjson.loads(value or b"")
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _difference(before: str, after: str) -> list[str]:
+    """Lines that go (`-`), come (`+`) and stay, around what changes."""
+    earlier, later = ([line[:_WIDTH] for line in text.splitlines()] for text in (before, after))
+    return list(difflib.unified_diff(earlier, later, lineterm=""))[2 : 2 + _LINES]
 
 
 _CHOICE: Final = (
@@ -162,9 +150,14 @@ _CHOICE: Final = (
     Parameter(name="filter", says="An expression; only letters that match."),
     Parameter(name="again", says="Letters that were sent before, too.", kind="flag", default=False),
 )
+_LETTER: Final = Parameter(name="letter", says="Which one: topic:partition:offset.", required=True)
+_EDIT: Final = (_LETTER, Parameter(name="payload", says="What it carries.", default=""), _CHOICE[3])
 
 OPERATIONS: Final = (
     page("/console/letters/{entity}", "Dead letters", _letters, *_CHOICE),
     page("/console/letters/{entity}/confirm", "What a redrive would do", _confirm, *_CHOICE, part=True),
     action("/console/letters/{entity}/redrive", "Send letters back", _redrive),
+    page("/console/letters/{entity}/edit", "A letter, to be changed", _edit, _LETTER),
+    action("/console/letters/{entity}/edit/confirm", "What sending it would do", _confirm_edit),
+    action("/console/letters/{entity}/edit/redrive", "Send it back", _redrive_edited),
 )

@@ -41,6 +41,7 @@ def test_the_public_surface_is_this() -> None:
         *(
             "LapseError",
             "Moment",
+            "NoRecord",
             "NoReply",
             "OtherEventLoop",
             "PublishFailed",

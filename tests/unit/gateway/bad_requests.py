@@ -70,6 +70,11 @@ def _rewind(body: bytes, code: str = "invalid_argument") -> Case:
     return Case(shown=f"`{body.decode()}` to `…/rewind`", path="/v1/queues/orders/rewind", body=body, code=code)
 
 
+def _redrive(body: bytes, code: str = "malformed") -> Case:
+    """A redrive of dead letters, shown as it is."""
+    return Case(shown=f"`{body.decode()}` to `…/redrive`", path="/v1/letters/orders/redrive", body=body, code=code)
+
+
 def _user(shown: str, authorization: str) -> Case:
     """A request of somebody who does not prove who they are."""
     headers = {"Authorization": authorization} if authorization else {}
@@ -195,6 +200,12 @@ CASES: Final = (
     _rewind(b'{"to": true}', "malformed"),
     _rewind(b'{"to": "beginning", "lifetimes": "old"}', "malformed"),
     _rewind(b'{"to": "beginning", "id": ""}', "malformed"),
+    _redrive(b'{"reason": "purged"}'),
+    _redrive(b'{"reasons": ["old"]}'),
+    _redrive(b'{"value": {"id": 1}}'),
+    _redrive(b'{"letter": "dlq.orders:0:1", "value": 1, "text": "1"}'),
+    _redrive(b'{"letter": "dlq.orders:0:1", "filter": "TRUE"}'),
+    _redrive(b'{"letter": "orders"}', "invalid_argument"),
     Case(
         shown="`DELETE …/subscriptions/w`, which is not open",
         method="DELETE",

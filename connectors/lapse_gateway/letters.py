@@ -1,0 +1,339 @@
+"""Dead letters over HTTP: why messages left, what they carried, and the way back, edited where that helps (D2, D5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from pydantic import Field, model_validator
+from starlette.responses import Response
+
+from lapse.core.error_code import ErrorCode
+from lapse.core.expression import ExpressionError
+from lapse.core.reason import Reason
+from lapse.protocol.bookmark import Bookmark
+from lapse_client import Connection, DeadLetter, DeadLetterReader, time_check
+from lapse_client.redrive import Choice, Known, Line, Target, plan, send
+from lapse_gateway import payload
+from lapse_gateway.fault import Fault
+from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
+from lapse_gateway.parameter import Parameter
+from lapse_gateway.payload import Content
+
+logger = logging.getLogger(__name__)
+
+MOST_SHOWN: Final = 10_000
+_LATEST_MS: Final = (1 << 53) - 1
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Letters:
+    """What is known of some dead letters.
+
+    Attributes:
+        count: how many there are.
+        reasons: of each reason, how many bear it.
+        latest: the last ones that were written, the newest first.
+    """
+
+    count: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    latest: list[DeadLetter] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Redrive:
+    """What a redrive does, or has done.
+
+    Attributes:
+        ready: letters that are sent.
+        late: those among them whose deadline has passed: they get the queue's lifetime.
+        refused: of each cause, how many are not sent.
+        topics: where they go.
+    """
+
+    ready: int = 0
+    late: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    topics: set[str] = field(default_factory=set)
+
+    def noted(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """Pass lines on, and count them."""
+        for line in lines:
+            if line.refused:
+                self.refused[line.refused] += 1
+            else:
+                self.ready += 1
+                self.late += line.deadline_passed
+                self.topics.add(line.topic)
+            yield line
+
+
+class Redriving(Content):
+    """What is sent back: the letters that are chosen, or one with another payload.
+
+    Attributes:
+        letter: one letter, `topic:partition:offset` on its dead-letter topic; else all that the other fields choose.
+        since_ms: letters that died at this instant or later, ms since the epoch.
+        reasons: letters for any of these; without one, for all.
+        filter: an expression; only letters that match.
+        again: letters that were sent before, too.
+        overwrite: also where a SOW topic has a newer record of the key.
+        dry_run: count only.
+    """
+
+    letter: str | None = None
+    since_ms: int | None = Field(default=None, ge=0, le=_LATEST_MS)
+    reasons: list[str] = Field(default=[], max_length=len(Reason))
+    filter: str | None = None
+    again: bool = False
+    overwrite: bool = False
+    dry_run: bool = False
+
+    @model_validator(mode="after")
+    def _one_or_many(self) -> Redriving:
+        if unknown := set(self.reasons) - {reason.value for reason in Reason}:
+            raise ValueError(f"reasons: {min(unknown)[:40]!r} is none; known are {', '.join(Reason)}")
+        if len(self.contents) > 1:
+            raise ValueError(f"say one of value, text, base64; {len(self.contents)} are given")
+        if self.letter is None and self.contents:
+            raise ValueError("a payload is for one letter; name it in the field letter")
+        if self.letter is not None and (self.filter is not None or self.reasons or self.since_ms is not None):
+            raise ValueError("name one letter, or choose by since_ms, reasons and filter, not both")
+        return self
+
+    def choice(self, entity: str) -> Choice:
+        """Which letters of an entity are meant."""
+        return Choice(
+            entity=entity,
+            reasons=frozenset(self.reasons),
+            since_ms=self.since_ms,
+            filter=self.filter or "",
+            again=self.again,
+            overwrite=self.overwrite,
+        )
+
+
+def allowed(call: Call, *, sends: bool) -> str:
+    """The entity whose letters are asked for, if the caller may see them, or send them back.
+
+    Raises:
+        Fault: they may not.
+    """
+    name = call.path["entity"]
+    call.caller.check_whole(name, "the dead letters")
+    if sends:
+        call.caller.check_publish(name, frozenset({name}))
+    return name
+
+
+async def read(call: Call, choice: Choice, most: int) -> Letters:
+    """Count the letters that are chosen, and tell the last ones.
+
+    Args:
+        call: who asks.
+        choice: which letters; its entity names the topic.
+        most: so many are told.
+
+    Raises:
+        Fault: the filter is no expression.
+        LapseError: there are no such letters, or they cannot be read.
+    """
+    return await _in_thread(lambda: _read(call.gateway.connection, choice, most))
+
+
+async def one(call: Call, entity: str, place: str) -> DeadLetter:
+    """One letter of an entity.
+
+    Args:
+        call: who asks.
+        entity: the queue or SOW topic that lost the message.
+        place: where the letter stands: `topic:partition:offset`.
+
+    Raises:
+        Fault: it is another one's.
+        LapseError: there is none.
+        ValueError: the place is none.
+    """
+    at = Bookmark.parse(place.strip())
+    letter = await _in_thread(lambda: DeadLetterReader(entity, connection=call.gateway.connection).at(at))
+    if letter.entity != entity:
+        raise Fault("unknown_entity", f"letter {at} is of {letter.entity or 'nobody'}, not of {entity}")
+    return letter
+
+
+async def redrive(
+    call: Call, choice: Choice, *, letters: Sequence[DeadLetter] | None = None, dry_run: bool, **facts: Any
+) -> Redrive:
+    """Send letters back, or count what that would do; what is sent is recorded.
+
+    Args:
+        call: who asks.
+        choice: which letters; its entity names the topic.
+        letters: choose among these alone, with the payloads that they have; None = among all of the topic.
+        dry_run: count only.
+        facts: what the audit record says beside the counts.
+
+    Raises:
+        Fault: the filter is no expression.
+        LapseError: there are no such letters, or they could not be sent.
+    """
+    found = await _in_thread(lambda: _redriven(call.gateway.connection, choice, letters, really=not dry_run))
+    if not dry_run:
+        call.record("redrive", choice.entity, **facts, sent=found.ready, refused=dict(found.refused))
+    return found
+
+
+async def now_ms(call: Call, name: str) -> int:
+    """The broker's time, ms since the epoch (C3); it may have to be measured."""
+    return await _in_thread(lambda: _now_ms(name, call.gateway.connection))
+
+
+def _read(connection: Connection, choice: Choice, most: int) -> Letters:
+    found, latest = Letters(), deque[DeadLetter](maxlen=most)
+    for letter in choice.of(DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)):
+        found.count += 1
+        found.reasons.update(letter.reasons)
+        latest.append(letter)
+    found.latest = list(reversed(latest))
+    return found
+
+
+def _redriven(connection: Connection, choice: Choice, letters: Sequence[DeadLetter] | None, *, really: bool) -> Redrive:
+    """Plan a redrive, and carry it out where that is meant."""
+    known = Known.of(connection)
+    among = DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)
+    found = Redrive()
+    planned = plan(among if letters is None else letters, choice, Target(), _now_ms(choice.entity, connection), known)
+    lines = found.noted(planned)
+    if really:
+        send(lines, connection, redriven=known.redriven)
+    else:
+        deque(lines, maxlen=0)
+    return found
+
+
+def _now_ms(name: str, connection: Connection) -> int:
+    return time_check.now_ms(connection, name, logger.warning)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Do what waits for Kafka, by a thread."""
+    try:
+        return await asyncio.to_thread(work)
+    except ExpressionError as error:
+        raise Fault(ErrorCode.INVALID_EXPRESSION, f"filter: {error}") from error
+
+
+async def _letters(call: Call) -> Response:
+    name, given = allowed(call, sends=False), call.parameters
+    choice = Choice(
+        entity=name,
+        reasons=frozenset(given["reason"]),
+        since_ms=given["since_ms"],
+        filter=given["filter"] or "",
+    )
+    found = await read(call, choice, given["top_n"])
+    told = [_told(letter) for letter in found.latest]
+    return answered({"count": found.count, "reasons": dict(found.reasons), "letters": told})
+
+
+def _told(letter: DeadLetter) -> dict[str, Any]:
+    """A letter in JSON."""
+    return {
+        "letter": str(letter.bookmark),
+        "origin": None if letter.origin is None else str(letter.origin),
+        "reasons": list(letter.reasons),
+        "message": letter.message,
+        "expired_at_ms": letter.expired_at_ms,
+        "expires_at_ms": letter.expires_at_ms,
+        "delivery_count": letter.delivery_count,
+        "cancel_count": letter.cancel_count,
+        "redriven_count": letter.redriven_count,
+        "lapse_id": letter.lapse_id,
+        **payload.key_shown(letter.key),
+        "headers": payload.headers_shown(letter.headers),
+        **payload.shown(letter.value),
+    }
+
+
+async def _redrive(call: Call) -> Response:
+    name, wanted = allowed(call, sends=True), call.decoded(Redriving)
+    letters = None
+    if wanted.letter is not None:
+        letter = await one(call, name, wanted.letter)
+        letters = [replace(letter, value=wanted.content()) if wanted.contents else letter]
+    facts = wanted.model_dump(include={"letter", "since_ms", "reasons", "filter", "again", "overwrite"})
+    found = await redrive(
+        call,
+        wanted.choice(name),
+        letters=letters,
+        dry_run=wanted.dry_run,
+        edited=bool(wanted.contents),
+        **{field: value for field, value in facts.items() if value},
+    )
+    return answered({"sent": found.ready, "deadline_passed": found.late, "refused": dict(found.refused)})
+
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/letters/{entity}",
+        summary="Count an entity's dead letters by reason, and look at the last ones",
+        says="From the topic, as `lapse dlq` does: it takes as long as that is large.",
+        handler=_letters,
+        parameters=(
+            Parameter(
+                name="since_ms",
+                says="Died at this instant or later, ms since the epoch.",
+                kind="whole",
+                most=_LATEST_MS,
+            ),
+            Parameter(name="reason", says="Why; any of them.", kind="texts"),
+            Parameter(name="filter", says="An expression; only letters that match."),
+            Parameter(
+                name="top_n", says="At most so many are told.", kind="whole", least=1, most=MOST_SHOWN, default=100
+            ),
+        ),
+        answer=obj(
+            count=WHOLE,
+            reasons={"type": "object"},
+            letters=listed(
+                obj(
+                    letter=TEXT,
+                    origin={"type": ["string", "null"]},
+                    reasons=listed(TEXT),
+                    message=TEXT,
+                    expired_at_ms=INSTANT,
+                    expires_at_ms=INSTANT,
+                    delivery_count=WHOLE,
+                    cancel_count=WHOLE,
+                    redriven_count=WHOLE,
+                    lapse_id=TEXT,
+                    key={"type": ["string", "null"]},
+                    headers={"type": "array", "items": {"type": "array"}},
+                    value={"description": "the payload, if it is JSON"},
+                )
+            ),
+        ),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/letters/{entity}/redrive",
+        summary="Send dead letters back",
+        says=(
+            "Those that are chosen, or one `letter`, with another payload (`value`, `text` or `base64`) where one is "
+            "given. `dry_run` only counts. A letter is sent once, unless `again` says otherwise."
+        ),
+        handler=_redrive,
+        model=Redriving,
+        answer=obj(sent=WHOLE, deadline_passed=WHOLE, refused={"type": "object"}),
+        changes=True,
+    ),
+)
