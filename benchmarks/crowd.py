@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from itertools import pairwise
 from typing import Final
-
-from confluent_kafka import Producer
 
 from benchmarks import turns
 from benchmarks.contestant import Figures, Stopwatch, alone
 from benchmarks.load import Headers, create, publish
 from benchmarks.log import Ends
+from benchmarks.trickle import Trickle
 from benchmarks.worker import Worker
 from lapse.protocol import topic as topics
 from lapse_client import Connection, Queue, QueueSubscriber
@@ -20,7 +17,6 @@ from lapse_client import Connection, Queue, QueueSubscriber
 _BEFORE_S = 5.0
 _AFTER_S = 1.0
 _PATIENCE_S = 180.0
-_OF_TRICKLE = b"t"
 
 
 _FORMS: Final = ("expire", "come-due", "purge", "come-back", "restart")
@@ -108,58 +104,6 @@ def run(
         for what, since_s, until_s in (("during", due_s, due_s + seconds), ("after", after_s, time.time())):
             gaps[f"turn_{what}_cpu_ms"], gaps[f"turn_{what}_ms"] = turns.longest(worker.turns_file, since_s, until_s)
         return {**figures, "seconds": seconds, **gaps}
-
-
-class Trickle:
-    """Publishes steadily to a queue, and consumes from it what it published.
-
-    Args:
-        bootstrap_servers: the broker.
-        name: the queue's.
-        rate: messages a second.
-    """
-
-    def __init__(self, bootstrap_servers: str, name: str, rate: int) -> None:
-        self.delivered_at: list[float] = []
-        self._servers = bootstrap_servers
-        self._name = name
-        self._rate = rate
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._publish, self._consume)]
-        for thread in self._threads:
-            thread.start()
-
-    def end(self) -> None:
-        """Publish and consume no more."""
-        self._over.set()
-        for thread in self._threads:
-            thread.join(20)
-
-    def longest_ms(self, since_s: float, until_s: float) -> float:
-        """The longest time without a delivery, ms, between two instants (s since the epoch)."""
-        instants = [since_s, *(at for at in self.delivered_at if since_s <= at <= until_s), until_s]
-        return 1000 * max(later - earlier for earlier, later in pairwise(instants))
-
-    def _publish(self) -> None:
-        producer = Producer({"bootstrap.servers": self._servers, "linger.ms": 0, "acks": "all"})
-        next_at = time.perf_counter()
-        while not self._over.is_set():
-            producer.produce(self._name, _OF_TRICKLE)
-            producer.poll(0)
-            next_at += 1 / self._rate
-            time.sleep(max(0.0, next_at - time.perf_counter()))
-        producer.flush(10)
-
-    def _consume(self) -> None:
-        with QueueSubscriber(
-            self._name, max_backlog=200, connection=Connection(self._servers), timeout_s=90
-        ) as subscriber:
-            while not self._over.is_set():
-                for batch in subscriber.batches(max_size=100, timeout=0.5):
-                    self.delivered_at.append(time.time())
-                    subscriber.acknowledge(batch)
-                    if self._over.is_set():
-                        break
 
 
 if __name__ == "__main__":

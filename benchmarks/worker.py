@@ -43,18 +43,24 @@ class Worker:
         self.turns_file = directory / "turns"
         self._program = ["benchmarks.turns", str(self.turns_file)] if turns else ["lapse"]
         self._config = directory / "lapse.toml"
-        self._config.write_text(
+        self._head = (
             f'[lapse]\napp_id = "{app_id}"\nbootstrap_servers = "{bootstrap_servers}"\n'
-            f'store = "{store}"\ndata_dir = "{directory}/data"\n{options}\n{entities}\n'
+            f'store = "{store}"\ndata_dir = "{directory}/data"\n{options}\n'
         )
+        self._config.write_text(f"{self._head}{entities}\n")
         self._process: subprocess.Popen[bytes] | None = None
 
-    def apply(self) -> None:
-        """Create the topics.
+    def apply(self, entities: str | None = None) -> None:
+        """Create the topics, and publish the definitions where a topic has them.
+
+        Args:
+            entities: the tables of `lapse.toml` from now on; None = as they are.
 
         Raises:
             RuntimeError: `lapse apply` refused; the text is what it said.
         """
+        if entities is not None:
+            self._config.write_text(f"{self._head}{entities}\n")
         command = [sys.executable, "-m", "lapse", "apply", "--yes", "-c", str(self._config)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
