@@ -71,9 +71,9 @@ def run(messages: int = 100_000) -> Figures:
     step = Step()
     delete = Command(command="sow_delete", id="d", filter="/price >= 900")
     turn("deletion", lambda: shard.command(delete, _NOW_MS, step, None))
-    for deletion, answered in step.deletions:
+    for deletion in step.deletions:
         while not deletion.finished:
-            turn("deletion", lambda deletion=deletion, to=answered: shard.go_on(deletion, to, Step()))
+            turn("deletion", lambda deletion=deletion: shard.go_on(deletion, Step()))
     more: object = True
     while more:
         more = turn("expiry", lambda: shard.advance(_NOW_MS + 61_000, Step(), _AT_ONCE))

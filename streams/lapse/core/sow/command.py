@@ -12,11 +12,9 @@ from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.event import EventKind
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow import journal
-from lapse.core.sow.arrival import Refused, key_in
-from lapse.core.sow.deletion import Deletion, Places
+from lapse.core.sow.deletion import ByKeys, Deletion, Places, Selection
 from lapse.core.sow.query import Inquiry, Query
 from lapse.core.sow.ranking import Order
-from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
@@ -190,8 +188,31 @@ class Commands:
             )
         seen = predicates(None, row_filter, self._settings.compile_filter)
         asked = predicates(command.filter, None, self._settings.compile_filter)
+        if command.data and not self._settings.key:
+            raise CommandRefused(
+                "sow_delete by data: the records of this SOW topic have the keys of Kafka, which no payload tells; "
+                "name them by keys"
+            )
+        deletion: Deletion
         if command.keys or command.data:
-            return self._delete_keys(command.keys or self._keys_in(command.data), seen, at_ms, step)
+            deletion = ByKeys(self._state, self._removals, command, at_ms, seen)
+        else:
+            deletion = self._selection(command, at_ms, asked, seen, step)
+        deletion.go_on(step)
+        if not deletion.finished:
+            step.deletions.append(deletion)
+        elif deletion.is_told:
+            step.answers.append(deletion.answer)
+        return None
+
+    def _selection(
+        self,
+        command: Command,
+        at_ms: int,
+        asked: tuple[Predicate, ...],
+        seen: tuple[Predicate, ...],
+        step: Step,
+    ) -> Selection:
         withdrawn, places = 0, None
         if command.bookmarks:
             places = self._places(command.bookmarks)
@@ -199,38 +220,17 @@ class Commands:
         indexed = self._indexed((*asked, *seen))
         none_named = places is not None and not places
         walk = Walk(()) if none_named else self._state.record_names.walk() if indexed is None else Walk(indexed)
-        answer = CommandAnswer(command.id, command.command, command.subscription, at_ms)
-        deletion = Deletion(
+        return Selection(
             self._state,
             self._removals,
-            walk,
+            command,
             at_ms,
-            answer,
+            walk,
+            seen,
             predicates=asked,
-            row_filter=seen,
             places=places,
-            removed=withdrawn,
+            withdrawn=withdrawn,
         )
-        deletion.go_on(step)
-        if deletion.finished:
-            return dict(deletion.answer.counts)
-        step.deletions.append((deletion, command.answer == "all"))
-        return None
-
-    def _delete_keys(self, keys: Sequence[bytes], compiled: tuple[Predicate, ...], at_ms: int, step: Step) -> Counts:
-        removed = skipped = 0
-        for name in self._names(keys):
-            entry = self._state.entries.get(name)
-            if entry is None or self._state.is_due(entry, at_ms):
-                skipped += 1
-                if not compiled:  # with a row filter, what may still come could be another's
-                    self._delete_unseen(name, entry, at_ms, step)
-            elif facts_of(entry).timestamp_ms > at_ms or not _select(compiled, self._state, name, entry):
-                skipped += 1
-            else:
-                self._removals.delete(name, entry, at_ms, step)
-                removed += 1
-        return {"removed": removed, "skipped": skipped}
 
     def _subscribe(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Subscription:
         if not command.subscription:
@@ -266,12 +266,6 @@ class Commands:
         if queried:
             self._begin_query(subscriber, at_ms, step, command)
         return subscription
-
-    def _delete_unseen(self, name: bytes, entry: bytes | None, at_ms: int, step: Step) -> None:
-        """Delete a key that is not there, or has expired: updates stamped before may not have been read yet (C1)."""
-        if entry is not None:
-            self._removals.expire(name, entry, at_ms, step)
-        self._removals.retain(name, at_ms, step)
 
     def _count_visible(self, command: Command, at_ms: int, step: Step, row_filter: str) -> None:
         """Count the records that a user may see: a look at every one, in portions (X4)."""
@@ -345,21 +339,6 @@ class Commands:
             )
         return subscriber
 
-    def _keys_in(self, data: Sequence[bytes]) -> list[bytes]:
-        """The keys of payloads (S3)."""
-        if not self._settings.key:
-            raise CommandRefused(
-                "sow_delete by data: the records of this SOW topic have the keys of Kafka, which no payload tells; "
-                "name them by keys"
-            )
-        found: list[bytes] = []
-        for at, payload in enumerate(data):
-            try:
-                found.append(key_in(payload, self._settings))
-            except Refused as error:
-                raise CommandRefused(f"sow_delete by data: data.{at}: {error}") from error
-        return found
-
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
         """Journal keys; those of other shards' keys are left out (C46)."""
         return [journal.RECORD + key for key in dict.fromkeys(keys) if self._settings.home.holds(key)]
@@ -409,13 +388,6 @@ class Commands:
             return False
         view = self._state.view_of_version(version)
         return all(predicate(view) is True for predicate in seen)
-
-
-def _select(compiled: tuple[Predicate, ...], state: SowState, name: bytes, entry: bytes) -> bool:
-    if not compiled:
-        return True
-    view = state.view(name, entry)
-    return all(predicate(view) is True for predicate in compiled)
 
 
 def _read_select(command: Command) -> Select | None:

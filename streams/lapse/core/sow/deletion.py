@@ -1,22 +1,27 @@
-"""Deletions by a filter or by bookmarks: a look at every record, in portions (S3).
+"""Deletions, in portions: a look at every record for a filter or bookmarks, or at those of some keys (S3).
 
-It counts as of its command's instant: a record whose last update is later stays. Updates that come between two portions
-are later, so it makes no difference how far it has come when they do.
+One counts as of its command's instant: a record whose last update is later stays. Updates that come between two
+portions are later, so it makes no difference how far it has come when they do.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer
-from lapse.core.sow.record import Facts, facts_of
+from lapse.core.sow import journal
+from lapse.core.sow.arrival import Refused, key_in
+from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
 from lapse.core.sow.subscription import Predicate
+from lapse.protocol.command import Command
 
 PORTION: Final = 500
 """So many records are looked at, and may leave, before others have their turn."""
@@ -55,93 +60,203 @@ class Places:
         return at >= 0 and offset < self._ends[source][at]
 
 
-class Deletion:
+class Deletion(ABC):
     """One deletion at work.
 
     Args:
         state: the shard's memory.
-        events: how its records leave.
-        walk: the names of the records that may be meant.
+        removals: how its records leave.
+        command: which asks for it.
         at_ms: as of when it counts, ms since the epoch.
-        answer: its answer, without figures.
-        predicates: which records are meant, all of them true.
+        walk: the names of the records that may be meant.
         row_filter: of the records, those that are there for the user at all (X4); empty = all are.
-        places: which updates, by their bookmarks; None = any.
-        removed: what has left already by the same command.
+
+    Attributes:
+        removed: how many records have left.
+        skipped: how many have not, although they were named.
     """
 
-    __slots__ = (
-        "_answer_of",
-        "_at_ms",
-        "_places",
-        "_predicates",
-        "_removals",
-        "_row_filter",
-        "_state",
-        "_walk",
-        "removed",
-        "skipped",
-    )
+    __slots__ = ("_at_ms", "_command", "_refusal", "_removals", "_row_filter", "_state", "_walk", "removed", "skipped")
 
     def __init__(
         self,
         state: SowState,
-        events: Removals,
-        walk: Walk,
+        removals: Removals,
+        command: Command,
         at_ms: int,
-        answer: CommandAnswer,
-        *,
-        predicates: tuple[Predicate, ...] = (),
+        walk: Walk,
         row_filter: tuple[Predicate, ...] = (),
-        places: Places | None = None,
-        removed: int = 0,
     ) -> None:
         self._state = state
-        self._removals = events
-        self._walk = walk
+        self._removals = removals
+        self._command = command
         self._at_ms = at_ms
-        self._answer_of = answer
-        self._predicates = predicates
+        self._walk = walk
         self._row_filter = row_filter
-        self._places = places
-        self.removed = removed
+        self._refusal: Refusal | None = None
+        self.removed = 0
         self.skipped = 0
 
     @property
     def finished(self) -> bool:
-        """Whether every record was looked at."""
-        return self._walk.is_over
+        """Whether every record was looked at, or the deletion is refused."""
+        return self._refusal is not None or self._walk.is_over
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its end is to be answered."""
+        wanted = self._command.answer
+        return wanted == "all" or (wanted == "errors" and self._refusal is not None)
 
     @property
     def answer(self) -> CommandAnswer:
         """Its answer, with the figures so far."""
-        return self._answer_of._replace(counts=(("removed", self.removed), ("skipped", self.skipped)))
+        command = self._command
+        counts = (("removed", self.removed), ("skipped", self.skipped))
+        return CommandAnswer(
+            command.id, command.command, command.subscription, self._at_ms, self._refusal, counts=counts
+        )
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Do no more of it."""
+        self._refusal = refusal
 
     def go_on(self, step: Step, portion: int = PORTION) -> None:
         """Look at the next records, so many of them, and let leave which are meant."""
-        state = self._state
         for name in self._walk.take(portion):
-            entry = state.entries.get(name)
-            if entry is None or state.is_due(entry, self._at_ms):
-                continue
-            facts = facts_of(entry)
-            if self._places is not None and not self._places.have(facts.source, facts.offset):
-                continue
-            if not self._matches(self._row_filter, name, entry):
-                continue
-            if self._means(name, entry, facts):
-                self._removals.delete(name, entry, self._at_ms, step)
-                self.removed += 1
-            else:
-                self.skipped += 1
+            self._look_at(name, step)
 
-    def _means(self, name: bytes, entry: bytes, facts: Facts) -> bool:
-        if facts.timestamp_ms > self._at_ms:
-            return False
-        return self._matches(self._predicates, name, entry)
+    @abstractmethod
+    def _look_at(self, name: bytes, step: Step, /) -> None:
+        """Let one record leave, if it is meant."""
 
     def _matches(self, predicates: tuple[Predicate, ...], name: bytes, entry: bytes) -> bool:
         if not predicates:
             return True
         view = self._state.view(name, entry)
         return all(predicate(view) is True for predicate in predicates)
+
+
+class Selection(Deletion):
+    """A deletion by a filter, or by bookmarks.
+
+    Args:
+        state: the shard's memory.
+        removals: how its records leave.
+        command: which asks for it.
+        at_ms: as of when it counts, ms since the epoch.
+        walk: the names of the records that may be meant.
+        row_filter: of the records, those that are there for the user at all (X4); empty = all are.
+        predicates: which records are meant, all of them true.
+        places: which updates, by their bookmarks; None = any.
+        withdrawn: how many scheduled updates have left already by the same command.
+    """
+
+    __slots__ = ("_places", "_predicates")
+
+    def __init__(
+        self,
+        state: SowState,
+        removals: Removals,
+        command: Command,
+        at_ms: int,
+        walk: Walk,
+        row_filter: tuple[Predicate, ...] = (),
+        *,
+        predicates: tuple[Predicate, ...] = (),
+        places: Places | None = None,
+        withdrawn: int = 0,
+    ) -> None:
+        super().__init__(state, removals, command, at_ms, walk, row_filter)
+        self._predicates = predicates
+        self._places = places
+        self.removed = withdrawn
+
+    def _look_at(self, name: bytes, step: Step, /) -> None:
+        entry = self._state.entries.get(name)
+        if entry is None or self._state.is_due(entry, self._at_ms):
+            return
+        facts = facts_of(entry)
+        if self._places is not None and not self._places.have(facts.source, facts.offset):
+            return
+        if not self._matches(self._row_filter, name, entry):
+            return
+        if facts.timestamp_ms <= self._at_ms and self._matches(self._predicates, name, entry):
+            self._removals.delete(name, entry, self._at_ms, step)
+            self.removed += 1
+        else:
+            self.skipped += 1
+
+
+class ByKeys(Deletion):
+    """A deletion of some keys, whether or not there are records of them; it begins with the keys in payloads.
+
+    Nothing leaves before all payloads are read: one that has no key refuses the whole command.
+
+    Args:
+        state: the shard's memory.
+        removals: how its records leave.
+        command: which asks for it, by `keys` or `data`.
+        at_ms: as of when it counts, ms since the epoch.
+        row_filter: of the records, those that are there for the user at all (X4); empty = all are.
+    """
+
+    __slots__ = ("_keys", "_read")
+
+    def __init__(
+        self,
+        state: SowState,
+        removals: Removals,
+        command: Command,
+        at_ms: int,
+        row_filter: tuple[Predicate, ...] = (),
+    ) -> None:
+        keys = list(dict.fromkeys(command.keys))
+        super().__init__(state, removals, command, at_ms, Walk(keys), row_filter)
+        self._keys: list[bytes] = keys
+        self._read = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether every key was looked at, or a payload has none."""
+        return super().finished and (self._refusal is not None or self._read == len(self._command.data))
+
+    def go_on(self, step: Step, portion: int = PORTION) -> None:
+        """Read the keys of the next payloads; after the last one, delete the next keys."""
+        if self._read < len(self._command.data):
+            self._read_some(portion)
+        else:
+            super().go_on(step, portion)
+
+    def _read_some(self, portion: int) -> None:
+        payloads = self._command.data
+        for at in range(self._read, min(self._read + portion, len(payloads))):
+            try:
+                self._keys.append(key_in(payloads[at], self._state.settings))
+            except Refused as error:
+                self.refuse(Refusal(ErrorCode.INVALID_ARGUMENT, f"sow_delete by data: data.{at}: {error}"))
+                return
+            self._read = at + 1
+        if self._read == len(payloads):
+            self._walk = Walk(list(dict.fromkeys(self._keys)))
+
+    def _look_at(self, key: bytes, step: Step, /) -> None:
+        if not self._state.settings.home.holds(key):
+            return  # another shard's (C46)
+        name = journal.RECORD + key
+        entry = self._state.entries.get(name)
+        if entry is None or self._state.is_due(entry, self._at_ms):
+            self.skipped += 1
+            if not self._row_filter:  # with a row filter, what may still come could be another's
+                self._delete_unseen(name, entry, step)
+        elif facts_of(entry).timestamp_ms > self._at_ms or not self._matches(self._row_filter, name, entry):
+            self.skipped += 1
+        else:
+            self._removals.delete(name, entry, self._at_ms, step)
+            self.removed += 1
+
+    def _delete_unseen(self, name: bytes, entry: bytes | None, step: Step) -> None:
+        """Delete a key that is not there, or has expired: updates stamped before may not have been read yet (C1)."""
+        if entry is not None:
+            self._removals.expire(name, entry, self._at_ms, step)
+        self._removals.retain(name, self._at_ms, step)

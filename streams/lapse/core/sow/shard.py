@@ -320,17 +320,16 @@ class SowShard:
         if query.finished:
             self._commands.finished(query, step)
 
-    def go_on(self, deletion: DeletionAtWork, answered: bool, step: Step, portion: int = PORTION) -> None:
+    def go_on(self, deletion: DeletionAtWork, step: Step, portion: int = PORTION) -> None:
         """Do the next part of a deletion; go on until `deletion.finished`, and give no other command before.
 
         Args:
             deletion: one of a step's `deletions`.
-            answered: whether its end is to be answered.
             step: gets changes and outputs, at the end the answer.
             portion: so many records are looked at.
         """
         deletion.go_on(step, portion)
-        if deletion.finished and answered:
+        if deletion.finished and deletion.is_told:
             step.answers.append(deletion.answer)
 
     def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:

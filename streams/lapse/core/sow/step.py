@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.answer import CommandAnswer
@@ -213,7 +214,11 @@ class DeletionAtWork(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether it has seen all records."""
+        """Whether it has seen all records, or is refused."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its end is to be answered."""
 
     @property
     def answer(self) -> CommandAnswer:
@@ -221,6 +226,9 @@ class DeletionAtWork(Protocol):
 
     def go_on(self, step: Step, portion: int = ...) -> None:
         """Look at the next records, and let those go that are meant."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Do no more of it."""
 
 
 @dataclass(slots=True)
@@ -233,14 +241,14 @@ class Step(ShardStep[ShardEvent | ExpiryBatch, Removal, Message | OutOfFocusBatc
         changes: journal records, the latest per key; None = a tombstone. Already applied to the shard.
         state_deletes: how the records left that the changes remove, by their journal keys (S10).
         queries: queries that began; each is pulled batch by batch until it is finished.
-        deletions: deletions that are not finished, and whether they are to be answered; no command is done before.
+        deletions: deletions that are not finished; no command is done before.
         change_bytes: size of the changes so far, about.
     """
 
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
     state_deletes: dict[bytes, StateDelete] = field(default_factory=dict)
     queries: list[QueryAtWork] = field(default_factory=list)
-    deletions: list[tuple[DeletionAtWork, bool]] = field(default_factory=list)
+    deletions: list[DeletionAtWork] = field(default_factory=list)
     change_bytes: int = 0
 
     def __bool__(self) -> bool:

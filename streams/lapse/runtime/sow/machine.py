@@ -53,11 +53,9 @@ class _Query(NamedTuple):
 
 
 class _Deletion(NamedTuple):
-    """A deletion that has begun, whether and how its end is answered, and where its command stands."""
+    """A deletion that has begun, how its end is answered, and where its command stands."""
 
     at_work: DeletionAtWork
-    answered: bool
-    told_if_refused: bool
     encoding: Encoding
     offset: int
     effort: Effort
@@ -173,9 +171,8 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             self._refuse(admitted, refusal)
             return
         self.shard.command(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
-        for deletion, answered in self._step.deletions:
-            told = admitted.command.answer != "none"
-            self._deletion = _Deletion(deletion, answered, told, admitted.encoding, admitted.offset, Effort())
+        for deletion in self._step.deletions:
+            self._deletion = _Deletion(deletion, admitted.encoding, admitted.offset, Effort())
             self.unfinished = admitted.offset
         self._step.deletions.clear()
 
@@ -183,17 +180,18 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         """Do a part of the deletion that the last command has begun."""
         if self._deletion is None:
             return
-        deletion, answered, told_if_refused, encoding, offset, effort = self._deletion
+        deletion, encoding, offset, effort = self._deletion
         settings = self.shard.settings
         size = self._portion.size
         noted = self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
         with noted, effort.spent_on(size, self._portion):
-            self.shard.go_on(deletion, answered, self._step, size)
-        refused = effort.is_spent and not deletion.finished
-        if refused and told_if_refused:
-            self._step.answers.append(deletion.answer._replace(refusal=effort.refusal(deletion.answer.command)))
+            self.shard.go_on(deletion, self._step, size)
+        if effort.is_spent and not deletion.finished:
+            deletion.refuse(effort.refusal(deletion.answer.command))
+            if deletion.is_told:
+                self._step.answers.append(deletion.answer)
         self._collect(encoding, offset)
-        if deletion.finished or refused:
+        if deletion.finished:
             self._deletion = self.unfinished = None
 
     def advance(self, now_ms: int) -> None:

@@ -117,9 +117,9 @@ class Desk:
         while timely and self.shard.advance(T + at, step):
             pass
         self.shard.command(Command(command=command, **fields), T + at, step, row_filter)
-        for deletion, answered in step.deletions:
+        for deletion in step.deletions:
             while not deletion.finished:
-                self.shard.go_on(deletion, answered, step)
+                self.shard.go_on(deletion, step)
         return self.keep(step)
 
     def advance(self, at: int) -> Step:

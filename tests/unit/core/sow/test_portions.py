@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lapse.core.sow import record_names
 from lapse.core.sow.deletion import Places
+from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.record_names import RecordNames
 from lapse.core.sow.step import Step
 from lapse.protocol.command import Command
@@ -29,8 +30,7 @@ def test_a_deletion_goes_on_in_portions_and_touches_nothing_that_is_later() -> N
     step = Step()
     desk.shard.command(Command(command="sow_delete", id="d", filter="/n >= 100"), T + 10, step, None)
     desk.keep(step)
-    ((deletion, answered),) = step.deletions
-    assert answered
+    (deletion,) = step.deletions
     assert not step.answers
     assert 0 < deletion.removed < COUNT - 100
     desk.put(f"k{COUNT - 1}", {"n": 5_000}, 11)  # not reached yet, and later
@@ -38,7 +38,7 @@ def test_a_deletion_goes_on_in_portions_and_touches_nothing_that_is_later() -> N
     desk.put("fresh", {"n": 300}, 12)
     answers = []
     while not deletion.finished:
-        part = desk.step(lambda step: desk.shard.go_on(deletion, answered, step))
+        part = desk.step(lambda step: desk.shard.go_on(deletion, step))
         assert len(part.events) <= 500
         answers += part.answers
     assert [(answer.id, dict(answer.counts)) for answer in answers] == [("d", {"removed": COUNT - 101, "skipped": 101})]
@@ -46,6 +46,49 @@ def test_a_deletion_goes_on_in_portions_and_touches_nothing_that_is_later() -> N
     # What a crash left undone is done when the command is read again.
     again = desk.ask("sow_delete", 10, id="d", filter="/n >= 100")
     assert dict(again.answers[0].counts)["removed"] == 0
+
+
+@pytest.mark.feature("S3", "C1", "C60")
+def test_a_deletion_of_many_keys_goes_on_in_portions() -> None:
+    desk = filled()
+    keys = (*(f"k{number}".encode() for number in range(100, COUNT)), b"k100", b"nobody")
+    step = Step()
+    desk.shard.command(Command(command="sow_delete", id="d", keys=keys), T + 10, step, None)
+    desk.keep(step)
+    assert len(step.events) == 500
+    assert not step.answers
+    (deletion,) = step.deletions
+    desk.put(f"k{COUNT - 1}", {"n": 5_000}, 11)  # not reached yet, and later
+    answers = []
+    while not deletion.finished:
+        part = desk.step(lambda step: desk.shard.go_on(deletion, step))
+        assert len(part.events) <= 500
+        answers += part.answers
+    assert [dict(answer.counts) for answer in answers] == [{"removed": COUNT - 101, "skipped": 2}]
+    assert {row["n"] for row in desk.select(20)} == {*range(100), 5_000}
+    desk.put("nobody", {"n": 1}, 5)
+    assert {row["n"] for row in desk.select(21)} == {*range(100), 5_000}, "it was deleted later than it was written"
+
+
+@pytest.mark.feature("S3", "C60")
+@pytest.mark.parametrize(("answer", "told"), [("all", True), ("errors", True), ("none", False)])
+def test_of_many_payloads_all_are_read_before_a_record_leaves(answer: str, told: bool) -> None:
+    desk = Desk(shard_of(key=(path("/n"),)))
+    for number in range(COUNT):
+        desk.put(None, {"n": number}, 0)
+    payloads = tuple(f'{{"n": {number}}}'.encode() for number in range(COUNT))
+    step = desk.ask("sow_delete", 10, data=(*payloads, b"{}"), answer=answer)
+    assert not step.events
+    assert [one.refusal is not None and "data.1300" in one.refusal.text for one in step.answers] == [True] * told
+    step = Step()
+    desk.shard.command(Command(command="sow_delete", id="d", data=payloads, answer=answer), T + 11, step, None)
+    assert not step.events, "the first portion only reads"
+    (deletion,) = step.deletions
+    while not deletion.finished:
+        part = desk.step(lambda step: desk.shard.go_on(deletion, step))
+        assert len(part.events) <= 500
+    assert bool(part.answers) is (answer == "all")
+    assert deletion.removed == COUNT
 
 
 @pytest.mark.feature("S3")
