@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "replicate": Lazy(
         "lapse.cli.replicate:replicate", "Bring SOW topics to another deployment, with their deadlines.", extra="worker"
     ),
+    "simulate": Lazy("lapse.cli.simulate:simulate", "Tell what would become of a queue's messages.", extra="worker"),
     "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records; create, alter and delete SOW topics."),
     "spark": Lazy(
         "lapse_spark.cli:spark", "Count, archive, redrive and audit dead letters with Apache Spark.", extra="spark"

@@ -44,6 +44,7 @@ from lapse.runtime.topics.definition_request import asked
 from support.packed import outputs_of
 from unit.client import bad_calls
 from unit.gateway import bad_requests
+from unit.simulation import bad_options
 
 ARRIVAL_MS = 1_700_000_000_000
 """When all of it arrives."""
@@ -532,6 +533,8 @@ def page() -> str:
         f"| {_cell(case.shown)} | {case.status} `{case.code}` | {_cell(bad_requests.told(case))} |\n"
         for case in bad_requests.CASES
     )
+    parts.append(_SIMULATED)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_options.CASES)
     return "".join(parts)
 
 
@@ -563,6 +566,15 @@ request does not arrive within 10 s is closed.
 
 | input | status and code | what is told |
 |---|---|---|
+"""
+
+_SIMULATED = """
+## Options of `lapse simulate`
+
+Nothing is simulated, and the exit code is 2 ([simulate.md](simulate.md)).
+
+| option | what is told |
+|---|---|
 """
 
 

@@ -1,0 +1,246 @@
+"""`lapse simulate`: what would become of a queue's messages, in virtual time and without a worker (X10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import orjson
+from rich.table import Column, Table
+
+from lapse.cli.define import read_settings
+from lapse.cli.tables import print_table
+from lapse.config import ConfigError, load
+from lapse.config.definition import Definition, in_file
+from lapse.config.duration import period_ms
+from lapse.simulation.arrival import Arrivals, drawn
+from lapse.simulation.crew import Crew
+from lapse.simulation.distribution import Distribution, Pace, distribution, pace
+from lapse.simulation.outcome import SERVED
+from lapse.simulation.scenario import Run, Scenario, Setting, scenarios
+from lapse.simulation.scenario import simulate as run
+
+_SERVICE: Final = "100ms"
+_BACKLOG: Final = 1
+_MESSAGES: Final = 10_000
+
+
+class Read(click.ParamType):
+    """An option that is read by a function, whose ValueError says what is wrong.
+
+    Args:
+        name: what help calls it.
+        read: the function.
+    """
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 <= one <= _MOST_COUNT for one in found):
+        raise ValueError(f"{text!r}: expected whole numbers up to {_MOST_COUNT:,}, such as 4 or 2,4,8")
+    return found
+
+
+_MOST_COUNT: Final = 100_000
+
+
+def _share(text: str) -> float:
+    """A share: `5%`, or `0.05`."""
+    number = text.strip()
+    try:
+        found = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1:
+        raise ValueError(f"{text!r}: expected a share such as 5% or 0.05")
+    return found
+
+
+def _settings(given: Sequence[str]) -> Iterator[Setting]:
+    """Settings that are set instead: several values of one are several settings."""
+    for one in given:
+        key, equals, values = one.partition("=")
+        if not equals:
+            read_settings((one,))  # which says what is wrong
+        for value in [values] if values.lstrip()[:1] in ("[", "{", '"', "'") else values.split(","):
+            yield Setting(key.strip(), value.strip(), read_settings((f"{key}={value.strip()}",)))
+
+
+@click.command()
+@click.argument("queue")
+@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@click.option(
+    "--arrivals",
+    "gaps",
+    type=Read("pace", pace),
+    required=True,
+    help="How often messages come: 50/s, poisson:50/s, or the time between two: exponential:20ms.",
+)
+@click.option("--messages", type=click.IntRange(1), help=f"So many messages.  [default: {_MESSAGES:,}, without --for]")
+@click.option("--for", "for_ms", type=Read("duration", period_ms), help="Messages come for so long, such as 1h.")
+@click.option("--lifetime", type=Read("distribution", distribution), help="What messages state in lapse-ttl-ms.")
+@click.option(
+    "--service",
+    type=Read("distribution", distribution),
+    help=f"How long a consumer takes over a message: 200ms, exponential:200ms, uniform:100ms:300ms, "
+    f"lognormal:200ms:0.5.  [default: {_SERVICE}]",
+)
+@click.option(
+    "--subscribers", type=Read("numbers", _counts), default="1", show_default=True, help="Consumers; 2,4,8 compares."
+)
+@click.option(
+    "--backlog",
+    type=Read("numbers", _counts),
+    default=str(_BACKLOG),
+    show_default=True,
+    help="Most unsettled deliveries of each; 1,20 compares.",
+)
+@click.option(
+    "--cancel", "cancels", type=Read("share", _share), default="0%", help="So many deliveries are given back."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE[,VALUE]...",
+    help="Another setting of the queue, as in lapse.toml; several values are compared. May be repeated.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of everything that is drawn.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per combination.")
+def simulate(
+    queue: str,
+    config: Path,
+    gaps: Pace,
+    messages: int | None,
+    for_ms: int | None,
+    lifetime: Distribution | None,
+    service: Distribution | None,
+    subscribers: tuple[int, ...],
+    backlog: tuple[int, ...],
+    cancels: float,
+    settings: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Tell what would become of a queue's messages.
+
+    QUEUE is a queue of lapse.toml. Its shards are the worker's own; time is virtual, consumers and arrivals come from
+    distributions. No broker is needed. The same options give the same figures.
+    """
+    definition = _definition(config, queue)
+    crews = [Crew(count, most, service or distribution(_SERVICE), cancels) for count in subscribers for most in backlog]
+    try:
+        some = scenarios(definition, config.absolute().parent, list(_settings(settings)), crews)
+        arrivals = _drawn(some[0], definition, gaps, messages, for_ms, lifetime, seed)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    runs = []
+    for one in some:
+        runs.append(run(queue, one, arrivals, seed))
+        if as_json:
+            click.echo(orjson.dumps(runs[-1].facts()))
+    if not as_json:
+        _show(runs, arrivals)
+    for one_run in runs:
+        if one_run.outcome.endless:
+            click.echo(_endless(one_run), err=True)
+
+
+def _definition(config: Path, queue: str) -> Definition:
+    try:
+        whole = load(config)
+        found = in_file(config)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    if queue not in whole.queue:
+        there = ", ".join(sorted(whole.queue)) or "none"
+        raise click.ClickException(f"{config}: there is no [queue.{queue}]; its queues are: {there}")
+    return found[queue]
+
+
+def _drawn(
+    scenario: Scenario,
+    definition: Definition,
+    gaps: Pace,
+    messages: int | None,
+    for_ms: int | None,
+    lifetime: Distribution | None,
+    seed: int,
+) -> Arrivals:
+    config = scenario.config
+    if messages is None and for_ms is None:
+        messages = _MESSAGES
+    topic = next(iter(config.underlying(definition.name)), definition.name)
+    return drawn(topic, config.partitions, gaps, messages, for_ms, lifetime, seed)
+
+
+def _endless(one: Run) -> str:
+    return (
+        f"{_named(one.scenario)}: stopped after {one.outcome.deliveries:,} deliveries: the same messages go round and "
+        "round. Set max_deliveries, max_cancels or expiration, so that they leave."
+    )
+
+
+def _named(scenario: Scenario) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in scenario.label.items())
+
+
+def _show(runs: Sequence[Run], arrivals: Arrivals) -> None:
+    """Print a row for each combination; what is the same in all of them stands above."""
+    labels = [one.scenario.label for one in runs]
+    varied = [name for name in labels[0] if len({label[name] for label in labels}) > 1]
+    same = [f"{name} = {value}" for name, value in labels[0].items() if name not in varied]
+    same.append(f"service = {runs[0].scenario.crew.service}")
+    click.echo(f"{len(arrivals):,} messages in {_duration(arrivals.last_ms - arrivals.first_ms)}; {', '.join(same)}")
+    fates = list(dict.fromkeys(name for one in runs for name in one.outcome.counts if name not in SERVED))
+    figures = ("served", *fates, "redelivered", "wait median", "wait 99%", "stay 99%", "deepest", "busy")
+    table = Table(
+        *(Column(name, no_wrap=True) for name in varied), *(Column(name, justify="right") for name in figures)
+    )
+    for one in runs:
+        outcome, label = one.outcome, one.scenario.label
+        counts, waits, stays = outcome.counts, outcome.waits, outcome.stays
+        table.add_row(
+            *(label[name] for name in varied),
+            f"{outcome.served:,} ({outcome.served_share:.2%})",
+            *(f"{counts.get(name, 0):,}" for name in fates),
+            f"{max(0, outcome.deliveries - outcome.handed_out):,}",
+            _duration(None if waits is None else waits.median),
+            _duration(None if waits is None else waits.p99),
+            _duration(None if stays is None else stays.p99),
+            f"{outcome.deepest:,}",
+            f"{outcome.busy_share(one.scenario.crew.subscribers):.0%}",
+        )
+    print_table(table)
+
+
+_UNITS_MS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+
+
+def _duration(ms: float | None) -> str:
+    """A duration as people read it."""
+    if ms is None:
+        return ""
+    for unit, length in _UNITS_MS:
+        if ms >= length:
+            return f"{ms / length:.3g} {unit}"
+    return f"{ms:.0f} ms"

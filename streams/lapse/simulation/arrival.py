@@ -1,0 +1,121 @@
+"""Arrivals: the messages that come in, at their instants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from lapse.core.lifetime import TTL_MS
+from lapse.simulation.distribution import Distribution, Pace, seeded
+
+BEGIN_MS: Final = 1_767_225_600_000
+"""2026-01-01T00:00:00Z, ms since the epoch: when arrivals begin that come from a distribution."""
+
+MOST: Final = 5_000_000
+"""So many messages are simulated at most: more do not fit into memory."""
+
+
+class Record(NamedTuple):
+    """A message as the core sees it; a `lapse.core.record.Record`."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+class Arrival(NamedTuple):
+    """A message that comes in.
+
+    Attributes:
+        at_ms: when, ms since the epoch. Its record may be stamped earlier: producers' clocks differ.
+        topic: underlying topic.
+        partition: its partition.
+        record: the message.
+    """
+
+    at_ms: int
+    topic: str
+    partition: int
+    record: Record | Any
+
+
+class Arrivals:
+    """Messages in the order in which they come in.
+
+    Args:
+        some: the messages, of each partition by their offsets.
+        partitions: how many partitions the topics have at most.
+
+    Attributes:
+        partitions: the same.
+    """
+
+    def __init__(self, some: Sequence[Arrival], partitions: int) -> None:
+        self._some = sorted(some, key=lambda one: one.at_ms)  # stable: within a partition offsets ascend
+        self.partitions = partitions
+
+    def __len__(self) -> int:
+        return len(self._some)
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return iter(self._some)
+
+    def __getitem__(self, at: int) -> Arrival:
+        return self._some[at]
+
+    @property
+    def first_ms(self) -> int:
+        """Instant of the first one, ms since the epoch; 0 if there is none."""
+        return self._some[0].at_ms if self._some else 0
+
+    @property
+    def last_ms(self) -> int:
+        """Instant of the last one, ms since the epoch; 0 if there is none."""
+        return self._some[-1].at_ms if self._some else 0
+
+
+def drawn(
+    topic: str,
+    partitions: int,
+    gaps: Pace,
+    most: int | None,
+    for_ms: int | None,
+    lifetimes: Distribution | None,
+    seed: int,
+) -> Arrivals:
+    """Messages that come from a distribution; each partition gets its turn.
+
+    Args:
+        topic: the underlying topic.
+        partitions: how many it has.
+        gaps: the time between two arrivals.
+        most: so many; None = as many as come in time.
+        for_ms: for so long, ms; None = until there are enough.
+        lifetimes: what messages state in `lapse-ttl-ms`; None = nothing.
+        seed: of the draws.
+
+    Raises:
+        ValueError: they are too many, or without end.
+    """
+    if most is None and for_ms is None:
+        raise ValueError("say how many messages come in, or for how long")
+    expected = min(most or math.inf, (for_ms or math.inf) / gaps.gap_ms.mean_ms)
+    if expected > MOST:
+        raise ValueError(f"these are more than {MOST:,} messages; shorten the time, or slow the pace")
+    chance, of_lifetimes = seeded(f"{seed}:arrivals"), seeded(f"{seed}:lifetimes")
+    some: list[Arrival] = []
+    at_ms = float(BEGIN_MS)
+    end_ms = float("inf") if for_ms is None else BEGIN_MS + for_ms
+    while most is None or len(some) < most:
+        at_ms += gaps.gap_ms.draw(chance)
+        if at_ms >= end_ms:
+            break
+        offset, partition = divmod(len(some), partitions)
+        headers: Sequence[tuple[str, bytes]] = ()
+        if lifetimes is not None:
+            headers = ((TTL_MS, b"%d" % max(1, round(lifetimes.draw(of_lifetimes)))),)
+        some.append(Arrival(int(at_ms), topic, partition, Record(offset, int(at_ms), None, b"{}", headers)))
+    return Arrivals(some, partitions)

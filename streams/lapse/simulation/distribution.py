@@ -1,0 +1,146 @@
+"""Distributions: how long something takes, drawn from a seed, so that a second run draws the same."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lapse.config.duration import LONGEST_MS, duration_ms
+
+FORMS: Final = '"200ms", "exponential:200ms", "uniform:100ms:300ms" or "lognormal:200ms:0.5"'
+_PARTS: Final = {"exponential": 1, "uniform": 2, "lognormal": 2}
+
+
+def seeded(seed: str) -> random.Random:
+    """Chance that is the same in every run with the same seed."""
+    return random.Random(seed)  # noqa: S311  # nothing secret is drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How long something takes, ms.
+
+    Attributes:
+        kind: `constant`, `exponential`, `uniform`, `lognormal` or `recorded`.
+        first_ms: the constant; the mean of exponential times; the least of uniform ones; the median of lognormal ones.
+        second: the most of uniform times, ms; the standard deviation of the logarithm of lognormal ones.
+        recorded_ms: times that were seen, of which one is drawn.
+    """
+
+    kind: str
+    first_ms: float = 0.0
+    second: float = 0.0
+    recorded_ms: Sequence[int] = ()
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean, ms."""
+        match self.kind:
+            case "recorded":
+                return sum(self.recorded_ms) / len(self.recorded_ms)
+            case "uniform":
+                return (self.first_ms + self.second) / 2
+            case "lognormal":
+                return self.first_ms * math.exp(self.second**2 / 2)
+        return self.first_ms
+
+    def draw(self, chance: random.Random) -> float:
+        """One time, ms."""
+        if self.kind == "constant":
+            return self.first_ms
+        if self.kind == "recorded":
+            return self.recorded_ms[int(chance.random() * len(self.recorded_ms))]
+        if self.kind == "exponential":
+            drawn = chance.expovariate(1.0) * self.first_ms
+        elif self.kind == "uniform":
+            drawn = chance.uniform(self.first_ms, self.second)
+        else:
+            drawn = self.first_ms * chance.lognormvariate(0.0, self.second)
+        return min(drawn, float(LONGEST_MS))
+
+    def __str__(self) -> str:
+        first = f"{self.first_ms:g}ms"
+        if self.kind == "constant":
+            return first
+        if self.kind == "recorded":
+            return f"recorded ({len(self.recorded_ms)})"
+        second = {"uniform": f":{self.second:g}ms", "lognormal": f":{self.second:g}"}.get(self.kind, "")
+        return f"{self.kind}:{first}{second}"
+
+
+def distribution(text: str) -> Distribution:
+    """Read a distribution as people write it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kind, *parts = text.strip().split(":")
+    try:
+        if not parts:
+            return Distribution("constant", duration_ms(kind))
+        if len(parts) != _PARTS.get(kind, -1):
+            raise ValueError("no such form")
+        first_ms = duration_ms(parts[0])
+        if kind == "uniform":
+            most_ms = duration_ms(parts[1])
+            if most_ms < first_ms:
+                raise ValueError("the second duration has to be the longer one")
+            return Distribution(kind, first_ms, most_ms)
+        if kind == "lognormal":
+            spread = float(parts[1])
+            if not 0 <= spread <= _WIDEST:
+                raise ValueError(f"the spread has to be from 0 to {_WIDEST:g}")
+            return Distribution(kind, first_ms, spread)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no distribution ({error}); expected {FORMS}") from error
+    return Distribution(kind, first_ms)
+
+
+_WIDEST: Final = 10.0
+"""The widest spread of lognormal times: e to the tenth power either way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often messages arrive.
+
+    Attributes:
+        gap_ms: the time between two arrivals, which need not be whole ms.
+    """
+
+    gap_ms: Distribution
+
+    def __str__(self) -> str:
+        return str(self.gap_ms)
+
+
+PACES: Final = f'"50/s", "poisson:50/s", or the time between two arrivals: {FORMS}'
+_PER_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def pace(text: str) -> Pace:
+    """Read how often messages arrive.
+
+    Raises:
+        ValueError: it says nothing of the kind.
+    """
+    stated = text.strip()
+    regular = not stated.startswith("poisson:")
+    number, slash, unit = stated.removeprefix("poisson:").partition("/")
+    if slash:
+        try:
+            per_unit = float(number)
+        except ValueError:
+            per_unit = 0.0
+        if unit not in _PER_MS or not 0 < per_unit < float("inf"):
+            raise ValueError(f"{text!r} is no rate; expected {PACES}")
+        return Pace(Distribution("constant" if regular else "exponential", _PER_MS[unit] / per_unit))
+    if not regular:
+        raise ValueError(f"{text!r} is no rate; expected {PACES}")
+    gaps = distribution(text)
+    if not gaps.first_ms and not gaps.second:
+        raise ValueError(f"{text!r}: with no time between two arrivals there is no end; expected {PACES}")
+    return Pace(gaps)

@@ -1,0 +1,257 @@
+"""A queue in virtual time: the shards are the worker's own (`lapse.core`), consumers and arrivals are made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from lapse.config import QueueConfig
+from lapse.core.lifetime import ENQUEUE_AT_MS, NEVER
+from lapse.core.queue.settlement import Claim, Result, SettleAction
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Delivery, Messages, Step
+from lapse.core.record import Record
+from lapse.core.shard.event import EventKind
+from lapse.simulation.arrival import Arrivals
+from lapse.simulation.crew import Consumer, Crew, Handed, Work
+from lapse.simulation.outcome import Outcome
+
+_NEVER_SILENT_MS: Final = NEVER
+"""Consumers of a simulation are never lost: their heartbeats need no events."""
+
+_ROUNDS: Final = 100
+_FEW: Final = 10_000
+"""So often is a message delivered, on average and in all, before somebody has to ask whether it ever ends."""
+
+_ENDS: Final = {
+    EventKind.ACKNOWLEDGED: "acknowledged",
+    EventKind.DELIVERED_AT_MOST_ONCE: "delivered_at_most_once",
+    EventKind.BARRIER_RELEASED: "barrier_released",
+    EventKind.REPEATED: "repeated",
+}
+
+
+class SimulatedQueue:
+    """A queue, from its first message until nothing can happen any more.
+
+    At one instant arrivals come first, then what is due, then settlements, then deliveries (C2).
+
+    Args:
+        name: what it is called.
+        config: its settings.
+        arrivals: what comes in.
+        crew: who takes it.
+        seed: of what the consumers do.
+    """
+
+    def __init__(self, name: str, config: QueueConfig, arrivals: Arrivals, crew: Crew, seed: int = 0) -> None:
+        self._arrivals = arrivals
+        self._crew = crew
+        self._work = Work(crew, seed)
+        count = 1 if config.ordering == "total" else max(1, arrivals.partitions)
+        settings = [config.settings(name, partition, count) for partition in range(count)]
+        # It is used all the time, and nobody deletes it: idle time is no matter of a simulation.
+        self._shards = [QueueShard(dataclasses.replace(one, idle_ms=0)) for one in settings]
+        self._outside: list[deque[tuple[str, int, list[Record]]]] = [deque() for _ in self._shards]
+        self._consumers = [Consumer(f"consumer-{at + 1}") for at in range(crew.subscribers)]
+        self._named = {one.name: one for one in self._consumers}
+        self._finishes: list[tuple[int, int, Handed, Consumer]] = []
+        self._order = 0
+        self._next = 0
+        self._places = {(one.topic, one.partition, one.record.offset): at for at, one in enumerate(arrivals)}
+        self._outcome = Outcome(np.array([_comes_ms(one.at_ms, one.record) for one in arrivals], np.int64))
+        self._in_queue = 0
+        self._due_ms: list[int] = []
+
+    def run(self) -> Outcome:
+        """Let everything happen that will."""
+        self._begin()
+        most = _FEW + _ROUNDS * len(self._arrivals)
+        while (now_ms := self._next_ms()) < NEVER:  # all that is left then lives forever, or waits for a consumer
+            if self._outcome.deliveries > most:
+                self._outcome.endless = True
+                break
+            self._happen(now_ms)
+        return self._outcome
+
+    # At one instant
+
+    def _begin(self) -> None:
+        now_ms = self._outcome.began_ms
+        for at, shard in enumerate(self._shards):
+            step = Step()
+            shard.take_over(now_ms, step)
+            for one in self._consumers:
+                one.granted[at] = self._crew.backlog
+                shard.subscribing.subscribe(one.name, one.name, self._crew.backlog, _NEVER_SILENT_MS, "", now_ms, step)
+
+    def _next_ms(self) -> int:
+        self._due_ms = [shard.next_due_ms() for shard in self._shards]
+        due_ms = min(self._due_ms)
+        if self._finishes:
+            due_ms = min(due_ms, self._finishes[0][0])
+        if self._next < len(self._arrivals):
+            due_ms = min(due_ms, self._arrivals[self._next].at_ms)
+        return due_ms
+
+    def _happen(self, now_ms: int) -> None:
+        steps = [Step() for _ in self._shards]
+        touched = self._arrive(now_ms)
+        for at, shard in enumerate(self._shards):
+            if at in touched:
+                self._take_in(at, now_ms, steps[at])
+            if at in touched or self._due_ms[at] <= now_ms:
+                while shard.is_due(now_ms):
+                    shard.advance(now_ms, steps[at])
+                touched.add(at)
+        finished = self._settle(now_ms, steps)
+        if finished:
+            touched.update(range(len(self._shards)))  # consumers have room again, for any of them
+        for at in touched:
+            self._take_in(at, now_ms, steps[at])
+            self._note(steps[at], now_ms)
+            self._deliver(at, now_ms)
+        for one in finished:
+            self._work_on(one, now_ms)
+        self._outcome.deepest = max(self._outcome.deepest, self._in_queue)
+
+    def _arrive(self, now_ms: int) -> set[int]:
+        """Bring what arrives now to its shards; which these are."""
+        touched: set[int] = set()
+        while self._next < len(self._arrivals):
+            at_ms, topic, partition, record = self._arrivals[self._next]
+            if at_ms > now_ms:
+                break
+            self._next += 1
+            at = partition % len(self._shards)
+            outside = self._outside[at]
+            if outside and outside[-1][:2] == (topic, partition):
+                outside[-1][2].append(record)
+            else:
+                outside.append((topic, partition, [record]))
+            touched.add(at)
+            self._in_queue += 1
+        return touched
+
+    def _take_in(self, at: int, now_ms: int, step: Step) -> None:
+        """Let in what has arrived, as far as there is room (Q13)."""
+        shard, outside = self._shards[at], self._outside[at]
+        while outside:
+            topic, partition, records = outside[0]
+            room = shard.room_for(topic, partition)
+            some = records[:room] if room < len(records) else records
+            taken = shard.arrive(topic, partition, some, step, now_ms) if some else 0
+            if taken < len(records):
+                del records[:taken]
+                return
+            outside.popleft()
+
+    def _settle(self, now_ms: int, steps: list[Step]) -> list[Consumer]:
+        """Let consumers settle what they have finished now; who they are."""
+        finished: list[Consumer] = []
+        while self._finishes and self._finishes[0][0] <= now_ms:
+            _, _, one, consumer = heapq.heappop(self._finishes)
+            consumer.handed.popleft()
+            consumer.working = False
+            finished.append(consumer)
+            _, topic, partition, record = self._arrivals[one.at]
+            gives_back = one.until_ms > 0 and self._work.cancels(one)
+            action = SettleAction.CANCEL if gives_back else SettleAction.ACKNOWLEDGE
+            claim = Claim(topic, partition, record.offset, record.offset, one.times)
+            shard, step = self._shards[one.shard], steps[one.shard]
+            told = shard.settle(action, consumer.name, [claim], now_ms, step)
+            self._outcome.in_vain += bool(one.until_ms) and any(item.result is not Result.SETTLED for item in told)
+        return finished
+
+    def _deliver(self, at: int, now_ms: int) -> None:
+        """Hand out what can be."""
+        shard, more = self._shards[at], True
+        while more:
+            if len(self._shards) > 1:
+                self._grant(at, now_ms)
+            step = Step()
+            more = shard.deliver(now_ms, step)
+            handed = bool(step.deliveries)
+            for delivery in step.deliveries:
+                self._hand(at, delivery, now_ms)
+            self._note(step, now_ms)
+            more = more and handed
+
+    def _grant(self, at: int, now_ms: int) -> None:
+        """Let a shard know how many more messages each consumer takes, as clients do where there are several (Q3)."""
+        shard = self._shards[at]
+        for one in self._consumers:
+            there = [each.state.subscriptions[one.name].outstanding for each in self._shards]
+            granted = there[at] + max(0, self._crew.backlog - sum(there))
+            if one.granted[at] != granted:
+                one.granted[at] = granted
+                shard.subscribing.subscribe(one.name, one.name, granted, _NEVER_SILENT_MS, "", now_ms, Step())
+
+    def _hand(self, at: int, delivery: Delivery, now_ms: int) -> None:
+        consumer, outcome, messages = self._named[delivery.subscription], self._outcome, delivery.messages
+        for place, count in zip(self._of(messages), messages.deliveries.tolist(), strict=True):
+            if outcome.first_ms[place] < 0:
+                outcome.first_ms[place] = now_ms
+            if not delivery.barrier:  # it costs no backlog, and nobody settles it (Q12)
+                outcome.deliveries += 1
+                consumer.handed.append(Handed(at, place, count, delivery.until_ms))
+                if len(consumer.handed) == 1:
+                    self._work_on(consumer, now_ms)
+
+    def _work_on(self, consumer: Consumer, now_ms: int) -> None:
+        """Let a consumer begin with what waits at it; as clients do, it drops what has lost its lease."""
+        if consumer.working:
+            return
+        while consumer.handed and 0 < consumer.handed[0].until_ms <= now_ms:
+            consumer.handed.popleft()
+            self._outcome.dropped += 1
+        if not consumer.handed:
+            return
+        one = consumer.handed[0]
+        if self._outcome.begun_ms[one.at] < 0:
+            self._outcome.begun_ms[one.at] = now_ms
+        takes_ms = self._work.takes_ms(one)
+        self._outcome.busy_ms += takes_ms
+        self._order += 1
+        consumer.working = True
+        heapq.heappush(self._finishes, (now_ms + takes_ms, self._order, one, consumer))
+
+    # What becomes of messages
+
+    def _note(self, step: Step, now_ms: int) -> None:
+        outcome = self._outcome
+        if step.changes:  # else a timer came for what had left
+            outcome.ended_at_ms = now_ms
+        for removal in step.removals:
+            self._end(self._of(removal.messages), "+".join(removal.reasons), removal.at_ms)
+        for event in step.events:
+            messages: Any = event.messages
+            if event.kind in _ENDS:
+                self._end(self._of(messages), _ENDS[EventKind(event.kind)], event.at_ms)
+            elif event.kind == EventKind.LEASE_RETURNED:
+                outcome.lapsed += len(messages)
+            elif event.kind == EventKind.CANCELLED:
+                outcome.cancelled += len(messages)
+
+    def _end(self, places: list[int], fate: str, at_ms: int) -> None:
+        self._outcome.end(places, fate, at_ms)
+        self._in_queue -= len(places)
+
+    def _of(self, messages: Messages) -> list[int]:
+        """Messages by their places among the arrivals."""
+        topic, partition, places = messages.topic, messages.partition, self._places
+        return [places[topic, partition, offset] for offset in messages.offsets.tolist()]
+
+
+def _comes_ms(at_ms: int, record: Record) -> int:
+    """When a message can first be handed out, ms since the epoch: as it arrives, or when it is scheduled."""
+    return max([at_ms, *_scheduled_ms(record.headers)])
+
+
+def _scheduled_ms(headers: Iterable[tuple[str, bytes]]) -> list[int]:
+    return [int(value) for name, value in headers if name == ENQUEUE_AT_MS and value.isdigit() and len(value) < 19]

@@ -1,0 +1,82 @@
+"""`lapse simulate`: tables and JSON, what is compared, and what is refused (X10)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from lapse.cli.simulate import simulate
+
+pytestmark = pytest.mark.feature("X10")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "lapse.toml"
+    path.write_text('[queue.orders]\nexpiration = "30s"\nlease_period = "10s"\n\n[queue.others]\n')
+    return path
+
+
+def call(config: Path, *options: str, queue: str = "orders") -> Result:
+    return CliRunner().invoke(simulate, [queue, "-c", str(config), *options])
+
+
+def test_several_values_are_compared_in_every_combination(config: Path) -> None:
+    options = ["--arrivals", "10/s", "--for", "10s", "--service", "250ms", "--set", "expiration=1s,5s"]
+    done = call(config, *options, "--subscribers", "1,3", "--json")
+    assert done.exit_code == 0, done.output
+    found = [orjson.loads(line) for line in done.output.splitlines()]
+    assert [(one["scenario"]["expiration"], one["subscribers"]) for one in found] == [
+        ("1s", 1),
+        ("1s", 3),
+        ("5s", 1),
+        ("5s", 3),
+    ]
+    assert all(one["messages"] == 99 for one in found)
+    assert [one["served_share"] == 1 for one in found] == [False, True, False, True]
+    assert found[0]["fates"]["time_limit"] > found[2]["fates"]["time_limit"]
+    shown = call(config, *options, "--subscribers", "1,3")
+    assert "99 messages in 9.8 s; backlog = 1, service = 250ms" in shown.output
+    assert "time_limit" in shown.output
+
+
+def test_the_file_s_settings_count_where_nothing_else_is_set(config: Path) -> None:
+    done = call(config, "--arrivals", "1s", "--messages", "3", "--subscribers", "0", "--json")
+    assert orjson.loads(done.output)["took_ms"] == 2_000 + 30_000  # the last expires
+
+
+def test_a_run_without_an_end_says_so(config: Path) -> None:
+    done = call(config, "--arrivals", "1s", "--messages", "3", "--cancel", "100%", queue="others")
+    assert "stopped after" in done.output
+    assert "Set max_deliveries, max_cancels or expiration" in done.output
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (["--arrivals", "10"], 2, "'10' is no distribution"),
+        (["--arrivals", "1s", "--service", "fast"], 2, "'fast' is no distribution"),
+        (["--arrivals", "1s", "--subscribers", "two"], 2, "'two': expected whole numbers"),
+        (["--arrivals", "1s", "--cancel", "101%"], 2, "'101%': expected a share"),
+        (["--arrivals", "1s", "--set", "lease"], 2, "'lease' is no setting: expected KEY=VALUE"),
+        (["--arrivals", "1s", "--set", "lease=3s"], 1, "lease: unknown key; did you mean 'leasing'?"),
+        (["--arrivals", "1s", "--set", "lease_period=0s"], 1, "lease_period: '0s': has to be longer than 0"),
+        (["--arrivals", "1s", "--subscribers", ",".join(map(str, range(201)))], 1, "these are 201 combinations"),
+        (["--arrivals", "1ms", "--for", "30d"], 1, "more than 5,000,000 messages"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(config: Path, options: list[str], code: int, told: str) -> None:
+    done = call(config, *options)
+    assert done.exit_code == code
+    assert told in done.output
+
+
+@pytest.mark.feature("X7")
+def test_a_queue_that_is_not_there_is_named(config: Path) -> None:
+    done = call(config, "--arrivals", "1s", queue="order")
+    assert done.exit_code == 1
+    assert "there is no [queue.order]; its queues are: orders, others" in done.output
