@@ -45,6 +45,7 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
     "unknown_path": HTTPStatus.NOT_FOUND,
     "no_record": HTTPStatus.NOT_FOUND,
     "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
+    "no_figures": HTTPStatus.NOT_FOUND,
     "read_only": HTTPStatus.FORBIDDEN,
     "other_origin": HTTPStatus.FORBIDDEN,
     "not_settled": HTTPStatus.CONFLICT,

@@ -11,6 +11,7 @@ from typing import Final
 from lapse_client import Connection
 from lapse_gateway.clients import Clients
 from lapse_gateway.console.watch import Watch
+from lapse_gateway.figures import Figures
 from lapse_gateway.rate import RateLimit
 from lapse_gateway.settings import Settings
 from lapse_gateway.subscription import Subscriptions
@@ -39,6 +40,7 @@ class Gateway:
         self.clients = Clients(settings.answer_timeout_s)
         self.subscriptions = Subscriptions(settings.most_subscriptions, settings.idle_s, settings.answer_timeout_s)
         self.watch = Watch(self.clients)
+        self.figures = Figures(settings.figures)
         self.stopping = asyncio.Event()
         self.streams = 0
         """Streams that are open: they count as subscriptions."""

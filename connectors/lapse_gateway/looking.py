@@ -15,6 +15,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_client.aio import history
 from lapse_client.connection import entities
 from lapse_gateway.fault import Fault
+from lapse_gateway.figures import RATES
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
 from lapse_gateway.parameter import Parameter
 
@@ -58,6 +59,21 @@ async def _peek(call: Call) -> Response:
     async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
         found = await queue.peek(filter=given["filter"] or None, top_n=given["top_n"], skip=given["skip"])
     return answered({"messages": [dataclasses.asdict(one) for one in found]})
+
+
+async def _figures(call: Call) -> Response:
+    name, figures = call.path["entity"], call.gateway.figures
+    call.caller.check_whole(name, "what workers count")
+    if not figures.known:
+        raise Fault(
+            "no_figures", "this gateway knows no worker's figures: start it with --figures, or set metrics_port"
+        )
+    await figures.look()
+    found = figures.of(name)
+    if not found.lateness:
+        raise Fault("no_figures", "; ".join([f"no worker tells figures of {name[:100]}", *figures.faults]))
+    lateness = [dataclasses.asdict(band) for band in found.lateness]
+    return answered({"entity": name, "per_s": found.per_s, "lateness": lateness})
 
 
 async def _pause(call: Call) -> Response:
@@ -162,6 +178,21 @@ OPERATIONS: Final = (
                     waits_for=TEXT,
                 )
             )
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/figures/{entity}",
+        summary="Tell rates of a queue or SOW topic, and how late it expires messages",
+        says=(
+            "From the figures that workers publish (`--figures`). `per_s` is over the last ten seconds, and empty when "
+            "it is asked for the first time. `lateness` counts since workers took the shards over."
+        ),
+        handler=_figures,
+        answer=obj(
+            entity=TEXT,
+            per_s={"type": "object", "properties": {name: {"type": "number"} for name in RATES}},
+            lateness=listed(obj(up_to_s={"type": ["number", "null"]}, count=WHOLE)),
         ),
     ),
     Operation(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lapse_gateway.scrape import Source
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -21,6 +23,7 @@ class Settings:
         body_timeout_s: how long a request may take to arrive, in seconds.
         answer_timeout_s: how long the answer of a worker is waited for, in seconds.
         idle_s: a subscription of which nobody has asked anything for so long, and which holds no lease, is ended.
+        figures: addresses of workers' figures for Prometheus: what the console tells rates and lateness from.
         most_subscriptions: subscriptions and streams that are open at once.
     """
 
@@ -34,4 +37,5 @@ class Settings:
     body_timeout_s: float = 30.0
     answer_timeout_s: float = 10.0
     idle_s: float = 10.0
+    figures: tuple[Source, ...] = ()
     most_subscriptions: int = 200

@@ -89,6 +89,11 @@ class Caller:
             ErrorCode.FORBIDDEN, f"user {self.name} lacks publish on {', '.join(sorted(readers or {to}))} (lapse.toml)"
         )
 
+    def sees_whole(self, entity: str) -> bool:
+        """Whether they may read all of an entity."""
+        entitlement = self.entitlement(entity)
+        return entitlement is None or (Right.READ in entitlement.rights and not entitlement.filter)
+
     def check_whole(self, entity: str, what: str) -> None:
         """Do nothing for a user who may read all of an entity.
 

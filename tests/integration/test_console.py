@@ -11,6 +11,7 @@ import pytest
 
 from support.deployment import Deployment
 from support.entitled import Entitled
+from support.figures import free_port
 from support.gateway import Door, door
 from support.log import until
 from support.program import program
@@ -20,6 +21,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 QUEUES = {
     "orders": {"lease_period": "60s"},
     "purged": {"lease_period": "60s"},
+    "counted": {"expiration": "enabled"},
     "rewound": {"lease_period": "60s"},
     "paused": {},
     "died": {"expiration": "enabled"},
@@ -27,6 +29,7 @@ QUEUES = {
     "one": {"lease_period": "60s"},
 }
 SOW = {"prices": {}}
+LAPSE = {"metrics_port": free_port()}
 AT_MOST_MS = 20_000
 
 
@@ -190,6 +193,24 @@ def test_a_queue_is_paused_and_resumed(gateway: Door, view: "playwright.Page") -
         view.get_by_role("button", name=action, exact=True).click()
         notice(view, done)
         assert len(gateway.receive("paused", wait_s=1 if not received else 30)) == received
+
+
+@pytest.mark.feature("L13", "Q15")
+def test_rates_and_lateness_are_shown_as_workers_count_them(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("counted")
+    view.goto(f"{gateway.address}/console/queues/{name}")
+    playwright.expect(view.locator('[data-rate="in"]')).to_have_text("0.0")
+    batch = [{"value": n, "ttl_ms": 1} for n in range(20)]
+    gateway.http.post(f"/publish/{name}/batch", json={"messages": batch}).raise_for_status()
+    for rate in ("in", "expired", "dead"):
+        playwright.expect(view.locator(f'[data-rate="{rate}"]')).to_have_text(re.compile("[1-9]"))
+    bands = view.get_by_role("table", name="How late messages expired")
+    playwright.expect(bands.locator("rect").last).to_be_visible()
+    counts = bands.locator("td.number").all_inner_texts()
+    assert sum(map(int, counts)) == 20
+    view.goto(gateway.address)
+    row = view.locator(f'tr[data-queue="{name}"]')
+    playwright.expect(row.locator('[data-name="dead/s"]')).to_have_text(re.compile(r"^\d"))
 
 
 @pytest.mark.feature("D5")

@@ -18,6 +18,7 @@ import pytest
 
 from support.deployment import Deployment
 from support.entitled import Entitled
+from support.figures import free_port
 from support.gateway import Door, door
 from support.log import until
 from support.program import program
@@ -37,6 +38,7 @@ QUEUES = {
     "pointed": {"topics": ["first{}", "second{}"], "default_publish_target": "second{}"},
 }
 SOW = {"prices": {}, "followed": {}}
+LAPSE = {"metrics_port": free_port()}
 
 
 @pytest.mark.feature("L2", "Q3", "Q8", "C16", "X3")
@@ -226,6 +228,9 @@ def test_a_queue_is_counted_shown_paused_purged_and_explained(gateway: Door) -> 
     assert [one["what"] for one in told["moments"]][:2] == ["arrived", "delivered"]
     audited = [line for line in gateway.process.text.splitlines() if "lapse_gateway.audit" in line and name in line]
     assert [json.loads(line[line.index("{") :])["did"] for line in audited] == ["pause", "resume", "purge"]
+    until(lambda: gateway.http.get(f"/figures/{name}").json().get("per_s"), "rates")
+    assert set(gateway.http.get(f"/figures/{name}").json()["per_s"]) == {"in", "out", "expired", "dead", "retried"}
+    assert gateway.http.get("/figures/nope").json()["error"]["code"] == "no_figures"
 
 
 @pytest.mark.feature("Q22", "C61", "C62")

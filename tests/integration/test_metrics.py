@@ -36,6 +36,7 @@ def test_the_figures_tell_what_happened(measured: Deployment, port: int) -> None
         queue.purge(filter="no ( filter")
     found = scraped(port)
     assert found["lapse_queue_messages", "leased"] >= 1
+    assert found["lapse_arrivals_total",] == 7
     assert found["lapse_deliveries_total",] >= 2
     assert found["lapse_acknowledgments_total",] == 1
     assert found["lapse_removals_total", "time_limit"] == 2

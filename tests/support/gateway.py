@@ -58,10 +58,10 @@ def door(deployment: Deployment, *options: str, **client: object) -> Iterator[Do
 
 @pytest.fixture(scope="module")
 def shop(request: pytest.FixtureRequest, deploy: Deploy) -> Deployment:
-    """The deployment of a test module: its `QUEUES` and its `SOW`, with one worker that all its tests share."""
+    """The deployment of a test module, of its `QUEUES`, `SOW` and `LAPSE`; one worker that all its tests share."""
     queues, sow = request.module.QUEUES, request.module.SOW
     deployment = deploy({})
-    deployment.configure(queues, sow)
+    deployment.configure(queues, sow, **getattr(request.module, "LAPSE", {}))
     shards = sum(entity.get("partitions", 1) for entity in (*queues.values(), *sow.values()))
     deployment.apply().worker().wait_for_shards(shards)
     return deployment

@@ -55,6 +55,11 @@ def _span(ms: int | None) -> str:
     return " ".join(found[:2])
 
 
+def _brief(ms: float) -> str:
+    """A length of time in one unit."""
+    return f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s"
+
+
 def _payload(value: bytes | None) -> str:
     """A payload for people: JSON is set out, text is text, bytes are hexadecimal."""
     if value is None:
@@ -80,7 +85,7 @@ _ENVIRONMENT: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters.update(instant=_instant, span=_span, payload=_payload, bytes=_bytes)
+_ENVIRONMENT.filters.update(instant=_instant, span=_span, brief=_brief, payload=_payload, bytes=_bytes)
 
 
 def rendered(call: Call, template: str, status: int = 200, /, **shown: Any) -> HTMLResponse:

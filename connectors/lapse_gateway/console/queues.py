@@ -19,6 +19,7 @@ from lapse_gateway.console.page import file, rendered
 from lapse_gateway.console.route import PAGE, action, page, sent
 from lapse_gateway.console.watch import STATES
 from lapse_gateway.fault import Fault
+from lapse_gateway.figures import RATES
 from lapse_gateway.operation import Call, Operation
 from lapse_gateway.parameter import Parameter
 
@@ -57,8 +58,17 @@ async def _live(call: Call) -> Response:
 
 async def _glance(call: Call) -> dict[str, Any]:
     queues, topics = await asyncio.gather(looking.names(call, sow=False), looking.names(call, sow=True))
-    looks = await call.gateway.watch.look(call.caller, queues)
-    return {"looks": looks, "topics": topics, "states": STATES, "needs": [one for one in looks if one.needs]}
+    figures = call.gateway.figures
+    looks, _ = await asyncio.gather(call.gateway.watch.look(call.caller, queues), figures.look())
+    return {
+        "looks": looks,
+        "topics": topics,
+        "states": STATES,
+        "needs": [one for one in looks if one.needs],
+        "rates": RATES if figures.known else (),
+        "per_s": {name: figures.of(name).per_s for name in queues if call.caller.sees_whole(name)},
+        "silent": figures.faults,
+    }
 
 
 async def _queue(call: Call) -> Response:
@@ -74,14 +84,22 @@ async def _queue_live(call: Call) -> Response:
 
 
 async def _state(call: Call, name: str) -> dict[str, Any]:
-    (look,) = await call.gateway.watch.look(call.caller, [name])
+    figures = call.gateway.figures
+    (look,), _ = await asyncio.gather(call.gateway.watch.look(call.caller, [name]), figures.look())
     holders: dict[str, Holder] = {}
     if look.figures.get("leased"):
         async with call.gateway.clients.queue(call.caller, name) as queue:
             for message in await queue.peek(top_n=_LOOKED_AT):
                 if message.state == "leased":
                     _count(holders.setdefault(message.subscription, Holder(message.subscription)), message)
-    return {"look": look, "states": STATES, "holders": list(holders.values()), "looked_at": _LOOKED_AT}
+    return {
+        "look": look,
+        "states": STATES,
+        "holders": list(holders.values()),
+        "looked_at": _LOOKED_AT,
+        "rates": RATES,
+        "figures": figures.of(name) if call.caller.sees_whole(name) else None,
+    }
 
 
 def _count(holder: Holder, message: QueuedMessage) -> None:

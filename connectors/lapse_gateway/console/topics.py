@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.route import page
+from lapse_gateway.figures import RATES
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
@@ -20,7 +21,15 @@ async def _topic(call: Call) -> Response:
     return rendered(call, "topic.html", topic=name, filter=text)
 
 
+async def _live(call: Call) -> Response:
+    name, figures = call.path["topic"], call.gateway.figures
+    await figures.look()
+    found = figures.of(name) if call.caller.sees_whole(name) else None
+    return rendered(call, "figures.html", rates=RATES, figures=found)
+
+
 OPERATIONS: Final = (
+    page("/console/sow/{topic}/live", "Its figures, to refresh them", _live, part=True),
     page(
         "/console/sow/{topic}",
         "A SOW topic, live",

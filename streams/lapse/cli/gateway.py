@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
@@ -15,8 +15,26 @@ from lapse_client.error import LapseError
 
 if TYPE_CHECKING:
     from lapse_gateway import Users
+    from lapse_gateway.scrape import Source
 
 _LOOPBACK: Final = ("127.", "::1", "localhost")
+
+
+class _Figures(click.ParamType):
+    """The address of a worker's figures."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Source:
+        """Read it."""
+        from lapse_gateway.scrape import Source
+
+        if isinstance(value, Source):
+            return value
+        try:
+            return Source.parse(str(value))
+        except ValueError as error:
+            self.fail(str(error))
 
 
 @click.command()
@@ -35,6 +53,14 @@ _LOOPBACK: Final = ("127.", "::1", "localhost")
     show_default=True,
     help="Bytes that a request may carry.",
 )
+@click.option(
+    "--figures",
+    multiple=True,
+    type=_Figures(),
+    metavar="URL",
+    help="Where a worker serves its figures, for rates on the console; may be repeated. metrics_port of lapse.toml by "
+    "default.",
+)
 @cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Print the address, and the log, as JSON, one object per line.")
 def gateway(
@@ -45,6 +71,7 @@ def gateway(
     tls_key: Path | None,
     rate: float | None,
     max_body: int,
+    figures: tuple[Source, ...],
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
@@ -65,6 +92,7 @@ def gateway(
         key=tls_key,
         rate=rate,
         largest_body=max_body,
+        figures=figures or _figures(),
     )
     logging.basicConfig(level=logging.INFO, format=_LINE)
     if as_json:
@@ -93,7 +121,20 @@ def gateway(
         raise click.ClickException(str(error)) from error
 
 
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # where a worker listens, not this
 _LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def _figures() -> tuple[Source, ...]:
+    """Where the worker of `lapse.toml` serves its figures, if it does and runs on this machine."""
+    from lapse_gateway.scrape import Source
+
+    config = cluster.configuration()
+    if config is None or not config.lapse.metrics_port:
+        return ()
+    told = config.lapse.metrics_host
+    host = "localhost" if told in _EVERYWHERE else f"[{told}]" if ":" in told else told
+    return (Source.parse(f"http://{host}:{config.lapse.metrics_port}/metrics"),)
 
 
 def _users() -> Users:

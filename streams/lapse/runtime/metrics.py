@@ -32,6 +32,7 @@ _PATIENCE_S: Final = 5.0
 _SHARD: Final = ("entity", "shard")
 _STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
 _COUNTED: Final = {
+    "arrived": ("lapse_arrivals", "Records of underlying topics that were taken in."),
     "delivered": ("lapse_deliveries", "Messages handed to subscriptions."),
     "delivered_at_most_once": ("lapse_deliveries_at_most_once", "Messages that left as they were delivered (Q6)."),
     "acknowledged": ("lapse_acknowledgments", "Messages that were acknowledged."),

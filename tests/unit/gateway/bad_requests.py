@@ -195,6 +195,13 @@ CASES: Final = (
         code=_BAD,
     ),
     Case(shown="`{}` to `…/purge`", path="/v1/queues/orders/purge", body=b"{}", code=_BAD),
+    Case(
+        shown="`GET /v1/figures/orders` where no worker's figures are known",
+        method="GET",
+        path="/v1/figures/orders",
+        code="no_figures",
+        status=404,
+    ),
     _rewind(b"{}", "malformed"),
     _rewind(b'{"to": "yesterday"}'),
     _rewind(b'{"to": true}', "malformed"),

@@ -169,6 +169,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self._crowd.room)
         self._crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)
+        self.figures.counts["arrived"] += taken
         return taken
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:

@@ -157,6 +157,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         while taken < len(records):
             # A step that is cut goes on as the same one: `finish` splits its changes.
             taken += self.shard.arrive(topic, partition, records[taken:] if taken else records, self._step, clock_ms)
+        self.figures.counts["arrived"] += taken
 
     def _end_too_costly(self) -> None:
         """End subscriptions whose filters take more than others can spare (X7)."""

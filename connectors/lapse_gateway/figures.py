@@ -1,0 +1,177 @@
+"""What workers count, from their figures for Prometheus: rates of entities, and how late messages expire."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lapse_gateway.scrape import Source
+
+log = logging.getLogger("lapse_gateway")
+
+RATES: Final = ("in", "out", "expired", "dead", "retried")
+"""What is told a second, in the order of the pages."""
+
+_FRESH_S: Final = 1.5
+"""Figures so young are shown again."""
+
+_PATIENCE_S: Final = 2.5
+"""A page does not wait longer for figures, s; what comes later is on the next one."""
+
+_RATE_S: Final = 10.0
+"""Rates are told over the last so many seconds."""
+
+_COUNTERS: Final = {
+    "lapse_arrivals_total": "in",
+    "lapse_acknowledgments_total": "out",
+    "lapse_deliveries_at_most_once_total": "out",
+    "lapse_transfers_total": "out",
+    "lapse_sow_deletes_total": "out",
+    "lapse_dead_letters_total": "dead",
+    "lapse_cancels_total": "retried",
+    "lapse_lease_returns_total": "retried",
+    "lapse_removals_total": "expired",
+}
+"""What each counter counts towards; of the removals only those by time."""
+
+_LATENESS: Final = "lapse_expiry_lateness_seconds_bucket"
+_SAMPLE: Final = re.compile(rf"^({'|'.join([*_COUNTERS, _LATENESS])})\{{([^}}]*)\}} ([0-9.eE+]+)$", re.MULTILINE)
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+
+Counts = dict[str, float]
+_Key = tuple[str, str, str]
+"""A worker's address, an entity and a shard of it: what counts by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """One bar of a histogram.
+
+    Attributes:
+        up_to_s: values up to this, in seconds; None = all that are greater.
+        count: how many there are.
+    """
+
+    up_to_s: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityFigures:
+    """What is known of one entity.
+
+    Attributes:
+        per_s: messages a second, by what happened to them; empty while that is not known.
+        lateness: from deadline to removal, since workers took the shards over.
+    """
+
+    per_s: Mapping[str, float] = field(default_factory=dict)
+    lateness: Sequence[Band] = ()
+
+    @property
+    def bands(self) -> Sequence[Band]:
+        """The bars up to the last one that holds something."""
+        last = max((number for number, band in enumerate(self.lateness) if band.count), default=-1)
+        return self.lateness[: last + 1]
+
+
+_UNKNOWN: Final = EntityFigures()
+
+
+class Figures:
+    """Asks workers for their figures while somebody looks.
+
+    Args:
+        sources: where workers serve them.
+    """
+
+    def __init__(self, sources: Sequence[Source] = ()) -> None:
+        self._sources = sources
+        self._at_s = -1e9
+        self._asking: asyncio.Task[None] | None = None
+        self._before: dict[_Key, Counts] = {}
+        self._done: defaultdict[str, Counts] = defaultdict(lambda: dict.fromkeys(RATES, 0.0))
+        self._seen: deque[tuple[float, dict[str, Counts]]] = deque()
+        self._lateness: Mapping[str, Mapping[str, float]] = {}
+        self.faults: Sequence[str] = ()
+        """Of each worker that did not answer, why."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anybody to ask."""
+        return bool(self._sources)
+
+    async def look(self) -> None:
+        """Have figures that are no older than a second or two, unless workers do not answer."""
+        now = asyncio.get_running_loop().time()
+        if not self._sources:
+            return
+        if self._asking is None and now - self._at_s >= _FRESH_S:
+            self._asking = asyncio.create_task(self._ask())
+        if self._asking is not None:
+            await asyncio.wait([self._asking], timeout=_PATIENCE_S)
+
+    def of(self, entity: str) -> EntityFigures:
+        """What is known of an entity."""
+        if not self._seen:
+            return _UNKNOWN
+        return EntityFigures(per_s=self._per_s(entity), lateness=tuple(_bands(self._lateness.get(entity, {}))))
+
+    def _per_s(self, entity: str) -> Counts:
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        if last_s - first_s < 1 or entity not in first:
+            return {}
+        return {name: (last[entity][name] - first[entity][name]) / (last_s - first_s) for name in RATES}
+
+    async def _ask(self) -> None:
+        try:
+            told = await asyncio.gather(*(asyncio.to_thread(source.read) for source in self._sources))
+            pages = {name: text for found in told for name, text in found.pages.items()}
+            self.faults = [fault for found in told for fault in found.faults]
+            await asyncio.to_thread(self._note, pages)
+        except Exception:
+            log.exception("the workers' figures could not be read")
+        finally:
+            now = self._at_s = asyncio.get_running_loop().time()
+            self._asking = None
+            self._seen.append((now, {name: dict(counts) for name, counts in self._done.items()}))
+            while len(self._seen) > 2 and self._seen[1][0] <= now - _RATE_S:
+                self._seen.popleft()
+
+    def _note(self, pages: Mapping[str, str]) -> None:
+        """Add what was counted since the last look; a counter that is lower than before began anew."""
+        found: defaultdict[_Key, Counts] = defaultdict(lambda: dict.fromkeys(RATES, 0.0))
+        lateness: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for address, text in pages.items():
+            for name, labelled, number in _SAMPLE.findall(text):
+                labels = dict(_LABEL.findall(labelled))
+                entity = labels.get("entity", "")
+                if name == _LATENESS:
+                    lateness[entity][labels.get("le", "+Inf")] += float(number)
+                elif labels.get("reason", "time_limit") == "time_limit":
+                    found[address, entity, labels.get("shard", "")][_COUNTERS[name]] += float(number)
+        for key, counts in found.items():
+            before, done = self._before.get(key, counts), self._done[key[1]]
+            for name, count in counts.items():
+                done[name] += count - before[name] if count >= before[name] else count
+        answered = {address for address, _, _ in found}
+        kept = {key: counts for key, counts in self._before.items() if key[0] not in answered}
+        self._before = {**kept, **found} if len(kept) < _MOST_KEPT else dict(found)
+        self._lateness = lateness
+
+
+_MOST_KEPT: Final = 1_000_000
+"""Shards of workers that have gone, of which the last figures are remembered in case they come back."""
+
+
+def _bands(buckets: Mapping[str, float]) -> Iterator[Band]:
+    """Bars from Prometheus's buckets, each of which counts those below it, too."""
+    below = 0.0
+    for end, count in sorted((float(end), count) for end, count in buckets.items()):
+        yield Band(up_to_s=None if end == float("inf") else end, count=round(count - below))
+        below = count
