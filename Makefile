@@ -20,6 +20,8 @@ test-fast: JOBS := $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS))
 # By files, in the order of tests/times.toml: the longest first, where xdist would begin with those of the most tests.
 PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 PYTHON ?=
+# Where it is set, as in many containers, each of the many processes that tests start would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-fast test-times check format features bench chaos mutation wheel lock clean
 
