@@ -4,6 +4,7 @@ Everything public is importable from here; `lapse_client.aio` has the same names
 """
 
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.event import Event
 from lapse_client.admin import Admin, Defined
 from lapse_client.avro_serde import AvroSerde
 from lapse_client.connection import Connection
@@ -26,6 +27,7 @@ from lapse_client.error import (
     TransactionFailed,
     UnknownEntity,
 )
+from lapse_client.event_reader import EventReader
 from lapse_client.history import History, Moment, history
 from lapse_client.json_serde import JsonSerde
 from lapse_client.publisher import Publisher
@@ -57,6 +59,8 @@ __all__ = [
     "Defined",
     "Delivery",
     "EntityDeleted",
+    "Event",
+    "EventReader",
     "History",
     "InvalidPayload",
     "InvalidPublication",

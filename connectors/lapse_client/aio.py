@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Any, Final, TypeVar, cast
 
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.event import Event
 from lapse_client import publisher as sync_publisher
 from lapse_client import sow as sync_sow
 from lapse_client import subscriber as sync_subscriber
@@ -27,7 +28,7 @@ from lapse_client.aio_admin import Admin
 from lapse_client.aio_client import AsyncClient, Awakening
 from lapse_client.aio_delivery import Delivery, TypedDelivery
 from lapse_client.aio_queue import Queue
-from lapse_client.aio_reading import DeadLetterReader, history, replay
+from lapse_client.aio_reading import DeadLetterReader, EventReader, history, replay
 from lapse_client.avro_serde import AvroSerde
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
@@ -78,6 +79,8 @@ __all__ = [
     "Defined",
     "Delivery",
     "EntityDeleted",
+    "Event",
+    "EventReader",
     "History",
     "InvalidPayload",
     "InvalidPublication",

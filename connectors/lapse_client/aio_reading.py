@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Final, TypeVar, cast
 
 from lapse.protocol.bookmark import Bookmark
-from lapse_client import dead_letter
+from lapse.protocol.event import Event
+from lapse_client import dead_letter, event_reader
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
 from lapse_client.history import History
@@ -44,6 +45,34 @@ class DeadLetterReader:
         """
         async for letter in _in_turns(await asyncio.to_thread(self._open), self._at_once):
             yield letter
+
+
+class EventReader:
+    """Reads the events of a queue or SOW topic; see `lapse_client.EventReader`, whose arguments these are."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connection: Connection | None = None,
+        follow: bool = False,
+        since_ms: int | None = None,
+        newer: bool = False,
+    ) -> None:
+        self._open = lambda: event_reader.EventReader(
+            name, connection=connection, follow=follow, since_ms=since_ms, newer=newer
+        ).paced()
+        self._at_once = 1 if follow else _AT_ONCE
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Iterate over the events, in order per shard.
+
+        Raises:
+            UnknownEntity: there is no such entity.
+            LapseError: its events cannot be read.
+        """
+        async for event in _in_turns(await asyncio.to_thread(self._open), self._at_once):
+            yield event
 
 
 async def replay(

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
 from lapse.core.generation import position_of
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
-from lapse_client.error import ConnectionFailed, LapseError, NoRecord, UnknownEntity
+from lapse_client.connection import Connection
+from lapse_client.error import NoRecord, UnknownEntity
 from lapse_client.headers import headers_of
 from lapse_client.replay import Replayed, replay
+from lapse_client.topic_reader import TopicReader
 
 _POLL_S: Final = 0.5
 
@@ -129,8 +130,6 @@ class DeadLetterReader:
         since_ms: int | None = None,
     ) -> None:
         self._connection = connection or Connection.from_environment()
-        self._follow = follow
-        self._since_ms = since_ms
         names_letters = name.startswith(topic.DEAD_LETTER_PREFIX)
         default = name if names_letters else topic.dead_letters(name)
         topics = self._connection.partitions(default, name)
@@ -139,7 +138,7 @@ class DeadLetterReader:
         if self.topic not in topics or named_queue:
             letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
             raise UnknownEntity("dead-letter topic", default, letters)
-        self._partitions = topics[self.topic]
+        self._reader = TopicReader(self._connection, self.topic, topics[self.topic], follow=follow, since_ms=since_ms)
 
     def at(self, place: Bookmark) -> DeadLetter:
         """Read one letter.
@@ -169,54 +168,17 @@ class DeadLetterReader:
 
     def paced(self) -> Iterator[DeadLetter | None]:
         """Iterate over the letters, and yield None after each half second without one: somebody may want to stop."""
-        consumer = self._connection.consumer(enable_partition_eof=True)
-        try:
-            seen: set[str] = set()
-            for message in self._messages(consumer):
-                if message is None:
-                    yield None
-                    continue
-                letter = read(message)
-                if letter.lapse_id:
-                    if letter.lapse_id in seen:
-                        continue
-                    seen.add(letter.lapse_id)
-                yield letter
-        except KafkaException as error:
-            raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
-        finally:
-            consumer.close()
-
-    def _messages(self, consumer: Consumer) -> Iterator[Message | None]:
-        places, ends = [], {}
-        for partition in range(self._partitions):
-            place = TopicPartition(self.topic, partition)
-            first, end = log_bounds(consumer, place)
-            place.offset = first
-            if end > first:
-                ends[partition] = end
-            places.append(place)
-        if self._since_ms is not None:
-            asked = [TopicPartition(self.topic, place.partition, self._since_ms) for place in places]
-            places = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
-            for place in places:
-                if place.offset < 0:
-                    ends.pop(place.partition, None)
-        consumer.assign(places)
-        while ends or self._follow:
-            message = consumer.poll(_POLL_S)
+        seen: set[str] = set()
+        for message in self._reader.paced():
             if message is None:
                 yield None
                 continue
-            error, partition = message.error(), message.partition() or 0
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                ends.pop(partition, None)  # the last offset need not be a record
-            elif error is not None:
-                raise LapseError(f"{self.topic} cannot be read: {error}. Check that it exists and is readable")
-            elif self._follow or partition in ends:
-                yield message
-                if (message.offset() or 0) + 1 >= ends.get(partition, 0):
-                    ends.pop(partition, None)
+            letter = read(message)
+            if letter.lapse_id:
+                if letter.lapse_id in seen:
+                    continue
+                seen.add(letter.lapse_id)
+            yield letter
 
 
 def _number(texts: dict[str, str], name: str) -> int | None:

@@ -20,7 +20,19 @@ from starlette.routing import Route
 from lapse import __version__
 from lapse.core.error_code import ErrorCode
 from lapse_client.error import LapseError
-from lapse_gateway import body, letters, looking, openapi, parameter, publishing, receiving, rewinding, settling, sow
+from lapse_gateway import (
+    body,
+    letters,
+    looking,
+    openapi,
+    parameter,
+    publishing,
+    receiving,
+    rewinding,
+    settling,
+    sow,
+    tail,
+)
 from lapse_gateway.console import letters as letter_pages
 from lapse_gateway.console import queues, rewinds, topics
 from lapse_gateway.console.page import refused
@@ -62,6 +74,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *looking.OPERATIONS,
     *rewinding.OPERATIONS,
     *letters.OPERATIONS,
+    *tail.OPERATIONS,
     *sow.OPERATIONS,
     *queues.OPERATIONS,
     *rewinds.OPERATIONS,

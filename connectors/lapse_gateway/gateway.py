@@ -44,6 +44,8 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.streams = 0
         """Streams that are open: they count as subscriptions."""
+        self.tails = 0
+        """Streams of events that are open."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

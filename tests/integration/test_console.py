@@ -185,6 +185,24 @@ def test_what_has_left_is_shown_first_and_comes_back_once(gateway: Door, view: "
     assert (record["filter"], record["counts"]["rewound"]) == ("(/n < 4)", 3)
 
 
+@pytest.mark.feature("D4")
+def test_events_are_followed_as_they_are_told(gateway: Door, view: "playwright.Page") -> None:
+    view.goto(f"{gateway.address}/console/queues/{gateway.deployment.name('paused')}")
+    view.get_by_role("button", name="Follow events").click()
+    playwright.expect(view.locator("#tail-state")).to_have_text("Live.")
+    rows = view.get_by_role("table", name="Events").locator("tbody tr")
+
+    def told() -> bool:
+        (bookmark,) = gateway.publish("paused", 1)
+        gateway.http.post(gateway.path("paused", "/expire"), json={"receipts": [bookmark]}).raise_for_status()
+        return rows.count() > 0
+
+    until(told, "an event: a reader begins where the topic ends once it has found that")
+    playwright.expect(rows.first).to_contain_text("forced_expire")
+    view.get_by_role("button", name="Stop following").click()
+    playwright.expect(view.locator("#tail-state")).to_have_text("Stopped.")
+
+
 def test_a_queue_is_paused_and_resumed(gateway: Door, view: "playwright.Page") -> None:
     view.goto(f"{gateway.address}/console/queues/{gateway.deployment.name('paused')}")
     gateway.publish("paused", 1)

@@ -33,6 +33,7 @@ QUEUES = {
     "taken": {"semantics": "at-most-once"},
     "shared": {"lease_period": "60s"},
     "shown": {"lease_period": "60s"},
+    "told": {},
     "returned": {"lease_period": "60s"},
     "died": {"expiration": "enabled", "lease_period": "60s"},
     "pointed": {"topics": ["first{}", "second{}"], "default_publish_target": "second{}"},
@@ -286,6 +287,23 @@ def test_dead_letters_are_told_and_sent_back_edited_or_as_they_are(gateway: Door
     assert [one["value"] for one in gateway.receive("died", max=2)] == [{"n": "two"}, {"n": 0}]
     for letter, code in ((f"dlq.{name}:0:99", "no_record"), (f"{name}:0:0", "no_record"), ("x", "invalid_argument")):
         assert redriven(404 if code == "no_record" else 400, letter=letter)["error"]["code"] == code
+
+
+@pytest.mark.feature("D4")
+def test_events_are_told_since_an_instant_and_as_they_come(gateway: Door) -> None:
+    name = gateway.deployment.name("told")
+    first, second = gateway.publish("told", 1, 2)
+    for bookmark in (first, second):
+        gateway.http.post(gateway.path("told", "/expire"), json={"receipts": [bookmark], "fault": "wrong"})
+    with gateway.http.stream("GET", f"/events/{name}", params={"since_ms": 0}) as answer:
+        told = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+        ended = [next(told), next(told)]
+        assert [one["messages"] for one in ended] == [[first], [second]]
+        assert {(one["event"], *one["reasons"]) for one in ended} == {("dead_lettered", "forced_expire")}
+        (third,) = gateway.publish("told", 3)
+        gateway.http.post(gateway.path("told", "/expire"), json={"receipts": [third]})
+        assert next(told)["messages"] == [third]
+    assert gateway.http.get("/events/nope").json()["error"]["code"] == "unknown_entity"
 
 
 @pytest.mark.feature("S3", "S5", "S6", "S7")

@@ -33,6 +33,8 @@ def test_the_public_surface_is_this() -> None:
             "Defined",
             "Delivery",
             "EntityDeleted",
+            "Event",
+            "EventReader",
             "History",
             "InvalidPayload",
             "InvalidPublication",

@@ -202,6 +202,12 @@ CASES: Final = (
         code="no_figures",
         status=404,
     ),
+    Case(
+        shown="`GET /v1/events/orders?since_ms=yesterday`",
+        method="GET",
+        path="/v1/events/orders?since_ms=yesterday",
+        code=_BAD,
+    ),
     _rewind(b"{}", "malformed"),
     _rewind(b'{"to": "yesterday"}'),
     _rewind(b'{"to": true}', "malformed"),

@@ -128,3 +128,47 @@ if (records) {
       : source.readyState === EventSource.CLOSED ? "This cannot be followed: see the filter." : "The connection is lost; it is tried again.";
   });
 }
+
+// What workers tell of an entity, while somebody follows.
+const tail = document.getElementById("tail");
+if (tail) {
+  const most = 200, lines = document.getElementById("events"), state = document.getElementById("tail-state");
+  let source = null;
+  const stop = (text) => {
+    source.close();
+    source = null;
+    tail.setAttribute("aria-pressed", "false");
+    tail.textContent = "Follow events";
+    state.textContent = text;
+  };
+  const show = (told) => {
+    const row = document.createElement("tr");
+    const shown = told.messages.slice(0, 3).join(", ") + (told.messages.length > 3 ? " …" : "");
+    const why = [...(told.reasons ?? []), told.subscription, told.detail].filter(Boolean).join(", ");
+    const texts = [new Date(told.at_ms).toISOString().slice(11, 23), told.event.replaceAll("_", " "), String(told.count), told.key ?? shown, why];
+    texts.forEach((text, place) => {
+      const cell = document.createElement(place === 1 ? "th" : "td");
+      if (place === 1) cell.scope = "row";
+      if (place === 2) cell.className = "number";
+      cell.textContent = text;
+      row.append(cell);
+    });
+    lines.prepend(row);
+    while (lines.childElementCount > most) lines.lastElementChild.remove();
+  };
+  tail.addEventListener("click", () => {
+    if (source) { stop("Stopped."); return; }
+    source = new EventSource(`/v1/events/${encodeURIComponent(tail.dataset.entity)}`);
+    tail.setAttribute("aria-pressed", "true");
+    tail.textContent = "Stop following";
+    state.textContent = "Connecting…";
+    lines.closest("div").hidden = false;
+    source.addEventListener("open", () => { state.textContent = "Live."; });
+    source.addEventListener("event", (event) => show(JSON.parse(event.data)));
+    source.addEventListener("error", (event) => {
+      if (event.data) stop(JSON.parse(event.data).error.text);
+      else if (source.readyState === EventSource.CLOSED) stop("The events cannot be followed.");
+      else state.textContent = "The connection is lost; it is tried again.";
+    });
+  });
+}

@@ -1,0 +1,91 @@
+"""What workers tell of an entity, as it happens: its events as a stream (D4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from lapse_client import Event, aio
+from lapse_client.error import LapseError
+from lapse_client.event_reader import EventReader
+from lapse_gateway.events import event, stream
+from lapse_gateway.fault import Fault, fault_of
+from lapse_gateway.operation import Call, Operation
+from lapse_gateway.parameter import Parameter
+
+MOST_TAILS: Final = 20
+"""Tails that are open at once: each takes a thread."""
+
+_LATEST_MS: Final = (1 << 53) - 1
+
+
+def told(one: Event) -> dict[str, Any]:
+    """An event in JSON; what it does not say is left out."""
+    facts = {
+        "reasons": list(one.reasons),
+        "subscription": one.subscription,
+        "key": None if one.key is None else one.key.decode("utf-8", "backslashreplace"),
+        "expires_at_ms": one.expires_at_ms,
+        "delivery_count": one.delivery_count,
+        "cancel_count": one.cancel_count,
+        "dead_letter_topic": one.dead_letter_topic,
+        "detail": one.detail,
+    }
+    return {
+        "event": str(one.event),
+        "at_ms": one.at_ms,
+        "shard": one.partition,
+        "count": sum(len(some) for some in one.messages),
+        "messages": [str(some) for some in one.messages],
+        **{name: fact for name, fact in facts.items() if fact not in ("", None, [])},
+    }
+
+
+async def _tail(call: Call) -> Response:
+    name, gateway, since_ms = call.path["entity"], call.gateway, call.parameters["since_ms"]
+    call.caller.check_whole(name, "what is told of its messages")
+    if gateway.tails >= MOST_TAILS:
+        text = f"{gateway.tails} tails are open, the most of this gateway: end some, or ask another one"
+        raise Fault("too_many_subscriptions", text, {"Retry-After": "5"})
+    await asyncio.to_thread(EventReader, name, connection=gateway.connection)  # a refusal is an answer, and no event
+    found = aio.EventReader(name, connection=gateway.connection, follow=True, since_ms=since_ms, newer=since_ms is None)
+    gateway.tails += 1
+
+    async def end() -> None:
+        gateway.tails -= 1
+
+    return stream(gateway, _events(found), end)
+
+
+async def _events(found: aio.EventReader) -> AsyncGenerator[bytes, None]:
+    try:
+        async for one in found:
+            yield event("event", told(one))
+    except LapseError as error:
+        yield event("error", fault_of(error).as_dict())
+
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/events/{entity}",
+        summary="Follow what happens to the messages of a queue or SOW topic, as server-sent events",
+        says=(
+            "Events `event`: what happened to which messages, when and why. From now on, or since an instant. After a "
+            "crash one may be told twice."
+        ),
+        handler=_tail,
+        parameters=(
+            Parameter(
+                name="since_ms",
+                says="Told at this instant or later, ms since the epoch.",
+                kind="whole",
+                most=_LATEST_MS,
+            ),
+        ),
+        content="text/event-stream",
+    ),
+)
