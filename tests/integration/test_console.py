@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import axe
 from support.deployment import Deployment
 from support.entitled import Entitled
 from support.figures import free_port
@@ -22,6 +23,7 @@ QUEUES = {
     "orders": {"lease_period": "60s"},
     "purged": {"lease_period": "60s"},
     "counted": {"expiration": "enabled"},
+    "shown": {"expiration": "enabled", "lease_period": "60s"},
     "rewound": {"lease_period": "60s"},
     "paused": {},
     "died": {"expiration": "enabled"},
@@ -364,27 +366,64 @@ def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, brow
         office.close()
 
 
-def test_pages_fit_a_phone_are_dark_at_night_and_have_labels(gateway: Door, browser: "playwright.Browser") -> None:
-    name = gateway.deployment.name("orders")
-    grounds = set()
-    for scheme in ("light", "dark"):
-        with view_of(browser, f"phone_{scheme}", color_scheme=scheme) as view:
+@pytest.fixture(scope="module")
+def pages(gateway: Door) -> list[str]:
+    """A path to each kind of page, with something on it."""
+    name, prices = gateway.deployment.name("shown"), gateway.deployment.name("prices")
+    gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1}, content="{}").raise_for_status()
+    gateway.deployment.letters("shown", 1)
+    (bookmark,) = gateway.publish("shown", {"n": 1})
+    gateway.http.post(f"/publish/{prices}", params={"key": "Z"}, content='{"price": 1}').raise_for_status()
+    assert gateway.receive("shown")
+    return [
+        "/",
+        f"/console/queues/{name}",
+        f"/console/queues/{name}/message?bookmark={bookmark}",
+        f"/console/letters/{name}",
+        f"/console/letters/{name}/edit?letter=dlq.{name}:0:0",
+        f"/console/sow/{prices}",
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
+    gateway: Door, browser: "playwright.Browser", pages: list[str], scheme: str
+) -> None:
+    with view_of(browser, f"phone_{scheme}", color_scheme=scheme) as view:
+        wrong: dict[str, list[str]] = {}
+        for path in pages:
+            view.set_viewport_size({"width": 1280, "height": 900})
+            view.goto(f"{gateway.address}{path}")
+            if path.endswith(gateway.deployment.name("shown")):
+                view.wait_for_load_state("networkidle")
+            wrong[path] = axe.faults(view)
             view.set_viewport_size({"width": 360, "height": 740})
-            for path in ("", f"/console/queues/{name}", f"/console/letters/{name}"):
-                view.goto(f"{gateway.address}{path}")
-                assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
-                unnamed = "[...document.querySelectorAll('input, select, button')].filter(x => x.type != 'hidden' && "
-                unnamed += "!x.labels?.length && !x.textContent.trim() && !x.ariaLabel).length"
-                assert view.evaluate(unnamed) == 0, path
-                assert view.evaluate("document.querySelectorAll('h1').length") == 1
-            grounds.add(view.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert len(grounds) == 2
+            assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            wrong[f"{path} on a phone"] = axe.faults(view)
+            assert view.evaluate("document.querySelectorAll('h1').length") == 1
+        view.goto(f"{gateway.address}{pages[1]}")
+        view.get_by_role("button", name="Follow events").click()
+        playwright.expect(view.locator("#messages tbody tr")).to_have_count(1)
+        view.get_by_role("button", name="Purge what is found").click()
+        playwright.expect(view.locator("#preview")).to_be_visible()
+        wrong["a dialog"] = axe.faults(view)
+        ground = view.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert {path: found for path, found in wrong.items() if found} == {}
+    assert (int(re.findall(r"\d+", ground)[0]) > 128) is (scheme == "light")
 
 
-def test_the_keyboard_reaches_the_content_first(gateway: Door, view: "playwright.Page") -> None:
+def test_the_keyboard_reaches_the_content_first_and_keeps_its_place(gateway: Door, view: "playwright.Page") -> None:
     view.goto(gateway.address)
     view.keyboard.press("Tab")
     assert view.evaluate("document.activeElement.textContent") == "To the content"
+    name = gateway.deployment.name("orders")
+    link = view.get_by_role("row", name=name).get_by_role("link", name=name, exact=True)
+    link.focus()
+    with view.expect_response(re.compile("/console/live")):
+        pass
+    link.evaluate("one => one.dataset.old = 1")
+    playwright.expect(link).not_to_have_attribute("data-old", "1")  # the figures have gone on
+    playwright.expect(link).to_be_focused()
 
 
 def test_a_queue_that_is_not_there_is_told_on_a_page(gateway: Door, browser: "playwright.Browser") -> None:
