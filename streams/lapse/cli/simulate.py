@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import orjson
+from click.core import ParameterSource
 from rich.table import Column, Table
 
+from lapse.cli import cluster, recorded
 from lapse.cli.define import read_settings
+from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.tables import print_table
-from lapse.config import ConfigError, load
+from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
 from lapse.config.duration import period_ms
 from lapse.simulation.arrival import Arrivals, drawn
@@ -21,6 +25,7 @@ from lapse.simulation.distribution import Distribution, Pace, distribution, pace
 from lapse.simulation.outcome import SERVED
 from lapse.simulation.scenario import Run, Scenario, Setting, scenarios
 from lapse.simulation.scenario import simulate as run
+from lapse_client.error import LapseError
 
 _SERVICE: Final = "100ms"
 _BACKLOG: Final = 1
@@ -88,11 +93,14 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
 @click.command()
 @click.argument("queue")
 @click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS and of what lapse.toml says.")
+@click.option("--replay", is_flag=True, help="Go through what the cluster recorded, and compare the events.")
+@click.option("--since", type=INSTANT, help='With --replay: from then on; "2h": the last two hours.')
+@click.option("--until", type=INSTANT, help="With --replay: until then.")
 @click.option(
     "--arrivals",
     "gaps",
     type=Read("pace", pace),
-    required=True,
     help="How often messages come: 50/s, poisson:50/s, or the time between two: exponential:20ms.",
 )
 @click.option("--messages", type=click.IntRange(1), help=f"So many messages.  [default: {_MESSAGES:,}, without --for]")
@@ -129,7 +137,11 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
 def simulate(
     queue: str,
     config: Path,
-    gaps: Pace,
+    bootstrap_servers: str | None,
+    replay: bool,
+    since: When | None,
+    until: When | None,
+    gaps: Pace | None,
     messages: int | None,
     for_ms: int | None,
     lifetime: Distribution | None,
@@ -145,8 +157,24 @@ def simulate(
 
     QUEUE is a queue of lapse.toml. Its shards are the worker's own; time is virtual, consumers and arrivals come from
     distributions. No broker is needed. The same options give the same figures.
+
+    With --replay, it goes through all that the cluster has recorded of the queue, with the commands and the clock of
+    then, and compares the events that come with those on its events topic. The exit code is 1 if they differ.
     """
-    definition = _definition(config, queue)
+    whole, definition = _definition(config, queue)
+    if replay == (gaps is not None):
+        raise click.UsageError("say what comes in: --arrivals, or --replay for what the cluster has recorded")
+    if replay:
+        _refuse_others()
+        try:
+            connection = cluster.connection(bootstrap_servers, config)
+            instants = [None if one is None else at_ms(one, _now_ms) for one in (since, until)]
+            found = recorded.replay(queue, whole, connection, *instants)
+        except LapseError as error:
+            raise click.ClickException(str(error)) from error
+        recorded.show(found, as_json)
+        return
+    assert gaps is not None
     crews = [Crew(count, most, service or distribution(_SERVICE), cancels) for count in subscribers for most in backlog]
     try:
         some = scenarios(definition, config.absolute().parent, list(_settings(settings)), crews)
@@ -165,7 +193,22 @@ def simulate(
             click.echo(_endless(one_run), err=True)
 
 
-def _definition(config: Path, queue: str) -> Definition:
+def _now_ms() -> int:
+    """Now, ms since the epoch; nothing that is decided here depends on it."""
+    return time.time_ns() // 1_000_000
+
+
+def _refuse_others() -> None:
+    """Refuse options that say what a recording says."""
+    context = click.get_current_context()
+    allowed = {"queue", "config", "bootstrap_servers", "replay", "since", "until", "as_json"}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[-1]} says what the recording says; leave it out with --replay")
+
+
+def _definition(config: Path, queue: str) -> tuple[Config, Definition]:
     try:
         whole = load(config)
         found = in_file(config)
@@ -174,7 +217,7 @@ def _definition(config: Path, queue: str) -> Definition:
     if queue not in whole.queue:
         there = ", ".join(sorted(whole.queue)) or "none"
         raise click.ClickException(f"{config}: there is no [queue.{queue}]; its queues are: {there}")
-    return found[queue]
+    return whole, found[queue]
 
 
 def _drawn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from lapse.runtime.shard.sent_log import PROGRESS_KEY
 from lapse.runtime.tp import TP
 from lapse.testing.entity import Entity
 from lapse.testing.memory_log import at_once
+from lapse.testing.memory_reader import MemoryReader
 from lapse.testing.unpacking import outputs_of
 
 _STEP_RECORDS: Final = 20_000
@@ -74,7 +75,7 @@ class MemoryShard:
         self.machine = entity.machine(partition, self._epoch, changelog, of_messages)
         if isinstance(self.machine, QueueMachine):
             self.machine.shard.allowance.written_within_ms = 0
-        self._inbox = Inbox(_Reader(self), self.machine, self._commands, positions, None, lambda: None)
+        self._inbox = Inbox(MemoryReader(self._cluster), self.machine, self._commands, positions, None, lambda: None)
         self._take_over(noted)
         self._more = True
         self._advanced_ms = -1
@@ -203,32 +204,6 @@ class MemoryShard:
             last = len(self._cluster.log(self._deliveries, self.partition)) - 1
             known[PROGRESS_KEY] = {"step": step, "from": {self._deliveries: last}}
         return progress_key(self._epoch), orjson.dumps(known)
-
-
-class _Reader:
-    """What an inbox asks of the consumer that fills it: in memory, nothing is ever too much."""
-
-    def __init__(self, shard: MemoryShard) -> None:
-        self._shard = shard
-
-    def received(self, reader: object, tp: TP, offset: int) -> None:
-        """See `Reader`."""
-
-    def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
-        """See `Reader`."""
-
-    def saturate(self, reader: object, tp: TP) -> None:
-        """See `Reader`."""
-
-    def relieve(self, reader: object, tp: TP | None = None) -> None:
-        """See `Reader`."""
-
-    def forget(self, reader: object) -> None:
-        """See `Reader`."""
-
-    async def next_offset(self, tp: TP) -> int:
-        """See `Reader`."""
-        return len(self._shard.entity.cluster.log(*tp))
 
 
 def _timeout_ms(subscription: Any) -> int:

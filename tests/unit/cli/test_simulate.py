@@ -66,6 +66,9 @@ def test_a_run_without_an_end_says_so(config: Path) -> None:
         (["--arrivals", "1s", "--set", "lease=3s"], 1, "lease: unknown key; did you mean 'leasing'?"),
         (["--arrivals", "1s", "--set", "lease_period=0s"], 1, "lease_period: '0s': has to be longer than 0"),
         (["--arrivals", "1s", "--subscribers", ",".join(map(str, range(201)))], 1, "these are 201 combinations"),
+        ([], 2, "say what comes in: --arrivals, or --replay"),
+        (["--replay", "--arrivals", "1s"], 2, "say what comes in: --arrivals, or --replay"),
+        (["--replay", "--subscribers", "3"], 2, "--subscribers says what the recording says; leave it out"),
         (["--arrivals", "1ms", "--for", "30d"], 1, "more than 5,000,000 messages"),
     ],
 )

@@ -33,7 +33,7 @@ class Crowd:
     def __init__(self, shard: QueueShard) -> None:
         self._shard = shard
         self._portion = Portion(_MOST, _FIRST, _LEAST, _STEP_S)
-        self._room = self._portion.size
+        self._room = self._given = self._portion.size
         """How many more may expire, return or materialise in this step."""
         self._was_full = False
 
@@ -85,12 +85,21 @@ class Crowd:
         if not self.is_full:
             self._room -= self._shard.advance(now_ms, step, self._room)
 
-    def step_ends(self) -> None:
-        """Know whether the step was full; its messages are about to be written."""
+    def step_ends(self) -> dict[str, int]:
+        """Know whether the step was full; its messages are about to be written.
+
+        Returns:
+            The room that it had, if that was too little: what is to be known to go through it again (X10).
+        """
         self._was_full = self.is_full
+        return {"room": self._given} if self._was_full else {}
+
+    def give(self, room: int) -> None:
+        """Have so much room in this step: as much as it had when it was recorded."""
+        self._room = self._given = room
 
     def took(self, seconds: float) -> None:
         """Choose the next step's room, after a step that took so long until all was written."""
         if self._was_full:
             self._portion.took(seconds)
-        self._room = self._portion.size
+        self._room = self._given = self._portion.size

@@ -60,6 +60,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         rule: called with each message that leaves (L15).
         forwarding: where its messages go, if it forwards them (Q21).
         clock_ms: the broker's clock, ms since the epoch.
+
+    Attributes:
+        crowd: lets what is due leave, as far as a step has room.
+        now_ms: the latest instant that it has heard of, ms since the epoch.
     """
 
     takes_ahead = False
@@ -98,12 +102,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._released = restored.released
         shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads)
-        self._now_ms = 0
-        self._purging: Admitted | None = None
-        """A purge that takes more than one step."""
+        self.now_ms = 0
+        self._purging: Admitted | None = None  # a purge that takes more than one step
         self._rewinder = Rewinder(shard, payloads, lambda: self.under_way)
         self.unfinished = self._rewinder.unfinished
-        self._crowd = Crowd(shard)
+        self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
 
     def _begin(self) -> QueueStepInFlight:
@@ -111,7 +114,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     @property
     def _instant_ms(self) -> int:
-        return self._now_ms
+        return self.now_ms
 
     # Messages
 
@@ -123,10 +126,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         nothing in before a command makes room.
         """
         return self.shard.agreement.checking and self.shard.room() > 0
-
-    @property
-    def _is_purging(self) -> bool:
-        return self._purging is not None
 
     @property
     def _is_busy(self) -> bool:
@@ -154,20 +153,20 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Take in records of an underlying topic; how many there was room for (C51)."""
         with self._judge.filters.at_work(self.shard.matching.active):
             taken = self._arrive(topic, partition, records)
-        self._judge.end_too_costly(self._now_ms, self._step)
+        self._judge.end_too_costly(self.now_ms, self._step)
         return taken
 
     def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         self._payloads.keep(topic, partition, records)
-        now_ms = self._now_ms
+        now_ms = self.now_ms
         if records and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
             # So late it was at the broker, whatever was heard of its clock so far: after a crash, or a pause (C76).
             now_ms = max(now_ms, records[-1].timestamp)
         elif records:
-            now_ms = max(now_ms, self._clock_ms())
+            self._at_work.instants["arrived"] = now_ms = max(now_ms, self._clock_ms())
         placed = self.shard.placed
-        taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self._crowd.room)
-        self._crowd.let_in(self.shard.placed - placed)
+        taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
+        self.crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)
         self.figures.counts["arrived"] += taken
         return taken
@@ -187,16 +186,16 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """What arrived counts as use now: a record's own timestamp may be its producer's, and any."""
         if self._at_work.has_arrivals:
             self._at_work.has_arrivals = False
-            self.shard.use(self._now_ms, self._step)
+            self.shard.use(self.now_ms, self._step)
 
     # Commands
 
     def _reach(self, at_ms: int, *, wholly: bool) -> None:
-        self._now_ms = max(self._now_ms, at_ms)
+        self.now_ms = max(self.now_ms, at_ms)
         if not self._waiting:
-            self._crowd.reach(at_ms, self._step)
+            self.crowd.reach(at_ms, self._step)
         if wholly:
-            self._crowd.reach_wholly(at_ms, self._step)
+            self.crowd.reach_wholly(at_ms, self._step)
 
     def _take(self, admitted: Admitted) -> None:
         """Carry out a command, or have it wait for payloads, or behind others that do."""
@@ -221,7 +220,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _carry_out(self, admitted: Admitted) -> None:
         command = admitted.command
-        self._crowd.catch_up(command.command, lambda: self._commands.named_by(command), admitted.at_ms, self._step)
+        self.crowd.catch_up(command.command, lambda: self._commands.named_by(command), admitted.at_ms, self._step)
         super()._carry_out(admitted)
 
     def _do(self, admitted: Admitted) -> None:
@@ -252,7 +251,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         admitted, self._purging, self.unfinished = self._purging, None, None
         self._do(admitted)
         self._collect(admitted.encoding, admitted.offset)
-        if not self._is_purging and admitted.command.filter:
+        if self._purging is None and admitted.command.filter:  # type: ignore[redundant-expr]  # _do may set it
             self.shard.matching.end_selection(admitted.command.filter)
 
     async def _carry_out_waiting(self) -> None:
@@ -261,7 +260,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         while self._waiting and self.unfinished is None:
             admitted = self._waiting.popleft()
             command, at_ms = admitted.command, admitted.at_ms
-            self._crowd.reach(at_ms, self._step)
+            self.crowd.reach(at_ms, self._step)
             for topic, partition in self._commands.looks_ahead(command):
                 for tp, end in (await self._payloads.ends([TP(topic, partition)])).items():
                     self.shard.note_end(*tp, end)
@@ -276,7 +275,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 continue
             effort = Effort()
             if text:
-                await self._judge.of_command(self._commands, command, text, effort, self._now_ms, self._step)
+                await self._judge.of_command(self._commands, command, text, effort, self.now_ms, self._step)
             if effort.is_spent:
                 self._refuse(admitted, effort.refusal(command.command))
             else:
@@ -300,26 +299,27 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Do what is due, a bounded amount of it; not before the commands that wait, which count as of before (C1)."""
         if self._is_busy or self.next_due_ms() == NEVER:
             return
-        self._now_ms = max(self._now_ms, now_ms)
+        self.now_ms = max(self.now_ms, now_ms)
         self._note_arrivals()
-        self._crowd.advance(now_ms, self._step)
+        self.crowd.advance(now_ms, self._step)
 
     def written(self, effects: Effects, now_ms: int) -> bool:
         """Know that the effects of a step are written by an instant, ms since the epoch; whether something waits."""
+        self._at_work.instants |= {"written": now_ms} if effects.counted_to >= 0 else {}
         return effects.counted_to >= 0 and self.shard.allowance.written(effects.counted_to, now_ms)
 
     def took(self, seconds: float) -> None:
         """Let a crowd leave in parts that take as long as they should (C60)."""
-        self._crowd.took(seconds)
+        self.crowd.took(seconds)
 
     def deliver(self, now_ms: int) -> bool:
         """Hand messages to subscriptions, a bounded number of them; after the commands that wait (C2)."""
         if self._is_busy:
             return True
-        self._now_ms = max(self._now_ms, now_ms)
+        self._at_work.instants["delivered"] = self.now_ms = max(self.now_ms, now_ms)
         self._note_arrivals()
         self.letters.let_go(self._step)
-        return self.shard.deliver(self._now_ms, self._step)
+        return self.shard.deliver(self.now_ms, self._step)
 
     # Topics
 
@@ -331,10 +331,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
         """Let the messages of topics that were created anew leave, a bounded number of them (C42)."""
-        self._now_ms = max(self._now_ms, now_ms)
+        self.now_ms = max(self.now_ms, now_ms)
         if self._is_busy:
             return False
-        self._replaced = all(self.shard.replace_topic(name, self._epoch, self._now_ms, self._step) for name in topics)
+        self._replaced = all(self.shard.replace_topic(name, self._epoch, self.now_ms, self._step) for name in topics)
         return self._replaced
 
     def held_sources(self) -> list[TP]:
@@ -343,8 +343,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
         """Let messages leave whose records Kafka has removed, a bounded number of them (C40)."""
-        self._now_ms = max(self._now_ms, now_ms)
-        return self.shard.log_begins(tp.topic, tp.partition, begin_offset, self._now_ms, self._step)
+        self.now_ms = max(self.now_ms, now_ms)
+        return self.shard.log_begins(tp.topic, tp.partition, begin_offset, self.now_ms, self._step)
 
     def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
         """What is missed of records that are passed over: all but what was acknowledged ahead."""
@@ -358,7 +358,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def take_over(self, now_ms: int) -> Items:
         """Begin an epoch; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
-        self._now_ms = max(self._now_ms, now_ms)
+        self._at_work.instants["began"] = self.now_ms = max(self.now_ms, now_ms)
         items = self._journal.begin()
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
         self._end_of_others(now_ms)
@@ -382,6 +382,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if self._replaced and self._payloads.gone:
             # Not before the step that closed the old topics has ended: what left in it is not to be looked for either.
             self._payloads.gone = ()
+        self._at_work.instants["from"] = self.now_ms
         self._at_work.ahead += self._journal.maintain()
         super().begin_step()
 
@@ -389,9 +390,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         await self._rewind()
         await self._carry_out_waiting()
         if self.shard.unjudged:
-            await self._judge.places(self.shard.unjudged, Effort(), self._now_ms, self._step)
-        self._judge.end_too_costly(self._now_ms, self._step)
-        self._crowd.step_ends()
+            await self._judge.places(self.shard.unjudged, Effort(), self.now_ms, self._step)
+        self._judge.end_too_costly(self.now_ms, self._step)
+        self._at_work.instants |= self.crowd.step_ends()
 
     async def _hand_over(self, step: Step, effects: Effects, write: Write) -> None:
         for delivery in step.deliveries:
@@ -403,7 +404,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             effects.must_arrive |= delivery.barrier
             effects.after.append(output)
             if lost:
-                self.shard.truncated(messages.topic, messages.partition, lost, self._now_ms, step, True)
+                self.shard.truncated(messages.topic, messages.partition, lost, self.now_ms, step, True)
 
     @property
     def forwards_over(self) -> int:
@@ -414,7 +415,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if self._forwarding is None:
             return  # the target went in this step; the subscription has ended, and with it the delivery
         records = await records_of(delivery.messages, self._payloads)
-        if not await self._forwarding.hand_on(self.shard, delivery, records, self._now_ms, step, write):
+        if not await self._forwarding.hand_on(self.shard, delivery, records, self.now_ms, step, write):
             self._forwarding = None
 
     def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
@@ -425,6 +426,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             effects.must_arrive, effects.counted_to = True, self.shard.allowance.counted_to
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
+        effects.instants = at_work.instants | ({} if self.unfinished is None else {"unfinished": self.unfinished})
         self.figures.queue_step(step)
 
     # For people, and for who looks through the table

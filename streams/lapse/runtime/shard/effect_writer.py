@@ -20,6 +20,7 @@ from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.figures import ShardFigures
+from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
@@ -71,6 +72,8 @@ class EffectWriter:
         self._watch = watch
         self._figures = figures
         self._journaled_at = 0.0
+        self._instants: dict[str, int] = {}
+        """What was done by the clock since the last journal."""
 
     async def begin(self, began: Items, processed: Mapping[TP, int]) -> None:
         """Make the epoch's beginning durable."""
@@ -92,6 +95,7 @@ class EffectWriter:
             decided: when its deliveries were decided, on the monotonic clock, s; None = there are none.
             after: writes the step before; this journal waits for it.
         """
+        self._instants |= effects.instants
         self.wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
         if effects.before:
             await self.confirm()
@@ -136,5 +140,9 @@ class EffectWriter:
 
     def _progress(self, processed: Mapping[TP, int], step: int) -> tuple[bytes, bytes]:
         offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
-        known = {**self._topics.absent, **offsets, **self._topics.facts, **self._deliveries.progress(step)}
+        sent = self._deliveries.progress(step)
+        if self._instants and PROGRESS_KEY in sent:
+            sent[PROGRESS_KEY][INSTANTS] = self._instants
+            self._instants = {}
+        known = {**self._topics.absent, **offsets, **self._topics.facts, **sent}
         return progress_key(self._epoch), orjson.dumps(known)

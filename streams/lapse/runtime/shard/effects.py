@@ -20,11 +20,13 @@ class StepInFlight(Generic[S]):
         core: what the core makes of the inputs.
         ahead: what goes into the journal ahead of the step's last RecordBatch.
         answers: to commands, as they are sent.
+        instants: what the step does by the clock and not by the log, so that it can be gone through again (X10).
     """
 
     core: S
     ahead: Items = field(default_factory=list)
     answers: list[Output] = field(default_factory=list)
+    instants: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class Effects:
         must_arrive: whether they have to be safe before the next step (C35).
         step: by which number the journal knows the step (C55).
         counted_to: number of the last deliveries that count in the windows of rates; negative = there are none (Q25).
+        instants: what the step did by the clock, as the journal keeps it.
     """
 
     before: list[Output | Packed] = field(default_factory=list)
@@ -48,3 +51,4 @@ class Effects:
     must_arrive: bool = False
     step: int = 0
     counted_to: int = -1
+    instants: dict[str, int] = field(default_factory=dict)

@@ -14,6 +14,9 @@ from typing import Any, Final
 PROGRESS_KEY: Final = ":deliveries"
 """In the record of read positions; neither a topic's name nor a partition's place looks like it."""
 
+INSTANTS: Final = "at"
+"""Beside it: what was done by the clock, by name, so that a recording can be gone through again (X10)."""
+
 Sent = asyncio.Future[Any]
 
 

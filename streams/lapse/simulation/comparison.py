@@ -1,0 +1,129 @@
+"""Recorded events, and those of the same stretch gone through again: are they the same?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lapse.protocol.event import Event
+from lapse.simulation.recorded_journal import RecordedJournal
+
+
+class Told(NamedTuple):
+    """An event as it was recorded.
+
+    Attributes:
+        written_ms: when it was written, ms since the epoch.
+        event: the event.
+    """
+
+    written_ms: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a shard told, then and now.
+
+    Attributes:
+        partition: which shard.
+        began_ms: from when on it was gone through, ms since the epoch; None = it holds nothing.
+        epochs: how many owners it had.
+        steps: how many steps.
+        recorded: how many events the topic has of that stretch.
+        unjournaled: recorded events of steps that ended before their journal, as by a crash; what happened instead is
+            told again.
+        missing: recorded events that did not come again.
+        extra: events that came now and are not recorded.
+        in_order: whether those that are the same came in the same order.
+        events: the events that came now.
+    """
+
+    partition: int
+    began_ms: int | None
+    epochs: int
+    steps: int
+    recorded: int
+    unjournaled: int
+    missing: list[Event] = field(default_factory=list)
+    extra: list[Event] = field(default_factory=list)
+    in_order: bool = True
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def same(self) -> bool:
+        """Whether the events are the same, in the same order."""
+        return self.in_order and not self.missing and not self.extra
+
+
+def compare(
+    partition: int, journal: RecordedJournal, recorded: Sequence[Told], replayed: Sequence[Event]
+) -> Comparison:
+    """Compare the events of a shard.
+
+    Args:
+        partition: which shard.
+        journal: its journal.
+        recorded: what its partition of the events topic holds.
+        replayed: what came now.
+    """
+    began_ms = journal.began_ms
+    steps = sum(len(epoch.steps) for epoch in journal.epochs)
+    if began_ms is None:
+        return Comparison(partition, None, 0, 0, 0, 0, extra=list(replayed), events=list(replayed))
+    ended_ms = {epoch.number: (epoch.steps[-1] if epoch.steps else epoch.begin).at_ms for epoch in journal.epochs}
+    first = journal.epochs[0]
+    again = Counter(replayed)
+    common: list[Event] = []
+    missing: list[Event] = []
+    unjournaled = 0
+    for one in recorded:
+        epoch = one.event.epoch
+        if again[one.event]:
+            again[one.event] -= 1
+            common.append(one.event)
+        elif epoch < first.number or (epoch == first.number and not first.taken_over and one.written_ms <= began_ms):
+            continue  # it was told before
+        elif one.written_ms >= ended_ms.get(epoch, 0):
+            unjournaled += 1
+        else:
+            missing.append(one.event)
+    extra = list(again.elements())
+    rest = Counter(extra)
+    mine = []
+    for event in replayed:
+        if rest[event]:
+            rest[event] -= 1
+        else:
+            mine.append(event)
+    return Comparison(
+        partition=partition,
+        began_ms=began_ms,
+        epochs=len(journal.epochs),
+        steps=steps,
+        recorded=len(common) + len(missing) + unjournaled,
+        unjournaled=unjournaled,
+        missing=missing,
+        extra=extra,
+        in_order=mine == common,
+        events=list(replayed),
+    )
+
+
+def facts(one: Comparison) -> Mapping[str, object]:
+    """For JSON."""
+    return {
+        "partition": one.partition,
+        "began_ms": one.began_ms,
+        "epochs": one.epochs,
+        "steps": one.steps,
+        "recorded": one.recorded,
+        "replayed": len(one.events),
+        "unjournaled": one.unjournaled,
+        "missing": len(one.missing),
+        "extra": len(one.extra),
+        "in_order": one.in_order,
+        "same": one.same,
+    }

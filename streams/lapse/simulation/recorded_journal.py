@@ -1,0 +1,124 @@
+"""The journal of a shard as it was recorded: its epochs, and how far each step read and what it did by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from lapse.runtime.journal.changelog import CLAIM, PROGRESS, Changelog
+from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
+from lapse.runtime.tp import TP
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of a shard.
+
+    Attributes:
+        at_ms: when it was journaled, ms since the epoch.
+        positions: next offset of each source, and of the commands, behind it.
+        instants: what it did by the clock, by name; ms since the epoch.
+        noted: what it says of deliveries (C55); None = nothing.
+    """
+
+    at_ms: int
+    positions: Mapping[TP, int]
+    instants: Mapping[str, int]
+    noted: Mapping[str, Any] | None
+
+
+@dataclass(slots=True)
+class RecordedEpoch:
+    """What one owner did.
+
+    Attributes:
+        number: its epoch.
+        begin: where it began.
+        steps: what it did.
+        taken_over: whether it begins here; else it is gone on with.
+    """
+
+    number: int
+    begin: RecordedStep
+    steps: list[RecordedStep] = field(default_factory=list)
+    taken_over: bool = True
+
+
+class RecordedJournal:
+    """A shard's changelog, from the point on from which it can be gone through.
+
+    Args:
+        records: the changelog's records, by their offsets.
+        since_ms: from when on, ms since the epoch; None = from as early as possible.
+        until_ms: until when; None = to its end.
+
+    Attributes:
+        before: what the journal held there: the state to begin with.
+        epochs: what came then.
+    """
+
+    def __init__(self, records: Sequence[Any], since_ms: int | None = None, until_ms: int | None = None) -> None:
+        self.before = Changelog()
+        self.epochs: list[RecordedEpoch] = []
+        told, begins = Changelog(), _first_whole(records)
+        claimed = False
+        for at, record in enumerate(records):
+            if until_ms is not None and record.timestamp > until_ms:
+                break
+            is_before = at < begins or (since_ms is not None and record.timestamp < since_ms)
+            if not told.take(record.key, record.value, record.headers):
+                continue
+            if is_before:
+                self.before.take(record.key, record.value, record.headers)
+            if record.key.startswith(CLAIM):
+                claimed = True
+            elif record.key.startswith(PROGRESS) and record.value is not None:
+                step = _step(record)
+                if claimed or not self.epochs:
+                    self.epochs.append(RecordedEpoch(told.epoch, step, taken_over=claimed and not is_before))
+                    claimed = False
+                elif is_before:
+                    self.epochs[-1].begin, self.epochs[-1].taken_over = step, False
+                else:
+                    self.epochs[-1].steps.append(step)
+                if is_before:
+                    self.epochs = self.epochs[-1:]
+
+    @property
+    def began_ms(self) -> int | None:
+        """From when on it can be gone through, ms since the epoch; None = it holds nothing."""
+        return self.epochs[0].begin.at_ms if self.epochs else None
+
+
+def _first_whole(records: Sequence[Any]) -> int:
+    """Index of the first record from which on nothing is missing.
+
+    Kafka keeps the latest record of every key, so of what it has compacted only the last word on positions is left;
+    behind that one every step stands.
+    """
+    if not records:
+        return 0
+    last_gap = 0 if records[0].offset else -1
+    for at in range(1, len(records)):
+        if records[at].offset != records[at - 1].offset + 1:
+            last_gap = at
+    if last_gap < 0:
+        return 0
+    for at in range(last_gap, len(records)):
+        if records[at].key is not None and records[at].key.startswith(PROGRESS):
+            return at + 1
+    return len(records)
+
+
+def _step(record: Any) -> RecordedStep:
+    known: dict[str, Any] = orjson.loads(record.value)
+    noted = known.pop(PROGRESS_KEY, None)
+    positions: dict[TP, int] = {}
+    for place, offset in known.items():
+        topic, colon, partition = place.rpartition(":")
+        if colon and partition.isdigit():
+            positions[TP(topic, int(partition))] = int(offset)
+    return RecordedStep(record.timestamp, positions, (noted or {}).get(INSTANTS, {}), noted)

@@ -1,0 +1,103 @@
+"""A recording: what topics hold, read from Kafka or made in memory, with the offsets that it has there."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, overload
+
+from lapse.runtime.tp import TP
+from lapse.testing.cluster import Cluster
+
+
+class Recorded(NamedTuple):
+    """A record; it looks like aiokafka's `ConsumerRecord`.
+
+    Attributes:
+        topic: its topic.
+        partition: its partition.
+        offset: its offset.
+        timestamp: ms since the epoch; -1 = none.
+        timestamp_type: 0 = a producer's, 1 = the broker's.
+        key: its key.
+        value: its value.
+        headers: its headers, in order.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class RecordedLog(Sequence[Any]):
+    """The records of a partition, which are asked for by offsets; some offsets may hold nothing.
+
+    Args:
+        records: the records, by their offsets.
+    """
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self._records = records
+        self._offsets = [record.offset for record in records]
+
+    def __len__(self) -> int:
+        return self._offsets[-1] + 1 if self._offsets else 0
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, at: int | slice) -> Any:
+        if isinstance(at, slice):
+            first, stop = at.start or 0, len(self) if at.stop is None else at.stop
+            return self._records[bisect_left(self._offsets, first) : bisect_left(self._offsets, stop)]
+        found = self[at : at + 1]
+        if not found:
+            raise IndexError(f"there is no record at offset {at}")
+        return found[0]
+
+    @property
+    def begins(self) -> int:
+        """Offset of the first record; 0 if there is none."""
+        return self._offsets[0] if self._offsets else 0
+
+
+class Recording(Cluster):
+    """Topics as they were recorded.
+
+    Args:
+        partitions: how many partitions each topic has.
+        records: what they hold, in any order of topics, each partition by its offsets.
+
+    Attributes:
+        partitions_of: the same as `partitions`.
+    """
+
+    def __init__(self, partitions: dict[str, int], records: Iterable[Any]) -> None:
+        super().__init__(0)
+        for topic, count in partitions.items():
+            self.create(topic, count)
+        some: dict[TP, list[Any]] = {}
+        for record in records:
+            some.setdefault(TP(record.topic, record.partition), []).append(record)
+        self._recorded = {tp: RecordedLog(sorted(found, key=lambda one: one.offset)) for tp, found in some.items()}
+
+    def log(self, topic: str, partition: int) -> Any:
+        """See `Cluster`."""
+        return self._recorded.get(TP(topic, partition), _NOTHING)
+
+    def cut(self, tp: TP, end: int) -> Recording:
+        """The same, but that one partition ends below an offset."""
+        kept = {one: log[:] for one, log in self._recorded.items()}
+        kept[tp] = self.log(*tp)[:end]
+        return Recording(self.partitions(), (record for records in kept.values() for record in records))
+
+
+_NOTHING = RecordedLog(())

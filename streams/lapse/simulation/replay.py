@@ -1,0 +1,195 @@
+"""A recorded stretch gone through again: the worker's own machine, fed as it was then (X10).
+
+Records, commands and ticks come at their log instants. What a worker does by its clock and not by the log, such as the
+instant of a delivery, its journal says. So the machine comes to the same decisions, and tells the same events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from lapse.config import QueueConfig
+from lapse.protocol import event, header
+from lapse.protocol import topic as names
+from lapse.protocol.event import Event
+from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.letters.refusal import Refusal
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.unwritten import noted_of, read_written
+from lapse.runtime.shard.effects import Effects
+from lapse.runtime.shard.inbox import Inbox
+from lapse.runtime.tp import TP
+from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
+from lapse.simulation.recording import Recording
+from lapse.testing.entity import QueueEntity
+from lapse.testing.memory_log import MemoryLog, at_once
+from lapse.testing.memory_reader import MemoryReader
+from lapse.testing.unpacking import outputs_of
+
+_MANY: Final = 1 << 40
+
+
+class NotReplayable(Exception):
+    """A recording lacks what is needed to go through it again; the text says what."""
+
+
+class ReplayedShard:
+    """One shard, gone through again.
+
+    Args:
+        name: its queue.
+        config: the queue's settings.
+        partition: which shard.
+        recording: the topics.
+        journal: the shard's journal.
+        forward: the topic to which the queue forwards; None = it does not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: QueueConfig,
+        partition: int,
+        recording: Recording,
+        journal: RecordedJournal,
+        forward: str | None,
+    ) -> None:
+        self._entity = QueueEntity(name, config, recording, forward)
+        self._recording = recording
+        self._partition = partition
+        self._journal = journal
+        self._own = Changelog(dict(journal.before.latest), journal.before.epoch)
+        self._commands = TP(names.commands(name), partition)
+        self._deliveries = TP(names.deliveries(name), partition)
+        self._events = names.events(name)
+        self._noted: Mapping[str, Any] | None = None
+        self._reached_ms = 0
+
+    def events(self) -> Iterator[Event]:
+        """What the shard tells, in order.
+
+        Raises:
+            NotReplayable: something is missing.
+        """
+        for epoch in self._journal.epochs:
+            yield from self._epoch(epoch)
+
+    # An epoch
+
+    def _epoch(self, epoch: RecordedEpoch) -> Iterator[Event]:
+        self._check(epoch)
+        if epoch.taken_over:
+            self._own.take(claim_key(epoch.number), b"", epoch_header(epoch.number))
+        positions = dict(epoch.begin.positions)
+        of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
+        instants = next((step.instants for step in epoch.steps if "began" in step.instants), {})
+        began_ms = instants.get("began", epoch.begin.at_ms)
+        machine = self._entity.machine(self._partition, epoch.number, self._own, of_messages)
+        assert isinstance(machine, QueueMachine)
+        inbox = Inbox(MemoryReader(self._recording), machine, self._commands, positions, None, lambda: None)
+        machine.begin_topics([], {})
+        self._find_unwritten(machine, epoch, began_ms)
+        # What the epoch itself has written under the same keys is kept, where it is gone on with.
+        self._take(epoch.number, sorted(machine.take_over(began_ms), key=lambda item: item[1] is not None))
+        machine.arrivals_are_in(0)
+        self._reached_ms = 0
+        counted: Effects | None = None
+        for step in epoch.steps:
+            if counted is not None:
+                machine.written(counted, step.instants.get("written", step.at_ms))
+            effects = self._step(machine, inbox, step)
+            self._take(epoch.number, [*effects.ahead, *effects.journal])
+            counted = effects if effects.counted_to >= 0 else None
+            self._noted = step.noted
+            for output in outputs_of(effects.before):
+                if output.topic == self._events and output.value is not None:
+                    yield event.decode(output.value)
+
+    def _check(self, epoch: RecordedEpoch) -> None:
+        """Whether everything that the epoch read is there."""
+        for tp, offset in epoch.begin.positions.items():
+            last = max((step.positions.get(tp, 0) for step in epoch.steps), default=0)
+            log = self._recording.log(*tp)
+            if last > offset and log.begins > offset:
+                raise NotReplayable(
+                    f"{tp.topic}:{tp.partition} begins at offset {log.begins} now, and epoch {epoch.number} "
+                    f"read it from {offset} on; begin later, with --since"
+                )
+
+    def _find_unwritten(self, machine: QueueMachine, epoch: RecordedEpoch, began_ms: int) -> None:
+        """Deliveries that the owner before journaled and did not write count as they did then (C55)."""
+        noted = noted_of(self._noted)
+        if noted is None:
+            return
+        log = self._recording.log(*self._deliveries)
+        since = log[noted.floors.get(self._deliveries.topic, 0) :]
+        end = next((one.offset for one in since if _epoch(one) >= epoch.number), len(log))
+        reader = MemoryLog(self._recording.cut(self._deliveries, end))
+        read = lambda: read_written(reader, noted, [self._deliveries.topic], self._partition)  # noqa: E731
+        at_once(machine.unwritten(noted, read, began_ms))
+
+    def _take(self, epoch: int, items: Items) -> None:
+        """Keep what the shard journals: what comes after a take-over begins with it."""
+        headers = epoch_header(epoch)
+        for key, value in items:
+            self._own.take(key, value, headers)
+
+    # A step
+
+    def _step(self, machine: QueueMachine, inbox: Inbox, step: RecordedStep) -> Effects:
+        """One step, in the order of a worker's (`Runner._step`)."""
+        instants = step.instants
+        self._recording.now_ms = instants.get("arrived", step.at_ms)
+        machine.now_ms = max(machine.now_ms, instants.get("from", 0))
+        machine.took(0.0)
+        if "room" in instants:
+            machine.crowd.give(instants["room"])
+        machine.begin_step()
+        self._bring(inbox, step.positions, instants.get("unfinished"))
+        self._take_messages(machine, inbox)
+        if machine.unfinished is not None:
+            machine.go_on()
+        if machine.unfinished is None:
+            inbox.take_commands(_MANY, None, self._tick)
+            while inbox.held_ms is not None:
+                machine.arrivals_are_in(inbox.held_ms)
+                inbox.take_commands(_MANY, None, self._tick)
+        while machine.waits_for_arrivals(self._reached_ms):
+            machine.arrivals_are_in(self._reached_ms)
+        if machine.is_due(self._reached_ms):
+            machine.advance(self._reached_ms)
+        if "delivered" in instants:
+            machine.deliver(instants["delivered"])
+        return at_once(machine.finish(_write))
+
+    def _bring(self, inbox: Inbox, positions: Mapping[TP, int], unfinished: int | None) -> None:
+        """Bring what the step read."""
+        for tp, end in positions.items():
+            if tp not in inbox.received:
+                inbox.adopt(tp, 0)
+            # Of a command that was begun and not finished the position is its own.
+            stop = end if unfinished is None or tp != self._commands else max(end, unfinished + 1)
+            records = self._recording.log(*tp)[inbox.received[tp] : stop]
+            if records:
+                inbox.receive(tp, records)
+
+    def _take_messages(self, machine: QueueMachine, inbox: Inbox) -> None:
+        taken = 1
+        while taken:
+            taken = inbox.take_messages(machine.step_records)
+
+    def _tick(self, record: Any) -> None:
+        self._reached_ms = max(self._reached_ms, record.timestamp)
+
+
+async def _write(letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
+    """Take dead letters: none is refused."""
+    return {}
+
+
+def _epoch(record: Any) -> int:
+    """The epoch of a record of a deliveries topic; 0 = it says none."""
+    stated = dict(record.headers).get(header.EPOCH, b"")
+    return int(stated) if stated.isdigit() else 0

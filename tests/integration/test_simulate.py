@@ -1,0 +1,127 @@
+"""`lapse simulate` on what a real cluster recorded: the same events come again, over a worker that was killed (X10)."""
+
+from __future__ import annotations
+
+import time
+
+import orjson
+import pytest
+
+from lapse.protocol.event import Event
+from support import command
+from support.deployment import Deploy, Deployment, broker_now_ms
+from support.log import until
+
+QUEUES = {
+    "orders": {
+        "partitions": 2,
+        "expiration": "enabled",
+        "lease_period": "700ms",
+        "max_cancels": 2,
+        "max_deliveries": 4,
+        "retry": {"delay": "50ms", "jitter": 0.5},
+    },
+    "ranked": {
+        "topics": ["orders{}"],
+        "partitions": 2,
+        "ordering": "total",
+        "priority": "/rank",
+        "rate": "40/1s",
+        "expiration": "2s",
+        "dead_letter": False,
+    },
+}
+
+pytestmark = pytest.mark.feature("X10")
+
+
+def publish(deployment: Deployment) -> None:
+    for partition in (0, 1):
+        deployment.write("orders", *(b'{"rank": %d}' % (at % 5) for at in range(40)), partition=partition)
+        short = [("lapse-ttl-ms", b"900")]
+        deployment.write("orders", *[b'{"rank": 1}'] * 1_500, headers=short, partition=partition)
+        later = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + 1_000))]
+        deployment.write("orders", *[b"{}"] * 3, headers=later, partition=partition)
+        deployment.write("orders", "bad", headers=[("lapse-ttl-ms", b"soon")], partition=partition)
+
+
+def work(deployment: Deployment, stem: str, for_s: float) -> None:
+    """Acknowledge, cancel, expire, and leave some to their leases' ends."""
+    end = time.monotonic() + for_s
+    with deployment.subscriber(stem, 5) as subscriber:
+        count = 0
+        while time.monotonic() < end:
+            delivery = subscriber.receive(0.2)
+            if delivery is None:
+                continue
+            count += 1
+            if count % 9:
+                how = {0: "cancel", 1: "expire"}.get(count % 7, "acknowledge")
+                subscriber.settle(how, [delivery])
+
+
+def fate(event: Event) -> tuple[object, ...]:
+    named = [f"{one.topic}:{one.partition}:{one.first}" for one in event.messages]
+    return event.partition, event.event, event.at_ms, event.epoch, tuple(event.reasons), event.subscription, named[:1]
+
+
+@pytest.fixture(scope="module")
+def lived(deploy: Deploy) -> Deployment:
+    """Queues with a life behind them: everything that ends a message, and a worker that was killed."""
+    deployment = deploy(QUEUES).apply()
+    first = deployment.worker()
+    assert deployment.depth("ranked")["depth"] == 0  # it serves
+    publish(deployment)
+    work(deployment, "ranked", 0.8)
+    work(deployment, "orders", 1.0)
+    first.kill()
+    deployment.worker()
+    work(deployment, "orders", 3.0)
+    with deployment.queue("orders") as queue:
+        queue.pause()
+        queue.purge()
+        queue.resume()
+    until(lambda: not deployment.depth("orders")["depth"] and not deployment.depth("ranked")["depth"], "all has left")
+    return deployment
+
+
+@pytest.mark.parametrize("stem", QUEUES)
+def test_a_recorded_stretch_comes_to_the_same_events_again(lived: Deployment, stem: str) -> None:
+    done = lived.lapse("simulate", lived.name(stem), "--replay", "--json")
+    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+    told = [orjson.loads(line) for line in done.stdout.splitlines()]
+    sums = [one for one in told if "same" in one]
+    assert all(one["same"] and one["epochs"] >= 2 and one["in_order"] for one in sums), sums
+    events = lived.events(stem)
+    again = [one for one in told if "event" in one]
+    assert len(again) + sum(one["unjournaled"] for one in sums) == len(events)
+    expected = {"acknowledged", "subscribed", "unsubscribed", "scheduled"}
+    assert expected <= {one["event"] for one in again}
+    if not any(one["unjournaled"] for one in sums):
+        came = sorted(
+            (one["partition"], one["event"], one["at_ms"], one["epoch"], tuple(one["reasons"]), one["subscription"])
+            for one in again
+        )
+        assert came == sorted(fate(event)[:6] for event in events)
+
+
+def test_a_later_part_of_a_recording_comes_again_by_itself(lived: Deployment) -> None:
+    events = lived.events("orders")
+    middle_ms = events[len(events) // 2].at_ms
+    done = lived.lapse("simulate", lived.name("orders"), "--replay", "--since", str(middle_ms), "--json")
+    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+    sums = [one for one in map(orjson.loads, done.stdout.splitlines()) if "same" in one]
+    assert 0 < sum(one["replayed"] for one in sums) < len(events)
+
+
+def test_another_configuration_comes_to_other_events(lived: Deployment) -> None:
+    """The comparison can fail: with another lease the same commands meet other leases."""
+    text = lived.config.read_text("utf-8")
+    other = lived.directory / "other.toml"
+    other.write_text(text.replace('lease_period = "700ms"', 'lease_period = "250ms"'), "utf-8")
+    assert other.read_text("utf-8") != text
+    done = command.run(
+        "simulate", lived.name("orders"), "--replay", "--config", str(other), environment=lived.environment()
+    )
+    assert done.returncode == 1
+    assert "recorded, and did not come again" in done.stderr
