@@ -38,6 +38,7 @@ QUEUES = {
     "orders": {"expiration": "enabled", "partitions": 2, "on_expire": "rule:left", "lease_period": "10m"},
     "single": {"expiration": "enabled"},
     "deep": {"expiration": "enabled", "target_queue_depth": 3},
+    "poison": {"max_deliveries": 3, "dead_letter": "dlq.poison{}"},
     "total": {
         "topics": ["t1{}", "t2{}"],
         "ordering": "total",
@@ -108,7 +109,7 @@ def sides(kafka: str, deploy: Deploy) -> Iterator[Sides]:
             (one.directory / "rule.py").write_text(RULE, "utf-8")
             one.apply().worker()
         for one in both:
-            one.workers[0].wait_for_shards(5)
+            one.workers[0].wait_for_shards(6)
         yield both
 
 
@@ -281,6 +282,33 @@ def test_a_transfer_is_taken_back(sides: Sides) -> None:
     assert sides.there.depth("single")["unconfirmed"] == 0
     (thrown,) = [one for one in sides.there.events("single") if Reason.WITHDRAWN in one.reasons]
     assert thrown.event == EventKind.EXPIRED
+
+
+@pytest.mark.feature("Q17", "C73", "C24")
+def test_a_message_that_nobody_can_digest_dies_wherever_it_is(sides: Sides) -> None:
+    """Two of its three deliveries here, the third there, and a restart of the worker in between."""
+    sides.here.write("poison", "bad", headers=[("lapse-transfer-counts", b"9/9")])  # a publisher's own means nothing
+    with sides.here.subscriber("poison") as subscriber:
+        for count in (1, 2):
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            assert delivery.delivery_count == count
+            delivery.cancel(0 if count == 1 else 1_000)  # so that it does not come once more before the end
+    until(lambda: sides.here.depth("poison")["available"] == 1, "it is back")
+    assert sides.transfer("poison", "--all")["transferred"] == 1
+    sides.there.workers[0].kill()
+    sides.there.workers[0].start()
+    with sides.there.subscriber("poison") as subscriber:
+        delivery = subscriber.receive(40)
+        assert delivery is not None
+        assert (delivery.delivery_count, delivery.value) == (3, b"bad")
+        assert "lapse-transfer-counts" not in dict(delivery.headers)
+        delivery.cancel(0)
+    (letter,) = sides.there.letters("poison", 1)
+    told = dict(letter.headers())
+    assert (told["__dlq.errors.delivery.count"], told["lapse-cancel-count"]) == (b"3", b"3")
+    assert told["lapse-reasons"] == b"max_deliveries"
+    assert "lapse-transfer-counts" not in told
 
 
 @pytest.mark.feature("Q17", "L11", "L15", "C84")

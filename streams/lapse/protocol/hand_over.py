@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from lapse.core.lifetime import NAMES
+from lapse.core.transfer_counts import NONE as NO_COUNTS
+from lapse.core.transfer_counts import Counts
 from lapse.protocol import header
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 
@@ -69,6 +71,7 @@ def headers(
     transfer: str,
     expires_at_ms: int | None,
     enqueue_at_ms: int | None,
+    counts: Counts = NO_COUNTS,
 ) -> list[tuple[str, bytes | None]]:
     """The headers of a record that a transfer puts at its destination: the deadline is the same to the millisecond.
 
@@ -78,6 +81,7 @@ def headers(
         transfer: the transfer's id.
         expires_at_ms: the message's deadline, ms since the epoch; None without one.
         enqueue_at_ms: before this instant it may not be delivered, ms since the epoch; None = it may at once.
+        counts: how often it was delivered, and cancelled: it may die of them there (C73).
     """
     kept = [(name, value) for name, value in original if name not in _REPLACED]
     kept.append((header.TRANSFER, f"{queue}/{transfer}".encode()))
@@ -87,7 +91,9 @@ def headers(
         kept.append((header.EXPIRES_AT_MS, b"%d" % expires_at_ms))
     if enqueue_at_ms is not None:
         kept.append((header.ENQUEUE_AT_MS, b"%d" % enqueue_at_ms))
+    if counts != NO_COUNTS:
+        kept.append((header.TRANSFER_COUNTS, counts.encode()))
     return kept
 
 
-_REPLACED: Final = NAMES | {header.TRANSFER, header.REDRIVE_QUEUE}
+_REPLACED: Final = NAMES | {header.TRANSFER, header.TRANSFER_COUNTS, header.REDRIVE_QUEUE}

@@ -16,8 +16,9 @@ from lapse.core.lifetime import EXPIRE_TIME as EXPIRE_TIME
 from lapse.core.lifetime import EXPIRES_AT_MS as EXPIRES_AT_MS
 from lapse.core.lifetime import TTL_MS as TTL_MS
 
-# Likewise the delay of a message's retries (Q24).
+# Likewise the delay of a message's retries (Q24), and what it has been through where a transfer takes it from (C73).
 from lapse.core.retry_delay import RETRY_DELAY_MS as RETRY_DELAY_MS
+from lapse.core.transfer_counts import TRANSFER_COUNTS as TRANSFER_COUNTS
 
 # On a publish: the lifetimes of L2 to L5 are named in `lapse.core.lifetime`; then S2, X6, C29.
 COMMAND: Final = "lapse-command"

@@ -12,7 +12,10 @@ MAX_REDRIVES: Final = 3
 """A letter that was redriven so often stays where it is, unless asked otherwise: the loop limit."""
 
 OWN: Final = (
-    frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.MESSAGE_ID, *header.DEAD_LETTER_NAMES}) | letter.MARKERS
+    frozenset(
+        {header.REDRIVE_QUEUE, header.TRANSFER, header.TRANSFER_COUNTS, header.MESSAGE_ID, *header.DEAD_LETTER_NAMES}
+    )
+    | letter.MARKERS
 )
 """Headers of a letter that the redriven record does not have, or has with values of its own."""
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka.partitioner import murmur2
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lapse.core.transfer_counts import Counts
 from lapse.protocol import hand_over
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
@@ -117,7 +118,12 @@ class Copier:
             return
         key = record.key()
         headers: Any = hand_over.headers(
-            headers_of(record), self._queue, self._transfer, message.expires_at_ms, message.until_ms
+            headers_of(record),
+            self._queue,
+            self._transfer,
+            message.expires_at_ms,
+            message.until_ms,
+            Counts(message.delivery_count, message.cancel_count),
         )
         if self._breadths.get(bookmark.topic) == self._partitions:
             # Where the message has its key, a producer there would put it as well.

@@ -9,12 +9,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from lapse.core import letter, lifetime
+from lapse.core import letter, lifetime, transfer_counts
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP, TTL_MS, Expiration, ExpirationModel, InvalidLifetime
 from lapse.core.queue.trait import Traits
 from lapse.core.record import Record
 from lapse.core.repeats import MESSAGE_ID, id_of
 from lapse.core.retry_delay import RETRY_DELAY_MS, UNSTATED, stated_ms
+from lapse.core.transfer_counts import Counts
 
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 TRANSFER: Final = "lapse-transfer"
@@ -38,12 +39,14 @@ class Later(NamedTuple):
         at_ms: the instant at which it is, ms since the epoch; 0 = as soon as its transfer is confirmed.
         deadline_ms: its deadline.
         transfer: id of the transfer that has put it there; empty = none has.
+        counts: what it has been through at the queue that it comes from (C73).
     """
 
     offset: int
     at_ms: int
     deadline_ms: int
     transfer: str = ""
+    counts: Counts = transfer_counts.NONE
 
 
 @dataclass(slots=True)
@@ -187,7 +190,8 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
         if transfer:
             arrivals.unconfirmed.add(record.offset)
     elif transfer:
-        arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms or 0, deadline_ms, transfer))
+        counts = transfer_counts.counts_in(record.headers)
+        arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms or 0, deadline_ms, transfer, counts))
     elif stated.enqueue_at_ms is not None and stated.enqueue_at_ms > record.timestamp:
         arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms, deadline_ms))
     else:

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.trait import NONE, Traits
+from lapse.core.transfer_counts import NONE as NO_COUNTS
+from lapse.core.transfer_counts import Counts
 
 Places = list[tuple[int, int]]
 """Ranges of places: (first, count), ascending and disjoint."""
@@ -86,7 +88,8 @@ class Change:
             IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp;
             LETTER_PENDING: what the letter has to say.
             RETIRING: the retirement, empty = in service; USED: the configuration, `until_ms` is when.
-            TRANSFER: the transfer's own values, none = it has ended; SCHEDULED: what a transfer says of the message.
+            TRANSFER: the transfer's own values, none = it has ended; SCHEDULED: what a transfer says of the message;
+            ARRIVED, SCHEDULED: `counts`, what the one message has been through elsewhere (C73).
             REWIND: the rewind's own values, DEPARTED: what is not to be brought back; none = forgotten.
     """
 
@@ -100,6 +103,19 @@ class Change:
     untils_ms: NDArray[np.int64] | None = None
     traits: Traits = NONE
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+_COUNTS: Final = "counts"
+
+
+def with_counts(facts: dict[str, Any], counts: Counts) -> dict[str, Any]:
+    """The facts of a change to one message, with what it has been through elsewhere if that is anything (C73)."""
+    return {**facts, _COUNTS: list(counts)} if counts != NO_COUNTS else facts
+
+
+def counts_of(change: Change) -> Counts:
+    """What the message of a change has been through elsewhere."""
+    return Counts(*change.facts[_COUNTS]) if _COUNTS in change.facts else NO_COUNTS
 
 
 def joined(places: Sequence[int] | NDArray[np.int64]) -> Places:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.change import Change, Places, joined
+from lapse.core.queue.change import Change, Places, joined, with_counts
 from lapse.core.queue.life import Row
 from lapse.core.queue.matching import YES, Matching
 from lapse.core.queue.message_state import FILLS
@@ -19,6 +19,8 @@ from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Removal, ShardEvent, Step
 from lapse.core.queue.trait import Traits
 from lapse.core.reason import Reason
+from lapse.core.transfer_counts import NONE as NO_COUNTS
+from lapse.core.transfer_counts import Counts
 
 Slots = list[tuple[Segment, NDArray[np.intp]]]
 """Some places, by segment: ascending slots of each."""
@@ -49,9 +51,16 @@ class Decisions:
             self.matching.drop(self.state.dropped[dropped:])
 
     def enter(
-        self, row: Row, source: int, offset: int, deadlines_ms: NDArray[np.int64], traits: Traits, step: Step
+        self,
+        row: Row,
+        source: int,
+        offset: int,
+        deadlines_ms: NDArray[np.int64],
+        traits: Traits,
+        step: Step,
+        counts: Counts = NO_COUNTS,
     ) -> None:
-        """Give consecutive messages of a source the next places, as their row says."""
+        """Give consecutive messages of a source the next places, as their row says; `counts` are those of one alone."""
         self.do(
             Change(
                 row.changes[-1],
@@ -60,6 +69,7 @@ class Decisions:
                 offset=offset,
                 deadlines_ms=None if bool((deadlines_ms == NEVER).all()) else deadlines_ms,
                 traits=traits,
+                facts=with_counts({}, counts),
             ),
             step,
         )
@@ -84,7 +94,18 @@ class Decisions:
         followers: int = 0,
     ) -> None:
         """Tell of a message that leaves without ever having had a place; `followers` came behind it and have one."""
-        messages = self.one(number, offset, deadline_ms)
+        self.refuse_one(self.one(number, offset, deadline_ms), reasons, at_ms, step, detail, followers)
+
+    def refuse_one(
+        self,
+        messages: Messages,
+        reasons: tuple[Reason, ...],
+        at_ms: int,
+        step: Step,
+        detail: str = "",
+        followers: int = 0,
+    ) -> None:
+        """The same for a message of which more is known."""
         letter = self.settings.writes_letter(reasons)
         places = np.array([self.state.next_place - followers], np.int64)
         step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, places=places))
@@ -119,16 +140,16 @@ class Decisions:
 
     # Looking
 
-    def one(self, number: int, offset: int, deadline_ms: int) -> Messages:
-        """A message without a place; `number` is its source's."""
+    def one(self, number: int, offset: int, deadline_ms: int, counts: Counts = NO_COUNTS) -> Messages:
+        """A message without a place; `number` is its source's, `counts` what it has been through elsewhere."""
         source = self.state.sources[number]
         return Messages(
             source.topic,
             source.partition,
             np.array([offset], np.int64),
             None if deadline_ms == NEVER else np.array([deadline_ms], np.int64),
-            np.zeros(1, np.uint32),
-            None,
+            np.array([counts.deliveries], np.uint32),
+            np.array([counts.cancels], np.uint32) if counts.cancels else None,
         )
 
     def messages(self, slots: Slots) -> Iterable[Messages]:

@@ -110,12 +110,12 @@ class Entrance:
         scheduled = [one.offset for one in arrivals.scheduled]
         views = self._views(topic, partition, records, scheduled) if scheduled else []
         traits = arrivals.with_retries(self._traits(views), scheduled)
-        for at, (offset, at_ms, deadline_ms, transfer) in enumerate(arrivals.scheduled):
+        for at, (offset, at_ms, deadline_ms, transfer, counts) in enumerate(arrivals.scheduled):
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
             if transfer:
                 facts = {"transfer": transfer, "then_ms": at_ms, "held": False}
                 row = route(Trigger.ARRIVE, Guard.FROM_TRANSFER).row(State.UNREAD)
-                self._schedule.add(row, number, offset, NEVER, deadline_ms, of_one, step, facts)
+                self._schedule.add(row, number, offset, NEVER, deadline_ms, of_one, step, facts, counts)
             else:
                 row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
                 self._schedule.add(row, number, offset, at_ms, deadline_ms, of_one, step)

@@ -319,6 +319,7 @@ class Inquiry:
         state = State.TRANSFERRING if scheduled.held else None
         queued = Queued(source.topic, source.partition, offset, state, deadline_ms, until_ms=scheduled.at_ms)
         queued.ready = scheduled.ready
+        queued.deliveries, queued.cancels = scheduled.counts
         if scheduled.transfer:
             queued.subscription, queued.until_ms = scheduled.transfer, scheduled.then_ms or None
             queued.confirmed = scheduled.held

@@ -14,16 +14,20 @@ import numpy as np
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import departing
-from lapse.core.queue.change import Change
+from lapse.core.queue.change import Change, with_counts
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Guard, Route, Row, Trigger, route
 from lapse.core.queue.message_state import State
 from lapse.core.queue.scheduled import Scheduled
+from lapse.core.queue.segment import SIZE
 from lapse.core.queue.step import Messages, ShardEvent, Step
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.trait import NONE, Traits
+from lapse.core.queue.transitions import Transitions
 from lapse.core.reason import UNCONFIRMED, Reason, in_order
 from lapse.core.retry_delay import UNSTATED
+from lapse.core.transfer_counts import NONE as NO_COUNTS
+from lapse.core.transfer_counts import Counts
 
 _Planned = tuple[int, str, int, int, int]
 """Instant, topic, partition, offset and number of the source."""
@@ -41,8 +45,9 @@ class Schedule:
         read_to_ms: what arrived up to this instant is in, ms since the epoch: no place is given for a later one (C76).
     """
 
-    def __init__(self, decisions: Decisions, target_depth: TargetDepth) -> None:
+    def __init__(self, decisions: Decisions, target_depth: TargetDepth, transitions: Transitions) -> None:
         self.read_to_ms = NEVER
+        self._transitions = transitions
         self._decisions = decisions
         self._target_depth = target_depth
         self._state = decisions.state
@@ -87,6 +92,7 @@ class Schedule:
         traits: Traits,
         step: Step,
         facts: dict[str, Any] | None = None,
+        counts: Counts = NO_COUNTS,
     ) -> None:
         """Schedule a message, as its row says; facts say what else keeps it back (Q17, C51)."""
         self._decisions.do(
@@ -97,7 +103,7 @@ class Schedule:
                 until_ms=at_ms,
                 deadlines_ms=np.array([deadline_ms], np.int64),
                 traits=traits,
-                facts=facts or {},
+                facts=with_counts(facts or {}, counts),
             ),
             step,
         )
@@ -145,9 +151,9 @@ class Schedule:
                 self._plan(later_ms, source, offset)
             elif room:
                 room -= 1
-                self._become(route(Trigger.COME_DUE, Guard.ROOM), source, offset, scheduled.at_ms, step)
+                self._become(route(Trigger.COME_DUE, Guard.ROOM), source, offset, scheduled.at_ms, now_ms, step)
             else:
-                self._become(_HELD_BACK, source, offset, scheduled.at_ms, step)
+                self._become(_HELD_BACK, source, offset, scheduled.at_ms, now_ms, step)
                 held.setdefault(source, []).append(offset)
         self._tell_held(held, now_ms, step)
         return looked
@@ -157,28 +163,36 @@ class Schedule:
         due = [heap for heap in (self._heap, self._ready if room else []) if heap and heap[0][0] <= until_ms]
         return min(due, key=lambda heap: heap[0], default=None)
 
-    def _become(self, along: Route, source: int, offset: int, at_ms: int, step: Step, transfer: str = "") -> Row:
+    def _become(
+        self, along: Route, source: int, offset: int, at_ms: int, now_ms: int, step: Step, transfer: str = ""
+    ) -> Row:
         """Take one from where it is to where its row says; `at_ms` is the instant that counts then."""
         scheduled = self._state.scheduled[source, offset]
         row = along.row(scheduled.state)
         if row.to is State.AVAILABLE:
-            self._enter(row, source, offset, step)
+            self._enter(row, source, offset, now_ms, step)
             return row
         facts: dict[str, Any] = {}
         if row.to is State.HELD:  # it comes behind those with an earlier instant
             facts = {"ready": True}
         elif row.to is State.TRANSFERRING_EARLY:
             at_ms, facts = NEVER, {"transfer": transfer, "then_ms": at_ms, "held": True}
-        self.add(row, source, offset, at_ms, scheduled.deadline_ms, scheduled.all_traits(), step, facts)
+        traits, counts = scheduled.all_traits(), scheduled.counts
+        self.add(row, source, offset, at_ms, scheduled.deadline_ms, traits, step, facts, counts)
         return row
 
-    def _enter(self, row: Row, source: int, offset: int, step: Step) -> None:
-        """Give one its place."""
+    def _enter(self, row: Row, source: int, offset: int, now_ms: int, step: Step) -> None:
+        """Give one its place; one that was delivered too often where it comes from leaves at once (C23, C73)."""
         scheduled, traits = self._state.scheduled[source, offset], NONE
         if self._decisions.settings.traits.wanted or scheduled.retry_ms != UNSTATED:
             traits = scheduled.traits(self._decisions.settings.traits)
         self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
-        self._decisions.enter(row, source, offset, np.array([scheduled.deadline_ms], np.int64), traits, step)
+        deadlines_ms = np.array([scheduled.deadline_ms], np.int64)
+        place = self._state.next_place
+        self._decisions.enter(row, source, offset, deadlines_ms, traits, step, scheduled.counts)
+        if scheduled.counts != NO_COUNTS:
+            index, slot = divmod(place, SIZE)
+            self._transitions.review([(self._state.segments[index], np.array([slot]))], now_ms, step)
 
     def _tell_held(self, held: dict[int, list[int]], now_ms: int, step: Step) -> None:
         """Tell of messages that wait for room; one event for those of a source."""
@@ -195,7 +209,7 @@ class Schedule:
     def transfer(self, source: int, offset: int, name: str, now_ms: int, step: Step) -> None:
         """Keep one back for a transfer (Q17)."""
         at_ms = self._state.scheduled[source, offset].at_ms
-        row = self._become(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, step, name)
+        row = self._become(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, now_ms, step, name)
         self._tell(row, source, offset, now_ms, step, "", name)
 
     def release(self, trigger: Trigger, source: int, offset: int, now_ms: int, step: Step) -> None:
@@ -209,8 +223,8 @@ class Schedule:
             guard = Guard.LATER
         elif self._target_depth.bounded and (self._state.scheduled.ready or not self._target_depth.room()):
             at_ms, guard = scheduled.then_ms if scheduled.held else now_ms, Guard.NO_ROOM
-        messages = self._decisions.one(source, offset, scheduled.deadline_ms)
-        row = self._become(route(trigger, guard), source, offset, at_ms, step)
+        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
+        row = self._become(route(trigger, guard), source, offset, at_ms, now_ms, step)
         if guard is Guard.NO_ROOM:
             self._tell_held({source: [offset]}, now_ms, step)
         step.events.append(ShardEvent(row.tells, now_ms, messages, detail=scheduled.transfer))
@@ -241,7 +255,8 @@ class Schedule:
         reasons = in_order((row.reason, Reason.TIME_LIMIT) if late else (row.reason,))
         detail = UNCONFIRMED if scheduled.state is State.UNCONFIRMED else ""
         self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
-        self._decisions.refuse(source, offset, scheduled.deadline_ms, reasons, now_ms, step, detail)
+        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
+        self._decisions.refuse_one(messages, reasons, now_ms, step, detail)
 
     def purge(
         self,
@@ -286,7 +301,8 @@ class Schedule:
     def _tell(
         self, row: Row, source: int, offset: int, now_ms: int, step: Step, subscription: str, detail: str
     ) -> None:
-        messages = self._decisions.one(source, offset, self._state.scheduled[source, offset].deadline_ms)
+        scheduled = self._state.scheduled[source, offset]
+        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
         step.events.append(ShardEvent(row.tells, now_ms, messages, subscription, detail))
 
     def _plan(self, due_ms: int, source: int, offset: int, heap: list[_Planned] | None = None) -> None:

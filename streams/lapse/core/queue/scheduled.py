@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.change import Change
+from lapse.core.queue.change import Change, counts_of
 from lapse.core.queue.message_state import State
 from lapse.core.queue.trait import OWN_GROUP, Flag, TraitReader, Traits
 from lapse.core.retry_delay import UNSTATED
+from lapse.core.transfer_counts import NONE as NO_COUNTS
+from lapse.core.transfer_counts import Counts
 
 _BLOCK: Final = 4_096
 """So many offsets of a source, one behind the other, are kept together."""
@@ -35,6 +37,7 @@ class Scheduled(NamedTuple):
         held: whether it is to be handed over; else it was put here, and is not confirmed.
         ready: whether its instant has come, and it waits beyond the target depth, until there is room (C51).
         retry_ms: delay that it states for its retries, ms; `UNSTATED` without one (Q24).
+        counts: what it has been through where it comes from (C73).
     """
 
     at_ms: int
@@ -47,6 +50,7 @@ class Scheduled(NamedTuple):
     held: bool = False
     ready: bool = False
     retry_ms: int = UNSTATED
+    counts: Counts = NO_COUNTS
 
     @property
     def state(self) -> State:
@@ -205,4 +209,5 @@ def scheduled_of(change: Change) -> Scheduled:
         change.facts.get("held", False),
         change.facts.get("ready", False),
         UNSTATED if traits.retries is None else int(traits.retries[0]),
+        counts_of(change),
     )

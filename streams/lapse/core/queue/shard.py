@@ -62,7 +62,7 @@ class QueueShard:
         self._visibility = Visibility(self._decisions, self._locator)
         self._inquiry = Inquiry(self._decisions)
         self._target_depth = TargetDepth(self._decisions, self._inquiry)
-        self._schedule = Schedule(self._decisions, self._target_depth)
+        self._schedule = Schedule(self._decisions, self._target_depth, self._transitions)
         self._entrance = Entrance(self._decisions, self._schedule, self._target_depth)
         self.rewinding = Rewinding(self._decisions, self._entrance)
         self._settling = Settling(self._decisions, self._transitions, self._schedule, self._locator, self._visibility)

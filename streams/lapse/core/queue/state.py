@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND
 from lapse.core.queue import repeats
-from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in
+from lapse.core.queue.change import Change, ChangeKind, Places, counts_of, indexes_in
 from lapse.core.queue.counted import Counted
 from lapse.core.queue.cut import by_segment, cut
 from lapse.core.queue.ending import Ending
@@ -303,6 +303,11 @@ class QueueState:
                 deadlines_ms = change.deadlines_ms[done : done + some]
                 segment.deadlines()[slot : slot + some] = deadlines_ms
                 self.index.note_deadlines(segment, deadlines_ms)
+            if change.facts:
+                counts = counts_of(change)
+                segment.deliveries[slot : slot + some] = counts.deliveries
+                if counts.cancels:
+                    segment.cancel_counts()[slot : slot + some] = counts.cancels
             if change.traits is not NONE:
                 segment.set_traits(slot, slot + some, change.traits.slice(done, done + some))
                 self.index.note_traits(segment, slot, slot + some)

@@ -43,6 +43,7 @@ class Published:
         message_id: its `lapse-message-id`; empty = none.
         retry: what its `lapse-retry-delay-ms` says; None = not stated.
         transferred: (queue, transfer) that has put it there.
+        counts: deliveries and cancels that its header states.
         body: what its value says.
     """
 
@@ -55,6 +56,7 @@ class Published:
     broken: bool = False
     redriven_for: str = ""
     transferred: tuple[str, str] | None = None
+    counts: tuple[int, int] = (0, 0)
     message_id: bytes = b""
     retry: bytes | None = None
     key: bytes | None = None
@@ -265,6 +267,7 @@ class Oracle:
                 self.seen[topic, partition, record.message_id] = record.timestamp
             if record.transferred is not None:
                 message.state, message.transfer = "unconfirmed", record.transferred[1]
+                message.deliveries, message.cancels = record.counts
                 message.at_ms, message.then_ms = NEVER, record.enqueue_at_ms or 0
                 self.messages[bookmark] = message
             elif record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
@@ -340,7 +343,7 @@ class Oracle:
             if record.enqueue_at_ms is not None and record.enqueue_at_ms > now_ms:
                 message.state, message.at_ms = "scheduled", record.enqueue_at_ms
             elif self.room() and not any(m.state == "beyond" for m in self.messages.values()):
-                self.enter(message)
+                self.enter(message, now_ms)
             else:
                 message.state, message.at_ms = "beyond", now_ms
         return count
@@ -483,18 +486,20 @@ class Oracle:
                 message.state = "never was"
             elif due and room:
                 room -= 1
-                self.enter(message)
+                self.enter(message, now_ms)
             elif due:
                 self.events.append(Told("held", message.bookmark))
                 message.state = "beyond"
 
-    def enter(self, message: Message) -> None:
-        """Give a message that was not visible its place."""
+    def enter(self, message: Message, now_ms: int) -> None:
+        """Give a message that was not visible its place; one that is beyond the limits leaves at once (C23, C73)."""
         message.state = "available"
         message.rank = message.rank if self.settings.traits.priority else None
         message.barrier = message.barrier and bool(self.settings.traits.barrier)
         message.group = message.group if self.settings.traits.group else None
         self.take_place(message.bookmark)
+        if message.deliveries or message.cancels:
+            self._leave_or_stay(message, now_ms)
 
     def next_due_ms(self) -> int | None:
         on = self.settings.expiration.enabled
@@ -1029,7 +1034,7 @@ class Oracle:
             message.state = "never was"
         elif message.then_ms <= now_ms:
             if self.room() and not any(m.state == "beyond" for m in self.messages.values()):
-                self.enter(message)
+                self.enter(message, now_ms)
             else:
                 self.events.append(Told("held", message.bookmark))
                 message.at_ms = message.then_ms if message.state == "held" else now_ms

@@ -158,7 +158,21 @@ class ShardMachine(RuleBasedStateMachine):
         expires_in_ms=INSTANTS,
         enqueue_in_ms=INSTANTS,
         odd=st.sampled_from(
-            ["", "", "", "", "", "letter", "broken", "other queue", "this queue", "no timestamp", "ahead", *HANDED_OVER]
+            [
+                "",
+                "",
+                "",
+                "",
+                "",
+                "letter",
+                "broken",
+                "other queue",
+                "this queue",
+                "no timestamp",
+                "ahead",
+                "forged counts",
+                *HANDED_OVER,
+            ]
         ),
         ids=st.sampled_from(["", "", "a", "b", "ab"]),
         retry=st.sampled_from([None, None, b"0", b"60", b"9" * 15, b"soon"]),
@@ -188,6 +202,9 @@ class ShardMachine(RuleBasedStateMachine):
                 said["broken"] = True
             elif odd.endswith("handed over"):
                 said["transferred"] = ("risk" if odd.startswith("elsewhere") else "orders", "tom"[: 3 - number % 2])
+                said["counts"] = (number % 3, number % 2)
+            elif odd == "forged counts":
+                said["counts"] = (7, 7)  # no transfer brings them
             elif odd.endswith("queue"):
                 said["redriven_for"] = "orders" if odd == "this queue" else "risk"
             self.world.publish(topic, gap if number == count // 2 else 0, **said)

@@ -363,3 +363,56 @@ def test_no_more_is_held_than_is_asked_for_whatever_it_is_and_all_of_it_survives
     for name, offsets in held.items():
         assert world.hand_back(name) == len(offsets)
     assert not list(world.shard.state.transfers)
+
+
+@pytest.mark.feature("Q17", "C73")
+@pytest.mark.parametrize("enqueue_at_ms", [None, 1_500])
+@pytest.mark.parametrize("target_depth", [0, 1])
+def test_counts_go_along_and_a_message_dies_of_them_there(enqueue_at_ms: int | None, target_depth: int) -> None:
+    """Two deliveries and a cancel where it was, one delivery here: over crashes, a schedule and a full queue."""
+    target = there(max_deliveries=3, **({"target_depth": 1} if target_depth else {}))
+
+    def again() -> None:
+        target.commit()
+        target.crash()
+
+    fill(target, 1, transferred=("there", "t"), counts=(2, 1), enqueue_at_ms=enqueue_at_ms)
+    if target_depth:
+        fill(target, 1)
+    again()
+    assert target.accept("t", Claim("orders", 0, 0, 0)) == ["settled"]
+    again()
+    if target_depth:
+        target.advance(600)
+        again()
+        assert states(target) == ["available", "held"]
+        target.settle("expire", "", Claim("orders", 0, 1, 1))
+    target.advance(600)
+    again()
+    (waiting,) = target.shard.peek(0, 10)
+    assert (waiting.stands, waiting.deliveries, waiting.cancels) == ("available", 2, 1)
+    target.subscribe("inky", 10)
+    (delivered,) = target.deliver()["inky"]
+    assert (delivered.bookmark[2], delivered.deliveries) == (0, 3)
+    assert target.settle("cancel", "inky", Claim("orders", 0, 0, 0)) == ["settled"]
+    assert not states(target)
+
+
+@pytest.mark.feature("C73")
+def test_counts_without_a_transfer_mean_nothing() -> None:
+    target = there(max_deliveries=3)
+    fill(target, 2, counts=(2, 9))
+    assert [one.deliveries for one in target.shard.peek(0, 10)] == [0, 0]
+    target.publish("orders", transferred=("there", "t"), counts=(9_999_999_999, 1))
+    target.read("orders")
+    *_, last = target.shard.peek(0, 10)
+    assert last.deliveries == (1 << 31) - 1
+
+
+@pytest.mark.feature("C73", "C23")
+@pytest.mark.parametrize(("limits", "reason"), [({"max_deliveries": 2}, "max_deliveries"), ({"max_cancels": 0}, "")])
+def test_a_message_that_is_beyond_the_limits_there_leaves_at_once(limits: dict[str, int], reason: str) -> None:
+    target = there(**limits)
+    fill(target, 1, transferred=("there", "t"), counts=(2, 1))
+    assert target.accept("t", Claim("orders", 0, 0, 0)) == ["settled"]
+    assert states(target) == ([] if reason else ["available"])

@@ -1001,6 +1001,8 @@ def published(offset: int, letter: bool = False, **said) -> Published:
         record.headers.append(("lapse-redrive-queue", record.redriven_for.encode()))
     if record.transferred:
         record.headers.append(("lapse-transfer", "/".join(record.transferred).encode()))
+    if any(record.counts):
+        record.headers.append(("lapse-transfer-counts", b"%d/%d" % record.counts))
     if letter:
         record.headers += [("lapse-id", b"risk/orders:0:1/0"), ("__dlq.errors.topic", b"orders")]
         if not record.redriven_for and not record.transferred:
