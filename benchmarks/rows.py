@@ -50,6 +50,7 @@ def rows(load: Load) -> list[Row]:
     return [
         _queue(load),
         _latency(load),
+        _gateway(load),
         _memory(load),
         _depth(load),
         _disk(load),
@@ -108,6 +109,29 @@ def _latency(load: Load) -> Row:
         ]
     columns = [Column("median_ms", "median, ms"), Column("p99_ms", "p99, ms"), Column("max_ms", "greatest, ms")]
     return Row("latency", "From publishing to the consumer, at a steady rate", contestants, columns, goals)
+
+
+def _gateway(load: Load) -> Row:
+    name = "5,000/s in batches of 50"
+    return Row(
+        "gateway",
+        "Published, received and acknowledged over HTTP; broker, worker, gateway and callers on two cores",
+        [Contestant(name, "gateway", {"seconds": load.seconds})],
+        [
+            Column("rate", "messages/s", 0),
+            Column("published_p99_ms", "published, p99, ms"),
+            Column("received_p99_ms", "received, p99, ms"),
+            Column("settled_median_ms", "settled, median, ms"),
+            Column("settled_p99_ms", "settled, p99, ms"),
+            Column("gateway_us", "gateway CPU, µs/message"),
+            _WORKER,
+            _CLIENT,
+        ],
+        [
+            Goal("published, received and settled", figure(name, "rate"), 4_900, True, "messages/s"),
+            Goal("from publishing to the end of the settlement, p99", figure(name, "settled_p99_ms"), 100, False, "ms"),
+        ],
+    )
 
 
 def _memory(load: Load) -> Row:

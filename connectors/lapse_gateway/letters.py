@@ -90,7 +90,7 @@ class Redriving(Content):
 
     letter: str | None = None
     since_ms: int | None = Field(default=None, ge=0, le=_LATEST_MS)
-    reasons: list[str] = Field(default=[], max_length=len(Reason))
+    reasons: list[str] = Field(default_factory=list, max_length=len(Reason))
     filter: str | None = None
     again: bool = False
     overwrite: bool = False

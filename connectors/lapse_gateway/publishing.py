@@ -19,6 +19,7 @@ from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, listed, obj
 from lapse_gateway.parameter import Parameter
 from lapse_gateway.payload import Content
+from lapse_gateway.together import all_done
 
 MOST_MESSAGES: Final = 10_000
 """In one batch."""
@@ -54,7 +55,7 @@ class Message(Content):
     enqueue_at_ms: int | None = Field(default=None, ge=0, le=_LATEST_MS)
     message_id: str | None = None
     delta: bool = False
-    headers: list[tuple[str, str | dict[str, str] | None]] = Field(default=[])
+    headers: list[tuple[str, str | dict[str, str] | None]] = Field(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod
@@ -126,7 +127,8 @@ async def _one(call: Call) -> Response:
     value = None if given["delete"] else call.body
     async with call.gateway.clients.publisher(call.caller) as publisher:
         found = await asyncio.to_thread(_submitted, publisher, to, [(value, given["key"], headers, options)])
-        bookmark = await _bookmark(found[0])
+        await all_done([one for one in found if isinstance(one, Future)])
+        bookmark = _bookmark(found[0])
     return answered({"bookmark": str(bookmark)}, 201)
 
 
@@ -141,7 +143,9 @@ async def _many(call: Call) -> Response:
         except Fault as fault:
             raise Fault(fault.code, f"messages.{number}.{fault.text}") from fault
     async with call.gateway.clients.publisher(call.caller) as publisher:
-        told = [await _told(one) for one in await asyncio.to_thread(_submitted, publisher, to, records)]
+        submitted = await asyncio.to_thread(_submitted, publisher, to, records)
+        await all_done([one for one in submitted if isinstance(one, Future)])
+        told = [_told(one) for one in submitted]
     failed = sum("error" in one for one in told)
     return answered({"published": len(told) - failed, "failed": failed, "results": told}, 201 if not failed else 207)
 
@@ -157,8 +161,8 @@ def _submitted(publisher: Publisher, to: str, records: Sequence[_Record]) -> lis
     return found
 
 
-async def _bookmark(submitted: Future[Bookmark] | LapseError) -> Bookmark:
-    """Wait until Kafka has a record.
+def _bookmark(submitted: Future[Bookmark] | LapseError) -> Bookmark:
+    """Where a record is that is done.
 
     Raises:
         Fault: it was not taken.
@@ -167,15 +171,15 @@ async def _bookmark(submitted: Future[Bookmark] | LapseError) -> Bookmark:
     try:
         if isinstance(submitted, LapseError):
             raise submitted
-        return await asyncio.wrap_future(submitted)
+        return submitted.result()
     except PublishFailed as error:
         raise _unpublished(error) from error
 
 
-async def _told(submitted: Future[Bookmark] | LapseError) -> dict[str, Any]:
+def _told(submitted: Future[Bookmark] | LapseError) -> dict[str, Any]:
     """What became of one record of a batch."""
     try:
-        return {"bookmark": str(await _bookmark(submitted))}
+        return {"bookmark": str(_bookmark(submitted))}
     except Fault as fault:
         return fault.as_dict()
     except LapseError as error:

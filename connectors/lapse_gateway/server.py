@@ -92,7 +92,8 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        opened = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio looks at the protocol, and only where it is TCP has an answer's body not wait for its head's receipt.
+        opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             opened.bind(address)

@@ -36,7 +36,7 @@ class Settlement(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    receipts: list[str] = Field(default=[], max_length=10_000)
+    receipts: list[str] = Field(default_factory=list, max_length=10_000)
     filter: str | None = None
     delay_ms: int | None = Field(default=None, ge=0, le=_LONGEST_MS)
     lease_ms: int | None = Field(default=None, ge=1, le=_LONGEST_MS)

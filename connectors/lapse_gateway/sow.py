@@ -33,10 +33,10 @@ class Deletion(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    keys: list[str] = Field(default=[], max_length=MOST_RECORDS)
-    data: list[str] = Field(default=[], max_length=MOST_RECORDS)
+    keys: list[str] = Field(default_factory=list, max_length=MOST_RECORDS)
+    data: list[str] = Field(default_factory=list, max_length=MOST_RECORDS)
     filter: str | None = None
-    bookmarks: list[str] = Field(default=[], max_length=MOST_RECORDS)
+    bookmarks: list[str] = Field(default_factory=list, max_length=MOST_RECORDS)
 
 
 def told(record: SowRecord) -> dict[str, Any]:

@@ -34,6 +34,23 @@ def serve(client: Client, settings: Settings | None = None) -> None:
         asyncio.run(run())
 
 
+def test_an_answer_s_body_does_not_wait_for_its_head_s_receipt() -> None:
+    async def accepted() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with server.listen("127.0.0.1", 0) as opened:
+            async with await asyncio.start_server(met, sock=opened):
+                _, writer = await asyncio.open_connection(*opened.getsockname())
+                writer.close()
+                return await asyncio.wait_for(found, 20)
+
+    assert asyncio.run(accepted()) == 1, "40 ms for each answer, by Nagle's rule and a delayed acknowledgment"
+
+
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("head", [b"", b"GET /v1 HTTP/1.1\r\nHost: x\r\n"], ids=["silent", "unfinished"])
 def test_a_client_whose_request_does_not_arrive_is_let_go(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
