@@ -72,6 +72,7 @@ class Connection:
         user: lapse's own user, where users are configured (X4).
         secret: the key that signs the user's commands; of several lines the first.
         transport: how the cluster is reached; through librdkafka by default.
+        tracer_provider: whose spans clients make, OpenTelemetry's; None = the program's, if it has set one.
     """
 
     bootstrap_servers: str = field(default_factory=_servers)
@@ -80,6 +81,7 @@ class Connection:
     user: str = ""
     secret: str = field(default="", repr=False)
     transport: Transport = field(default_factory=default, repr=False, hash=False, compare=False)
+    tracer_provider: Any = field(default=None, repr=False, hash=False, compare=False)
 
     @classmethod
     def from_environment(cls, bootstrap_servers: str | None = None) -> Connection:

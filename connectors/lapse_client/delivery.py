@@ -29,7 +29,7 @@ class Delivery:
         settled_as: how it was settled; empty while it is not.
     """
 
-    __slots__ = ("at", "lease_ends_ms", "lot", "settled_as")
+    __slots__ = ("_processing", "at", "lease_ends_ms", "lot", "settled_as")
 
     def __init__(self, lot: Lot, at: int) -> None:
         self.lot = lot
@@ -204,11 +204,24 @@ class Delivery:
             self.settled_as = how
 
     def __enter__(self) -> Delivery:
+        if (tracing := self.lot.settler.tracing) is not None:
+            self._processing = tracing.processing(self)
+            self._processing.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        if self.lot.settler.tracing is None:
+            return self._settle(kind, error)
+        try:
+            return self._settle(kind, error)
+        finally:
+            failed = not isinstance(error, Retry)  # who asks for another try has not failed
+            self._processing.__exit__(*((kind, error, traceback) if failed else (None, None, None)))
+
+    def _settle(self, kind: type[BaseException] | None, error: BaseException | None) -> bool:
+        """Settle what the application has not: done where it raised nothing, else back to the queue."""
         if self.settled_as:
             return False
         if isinstance(error, Retry):
@@ -221,7 +234,7 @@ class Delivery:
         return False
 
     async def __aenter__(self) -> Delivery:
-        return self
+        return self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

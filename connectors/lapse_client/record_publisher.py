@@ -20,6 +20,7 @@ from lapse_client.error import Closed, InvalidPublication, PublishFailed, Unknow
 from lapse_client.lifecycle import Phase
 from lapse_client.publication import BuiltHeaders, Headers, headers
 from lapse_client.serde import SerializerLike, write
+from lapse_client.tracing import tracing
 
 _FORGET_TOPICS_S: Final = 60.0
 """How long the list of topics is believed; an unknown name is looked up anew."""
@@ -51,6 +52,7 @@ class RecordPublisher(Client[None]):
     ) -> None:
         super().__init__("the publisher", connection, timeout_s)
         self._serializer = serializer
+        self._tracing = tracing(self._connection.tracer_provider)
         self._producer = self._connection.producer(linger_ms=5)
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
@@ -227,6 +229,24 @@ class RecordPublisher(Client[None]):
         target = self.topic_of(to)
         if self._serializer is not None:
             value = write(self._serializer, value, target)
+        if self._tracing is None:
+            self._produce(target, value, key, built, reported)
+            return
+        sending = self._tracing.sending(target, key, built, reported)
+        try:
+            self._produce(target, value, key, sending.headers, sending.reported)
+        except PublishFailed as error:
+            sending.failed(error)
+            raise
+
+    def _produce(
+        self,
+        target: str,
+        value: Any,
+        key: Payload,
+        built: BuiltHeaders,
+        reported: Callable[[KafkaError | None, Message], None],
+    ) -> None:
         give_up = time.monotonic() + self._timeout_s
         while True:
             try:

@@ -7,13 +7,20 @@ from typing import Any, Literal, Protocol
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.publication import Headers
+from lapse_client.tracing import Tracing
 from lapse_client.transaction import Transaction
 
 Settling = Literal["acknowledge", "cancel", "expire", "renew"]
 
 
 class Settler(Protocol):
-    """Passes settlements on; deliveries are those of `lapse_client.delivery`."""
+    """Passes settlements on; deliveries are those of `lapse_client.delivery`.
+
+    Attributes:
+        tracing: makes the spans of processing and settling; None = nobody wants any.
+    """
+
+    tracing: Tracing | None
 
     def acknowledge(self, deliveries: Sequence[Any]) -> None:
         """Done with these; sent in batches."""

@@ -27,6 +27,7 @@ from lapse_client.settlement import SettlementResult
 from lapse_client.shard import Shard
 from lapse_client.subscription_settler import SubscriptionSettler
 from lapse_client.terms import Terms
+from lapse_client.tracing import tracing
 from lapse_client.typed_delivery import TypedDelivery, typed
 
 log = logging.getLogger("lapse_client")
@@ -69,7 +70,10 @@ class Subscription:
         self.arrivals = Prefetched(self.session.clock.past_ms, self._forget, delivery_types[0])
         self._replier = Replier(connection)
         self._credits = Credits(len(self.session.shards), terms.max_backlog, after_caps=len(queues) > 1)
-        self.settler = SubscriptionSettler(self.session, self._credits, terms.ack_batch_size, on_refused, self._replier)
+        self._tracing = tracing(connection.tracer_provider)
+        self.settler = SubscriptionSettler(
+            self.session, self._credits, terms.ack_batch_size, on_refused, self._replier, self._tracing
+        )
         self._connection = connection
         self._in_doubt: InDoubt | None = None
         self._work = AtomicWork(connection, self.settler, self._shards_of, transactional_id, self._screen)
@@ -118,6 +122,14 @@ class Subscription:
 
     def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
         """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
+        if self._tracing is None:
+            return self._take(most, timeout_s)
+        began_ns = time.time_ns()
+        if taken := self._take(most, timeout_s):
+            self._tracing.received(taken, began_ns)
+        return taken
+
+    def _take(self, most: int, timeout_s: float | None) -> list[Delivery]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             taken = self.arrivals.take(most, self.patience(timeout_s) if timeout_s else timeout_s)
@@ -140,7 +152,8 @@ class Subscription:
 
     def receive(self, timeout_s: float | None) -> Delivery | None:
         """Return one delivery whose lease still holds; None after the timeout, or at the end."""
-        delivery = self.arrivals.pop() if self._deserializer is None and self._in_doubt is None else None
+        plain = self._deserializer is None and self._in_doubt is None and self._tracing is None
+        delivery = self.arrivals.pop() if plain else None
         if delivery is not None:
             return delivery
         taken = self.take(1, timeout_s)

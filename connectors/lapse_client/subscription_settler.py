@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any, Final
 
 from lapse.protocol.answer import Answer, Settlement
@@ -26,6 +27,7 @@ from lapse_client.session import Session
 from lapse_client.settlement import NOT_SENT, SettlementBatch, SettlementResult, chunks, results
 from lapse_client.settler import Settling
 from lapse_client.shard import Shard
+from lapse_client.tracing import Tracing
 from lapse_client.transaction import Transaction
 
 log = logging.getLogger("lapse_client")
@@ -46,6 +48,7 @@ class SubscriptionSettler:
 
     Attributes:
         work: commits transactions.
+        tracing: makes the spans of processing and settling; None = nobody wants any.
     """
 
     def __init__(
@@ -55,8 +58,10 @@ class SubscriptionSettler:
         ack_batch_size: int,
         on_refused: Callable[[SettlementResult], None] | None,
         replier: Replier,
+        tracing: Tracing | None = None,
     ) -> None:
         self._replier = replier
+        self.tracing = tracing
         self.work: AtomicWork | None = None
         self._session = session
         self._credits = credits
@@ -69,6 +74,13 @@ class SubscriptionSettler:
 
         Once the subscription has ended, they are reported as not sent, and not marked as settled.
         """
+        if self.tracing is not None:
+            with self.tracing.settling("acknowledge", deliveries):
+                self._acknowledge(deliveries)
+        else:
+            self._acknowledge(deliveries)
+
+    def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         if not self._acknowledgments.add(deliveries):
             self._ended("acknowledge", deliveries)
 
@@ -137,7 +149,8 @@ class SubscriptionSettler:
             AlreadySettled: one of them was settled before.
             Closed: with `answer`, once the subscription has ended. Without it, they are reported as not sent.
         """
-        with self._session.lifecycle.gate:
+        spanned = nullcontext() if self.tracing is None else self.tracing.settling(how, deliveries)
+        with spanned, self._session.lifecycle.gate:
             if self._session.lifecycle.is_open:
                 fields = {"delay_ms": delay_ms, "lease_ms": lease_ms, "fault": fault[:MOST_NAME_CHARACTERS]}
                 return self._settle(how, deliveries, fields, answer)

@@ -1,0 +1,150 @@
+"""Traces of messages by OpenTelemetry, through retries and into the dead letter."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from lapse_client import Connection, Publisher, PublishFailed, QueueSubscriber, Retry, aio
+from support.deployment import Deploy
+
+
+class Traced:
+    """A tracer provider that keeps what it is given."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.provider = TracerProvider()
+        self._kept = InMemorySpanExporter()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._kept))
+        self.connection = replace(connection, tracer_provider=self.provider)
+
+    def spans(self, name: str = "") -> list[ReadableSpan]:
+        """What has ended, in the order of the ends."""
+        return [one for one in self._kept.get_finished_spans() if one.name.startswith(name)]
+
+
+def headers_of(span: ReadableSpan) -> str:
+    """The value of `traceparent` that a span's context is."""
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
+
+
+@pytest.mark.feature("X3")
+def test_the_life_of_a_message_is_one_trace(deploy: Deploy) -> None:
+    """Published, taken, failed, taken again, asked for again, expired; then its dead letter, and that redriven."""
+    here = deploy({"orders": {"dead_letter": "dlq.orders{}"}}).apply()
+    here.worker().wait_for_shards(1)
+    traced = Traced(here.connection)
+    name = here.name("orders")
+    tracer = traced.provider.get_tracer("shop")
+    with Publisher(traced.connection) as publisher, tracer.start_as_current_span("order placed") as placed:
+        publisher.publish(name, b"1", key=b"k", headers={"own": "x"})
+    (published,) = traced.spans("publish ")
+    assert (published.kind, published.parent.span_id) == (SpanKind.PRODUCER, placed.context.span_id)
+    assert dict(published.attributes) == {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "publish",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": name,
+        "messaging.kafka.message.key": "k",
+        "messaging.destination.partition.id": "0",
+        "messaging.kafka.offset": 0,
+        "messaging.message.id": f"{name}:0:0",
+    }
+    with QueueSubscriber(name, 1, connection=traced.connection) as subscriber:
+        first = subscriber.receive(20)
+        with pytest.raises(KeyError), first:
+            raise KeyError("no such customer")
+        with subscriber.receive(20):
+            raise Retry(0)
+        with subscriber.receive(20) as third:
+            third.expire("not payable")
+    (letter,) = here.letters("orders", 1)
+    told = dict(letter.headers())
+    assert (told["traceparent"].decode(), told["own"]) == (headers_of(published), b"x")
+    failed, again, expired = traced.spans("process ")
+    for count, span in enumerate((failed, again, expired), 1):
+        assert [link.context.span_id for link in span.links] == [published.context.span_id]
+        assert (span.context.trace_id, span.parent.span_id) == (published.context.trace_id, published.context.span_id)
+        assert (span.kind, span.attributes["lapse.delivery_count"]) == (SpanKind.CONSUMER, count)
+        assert span.attributes["messaging.message.id"] == f"{name}:0:0"
+    assert (failed.status.status_code, failed.attributes["error.type"]) == (StatusCode.ERROR, "KeyError")
+    assert [one.attributes["lapse.settlement"] for one in (failed, again, expired)] == ["cancel", "cancel", "expire"]
+    assert again.status.status_code is StatusCode.UNSET, "who asks for another try has not failed"
+    settled = [one for one in traced.spans() if one.attributes.get("messaging.operation.type") == "settle"]
+    assert [(one.name, one.parent.span_id) for one in settled] == [
+        (f"cancel {name}", failed.context.span_id),
+        (f"cancel {name}", again.context.span_id),
+        (f"expire {name}", expired.context.span_id),
+    ]
+    assert len(traced.spans("receive ")) == 3
+    here.lapse("dlq", "redrive", name, "--yes")
+    with QueueSubscriber(name, 1, connection=traced.connection) as subscriber, subscriber.receive(20) as redriven:
+        assert dict(redriven.headers)["traceparent"] == headers_of(published).encode()
+
+
+@pytest.mark.feature("X3")
+def test_batches_and_asyncio_are_traced_and_failures_are_told(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}).apply()
+    here.worker().wait_for_shards(1)
+    traced, name = Traced(here.connection), here.name("orders")
+
+    async def run() -> None:
+        async with aio.Publisher(traced.connection) as publisher:
+            for number in range(3):
+                await publisher.publish(name, b"%d" % number)
+        async with aio.QueueSubscriber(name, 10, connection=traced.connection) as subscriber:
+            async for delivery in subscriber:
+                async with delivery:
+                    inner = trace.get_current_span()
+                    await asyncio.sleep(0)
+                    assert trace.get_current_span() is inner
+                if delivery.value == b"2":
+                    break
+
+    asyncio.run(run())
+    assert len(traced.spans("process ")) == 3
+    with Publisher(traced.connection) as publisher:
+        for number in range(3):
+            publisher.publish(name, b"%d" % number)
+    with QueueSubscriber(name, 10, connection=traced.connection) as subscriber:
+        taken: list[object] = []
+        for batch in subscriber.batches(timeout=5):
+            taken += batch
+            subscriber.acknowledge(batch)
+            if len(taken) == 3:
+                break
+    acknowledged = traced.spans("acknowledge ")[3:]
+    assert sum(one.attributes.get("messaging.batch.message_count", 1) for one in acknowledged) == 3
+    assert sum(len(one.links) for one in acknowledged) == 3
+    with Publisher(traced.connection) as publisher, pytest.raises(PublishFailed):
+        publisher.publish(name, b"x" * (2 << 20))
+    last = traced.spans("publish ")[-1]
+    assert (last.status.status_code, last.attributes["error.type"]) == (StatusCode.ERROR, "PublishFailed")
+
+
+_PROGRAM = """
+import json, sys
+from lapse_client import Connection
+from lapse_client.tracing import tracing
+nothing = "opentelemetry" in sys.modules, tracing() is None
+from opentelemetry import trace
+imported = tracing() is None
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+print(json.dumps([*nothing, imported, tracing() is None]))
+"""
+
+
+def test_who_sets_no_provider_pays_nothing() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, env=environment)
+    assert json.loads(done.stdout or "[]") == [False, True, True, False], done.stderr
