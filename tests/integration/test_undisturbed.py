@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import signal
 import statistics
 import threading
 import time
@@ -113,6 +114,29 @@ def test_what_is_created_keeps_deliveries_of_other_queues_waiting_for_a_moment_o
             gaps.append(traffic.longest_gap(since, time.monotonic()))
     print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at creations")
     assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
+
+
+@pytest.mark.feature("C90", "Q23")
+def test_a_shard_goes_on_while_the_group_waits_for_a_worker_that_stands_still(deploy: Deploy) -> None:
+    """The group cannot be balanced before the frozen worker's session is over: whoever waits for that notices."""
+    here = deploy({"busy": {"partitions": 2}}, definitions="topic", session_timeout="6s").apply()
+    workers = [here.worker().wait_for_shards(2), here.worker().wait_for_shards(1)]
+    second_has = f"{here.name('busy')}, partition 0: restored" in workers[1].text
+    staying, frozen = reversed(workers) if second_has else workers
+    fresh = here.name("fresh")
+    with Traffic(here, ["busy"]) as traffic:
+        frozen.signal(signal.SIGSTOP)
+        here.configure({"busy": {"partitions": 2}, "fresh": {}}, definitions="topic", session_timeout="6s")
+        since = time.monotonic()
+        here.apply()
+        until(lambda: f"{fresh}: version 1 is served" in staying.text, "the group is balanced", 60)
+        took = time.monotonic() - since
+        gap = traffic.longest_gap(since, time.monotonic())
+    frozen.kill()
+    print(f"longest gap: {gap:.3f} s in {took:.3f} s")
+    assert staying.running
+    assert took > 4, "the group waited"
+    assert gap < took / 3
 
 
 @pytest.mark.feature("C90", "C5")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import faust
 from faust.transport.utils import DefaultSchedulingStrategy
 from faust.types import TP
+from mode.utils.queues import FlowControlEvent
 
 from lapse.config import Config, QueueConfig, SowConfig, key
 from lapse.config.definition import Decided
@@ -20,7 +22,9 @@ from lapse.protocol import topic as names
 from lapse.runtime.health import Readiness, readiness
 from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security
+from lapse.runtime.kafka.assignor import SteadyAssignor
 from lapse.runtime.kafka.membership import Membership
+from lapse.runtime.kafka.steady_flow import SteadyFlow
 from lapse.runtime.kafka.table import SelfRestoredTables
 from lapse.runtime.kafka.transport import BatchConsumer, BatchTransport
 from lapse.runtime.metrics import MetricsServer
@@ -46,8 +50,11 @@ logger = logging.getLogger(__name__)
 _POLL_RECORDS: Final = 5_000
 _FETCH_BYTES: Final = 4 << 20
 _HEARTBEAT_S: Final = 0.05
-"""A heartbeat's answer tells that the group rebalances. Whoever rebalances stands still until all have heard (C90): the
-others are kept waiting for about so long. Twenty small requests a second are cheap."""
+"""A heartbeat's answer tells that the group rebalances. What moves waits until all have heard (C90), about so long.
+Twenty small requests a second are cheap."""
+
+_GIVEN_UP_S: Final = 2.0
+"""After so long what a shard's worker was to give up is given to another one anyway; epochs protect the shard then."""
 
 
 class LapseApp(faust.App):
@@ -88,6 +95,11 @@ class LapseApp(faust.App):
     definer: Definer | None
     _beside: set[asyncio.Task[None]]
 
+    @cached_property
+    def flow_control(self) -> FlowControlEvent:
+        """Stops what is on its way to the shards."""
+        return SteadyFlow(loop=self.loop)
+
     async def on_start(self) -> None:
         """Connect what the entities share, before Faust assigns them shards."""
         logger.info("%s", self.users)
@@ -123,18 +135,48 @@ class LapseApp(faust.App):
         consumer = self.consumer
         assert isinstance(consumer, BatchConsumer)
         self.membership.note(consumer.member)
+        before = self._assignment or set()
         await super()._on_partitions_assigned(assigned, generation_id)
+        topics = consumer.subscribed()
+        if any(tp.topic in topics for tp in before - assigned):
+            await consumer.rejoin()  # nobody gets what went before it is given up
+        elif (assignor := cast("SteadyAssignor", self.assignor)).withheld:
+            assignor.withheld = False
+            self.beside(self._balance_again(generation_id))
+
+    async def _balance_again(self, generation_id: int) -> None:
+        """See to it that what was withheld is given to somebody: a worker of an older version does not rejoin."""
+        await asyncio.sleep(_GIVEN_UP_S)
+        consumer = self.consumer
+        assert isinstance(consumer, BatchConsumer)
+        if self.consumer_generation_id == generation_id and not self.should_stop:
+            await consumer.rejoin()
+
+    async def _on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """As Faust's where this worker fell out of the group; else its shards go on until it is known which go."""
+        consumer = self.consumer
+        assert isinstance(consumer, BatchConsumer)
+        if self.should_stop or not consumer.goes_on:
+            await super()._on_partitions_revoked(revoked)
+        else:
+            await self._taken_over()
 
     async def pause_shards(self, *_: Any, **__: Any) -> None:
         """Hold every shard still: the group rebalances, and they may belong to others soon."""
+        await self._taken_over()
+        async with self._renewing:
+            for runner in self._runners():
+                await runner.pause()
+
+    async def _taken_over(self) -> None:
+        """Wait for the take-overs that have begun."""
         consumer, tables = self.consumer, self.tables
         assert isinstance(consumer, BatchConsumer)
         assert isinstance(tables, SelfRestoredTables)
         consumer.flows.set()  # who is being taken over does not wait for it any more
         await tables.restored()
         async with self._renewing:
-            for runner in self._runners():
-                await runner.pause()
+            pass
 
     async def resume_shards(self, *_: Any, **__: Any) -> None:
         """Let the shards that stayed go on."""
@@ -281,6 +323,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
         stream_wait_empty=False,
         stream_buffer_maxsize=4096,
         ConsumerScheduler=DefaultSchedulingStrategy,
+        PartitionAssignor=SteadyAssignor,
         TableManager=SelfRestoredTables,
     )
     # Faust has no setting for the transport's class; the URL names the driver only.

@@ -11,8 +11,10 @@ pytest.importorskip("faust")
 from aiokafka.consumer import consumer as aiokafka_consumer
 from faust.types import TP
 
+from lapse.runtime.kafka.consumer_thread import FETCH_MAX_WAIT_MS
 from lapse.runtime.kafka.fetcher import SwiftFetcher
-from lapse.runtime.kafka.transport import FETCH_MAX_WAIT_MS, BatchConsumer
+from lapse.runtime.kafka.tenure import Tenures
+from lapse.runtime.kafka.transport import BatchConsumer, Readers
 
 TPS = [TP("orders", 0), TP("orders", 1)]
 
@@ -39,6 +41,8 @@ class Consumer(BatchConsumer):
         self._handed = 0
         self._held = {}
         self._to_seek = set()
+        self.tenures = Tenures()
+        self._steady = set()
         self.during_fetch: Any = lambda: None
 
     def _is_changelog_tp(self, tp: TP) -> bool:
@@ -52,6 +56,10 @@ class Consumer(BatchConsumer):
 
     async def perform_seek(self) -> None:
         self.seeks += 1
+
+    async def _seek_shards(self, tps: Any) -> None:
+        self.seeks += 1
+        self._to_seek -= set(tps)
 
 
 async def fetched(consumer: Consumer, between: Any = lambda: None) -> list[TP]:
@@ -72,15 +80,56 @@ def test_a_fetch_is_handed_over_whole() -> None:
 def test_a_fetch_that_outlasts_a_rebalance_is_dropped_and_read_again() -> None:
     """The seek that follows a rebalance may have come before the fetch: nothing else would go back."""
     consumer = Consumer()
-    consumer.during_fetch = lambda: setattr(consumer.app, "consumer_generation_id", 8)
+    consumer.during_fetch = consumer.tenures.begin_all
     assert asyncio.run(fetched(consumer)) == []
+    consumer.during_fetch = lambda: None
+    assert asyncio.run(fetched(consumer)) == TPS
     assert consumer.seeks == 1
 
 
 def test_a_rebalance_between_two_partitions_drops_the_rest_and_reads_it_again() -> None:
     consumer = Consumer()
-    assert asyncio.run(fetched(consumer, lambda: setattr(consumer.app, "consumer_generation_id", 8))) == TPS[:1]
+    assert asyncio.run(fetched(consumer, consumer.tenures.begin_all)) == TPS[:1]
+    assert asyncio.run(fetched(consumer)) == TPS
     assert consumer.seeks == 1
+
+
+@pytest.mark.feature("C90")
+def test_a_rebalance_drops_what_came_of_partitions_that_went_only() -> None:
+    consumer = Consumer()
+    handed: list[Any] = []
+
+    async def over_a_rebalance() -> None:
+        async for _, message in consumer.getmany(1.0):
+            handed.append(message)
+
+    asyncio.run(over_a_rebalance())
+    consumer.app.consumer_generation_id = 8
+    consumer.tenures.begin(TPS[1:])
+    assert [message.generation_id for message in handed] == [8, -1], "Faust drops what is of another generation"
+    consumer.during_fetch = lambda: consumer.tenures.begin(TPS[1:])
+    assert asyncio.run(fetched(consumer)) == TPS[:1]
+    assert consumer._to_seek == set(TPS[1:])
+
+
+@pytest.mark.feature("C90")
+def test_what_is_read_on_while_the_group_rebalances_is_neither_paused_nor_sought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = Consumer()
+    consumer._active_partitions, consumer._paused_partitions = set(TPS), set()
+    consumer._steady = {TPS[0]}
+    consumer._readers = {tp: Readers() for tp in TPS}
+    consumer.pause_partitions(TPS)
+    assert (consumer._active_partitions, consumer._paused_partitions) == ({TPS[0]}, {TPS[1]})
+    sought: list[Any] = []
+
+    async def seek(_: Any, tps: Any) -> None:
+        sought.extend(tps)
+
+    monkeypatch.setattr(Consumer, "_seek_shards", seek)
+    asyncio.run(BatchConsumer.perform_seek(consumer))
+    assert sought == TPS[1:]
 
 
 def test_a_flow_that_stops_is_left_to_the_seek_of_its_resumption() -> None:
@@ -129,9 +178,9 @@ def test_what_was_fetched_counts_as_read_once_it_is_handed_over_or_sought_again(
     assert (consumer.seeks, asyncio.run(look())) == (1, 6)
 
     consumer.flow_active = True
-    consumer.during_fetch = lambda: setattr(consumer.app, "consumer_generation_id", 8)
+    consumer.during_fetch = consumer.tenures.begin_all
     asyncio.run(all_of_it())
-    assert (consumer.seeks, asyncio.run(look())) == (2, 6)
+    assert (consumer.seeks, asyncio.run(look())) == (1, -1)  # they were dropped, and are sought before the next fetch
 
 
 @pytest.mark.feature("C90")

@@ -133,8 +133,8 @@ class SwiftFetcher(fetcher.Fetcher):
     def _known_leaders(self, assignment: Any) -> dict[TopicPartition, int]:
         """Which broker leads each partition; put together once for each answer about metadata."""
         topics = self._client.cluster._partitions
-        if topics is not self._led_by or assignment is not self._assigned:
-            self._led_by, self._assigned = topics, assignment
+        if topics is not self._led_by or assignment.tps is not self._assigned:
+            self._led_by, self._assigned = topics, assignment.tps
             self._leaders = {
                 TopicPartition(topic, partition): one.leader
                 for topic, partitions in topics.items()

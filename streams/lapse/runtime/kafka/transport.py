@@ -16,22 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-import aiokafka
-from aiokafka.errors import CommitFailedError, IllegalStateError
-from aiokafka.structs import OffsetAndMetadata
+from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
-from lapse.runtime.kafka import fetcher  # noqa: F401  # every consumer of the process fetches as it says
-
-FETCH_MAX_WAIT_MS: Final = 500
-
-_COMMIT_S: Final = 2.0
-"""After so long without success it is looked which topics there are; the next commit comes within a second."""
+from lapse.runtime.kafka.consumer_thread import ConsumerThread
+from lapse.runtime.kafka.tenure import Tenures
 
 
 class Readers:
@@ -45,94 +38,23 @@ class Readers:
         self.saturated: set[object] = set()
 
 
-class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """Faust's consumer thread, reading committed records only (C41)."""
+class BatchMessage(ConsumerMessage):
+    """All records of a partition that one fetch brought; void once the partition has left the worker meanwhile."""
 
-    def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
-        created = super()._create_worker_consumer(transport)
-        # Faust passes these two as constants; aiokafka reads them when the consumer starts.
-        created._isolation_level = "read_committed"
-        created._fetch_max_wait_ms = FETCH_MAX_WAIT_MS
-        return created
+    __slots__ = ("consumer", "turn")
 
-    async def _commit(self, offsets: Mapping[TP, int]) -> bool:
-        """Commit what is still assigned, of topics that are there.
-
-        Faust crashes where nothing of it is: what is read changed (a queue was deleted) while it was about to commit.
-        For a topic that was deleted aiokafka would try again for ever, and no other would be committed (C52). And Faust
-        looks up the whole assignment for each partition.
-        """
-        assigned, asked = self.assignment(), self._ensure_consumer()
-        known = asked._client.cluster.partitions_for_topic
-        there = {
-            driver.ensure_aiokafka_TP(tp): OffsetAndMetadata(offset, "")
-            for tp, offset in offsets.items()
-            if tp in assigned and known(tp.topic)
-        }
-        if not there:
-            return False
-        try:
-            async with asyncio.timeout(_COMMIT_S):
-                await asked.commit(there)
-        except TimeoutError:
-            await asked._client.force_metadata_update()
-            return False
-        except CommitFailedError:
-            return False  # the group has rebalanced; what the shards have made durable is in their journals
-        except Exception as error:  # noqa: BLE001  # crash-only, as Faust's
-            await self.crash(error)
-            return False
-        self.tp_last_committed_at.update(dict.fromkeys(there, time.monotonic()))
-        return True
-
-    async def leave(self) -> None:
-        """Leave the group."""
-        await self.call_thread(self._ensure_consumer().unsubscribe)
-
-    async def seek_all(self, offsets: Mapping[TP, int]) -> set[TP]:
-        """Read on at these offsets, where the partitions are assigned; returns those that are."""
-
-        async def seek() -> set[TP]:
-            asked, assigned = self._ensure_consumer(), self.assignment()
-            for tp in offsets.keys() & assigned:
-                asked.seek(driver.ensure_aiokafka_TP(tp), offsets[tp])
-                asked.resume(driver.ensure_aiokafka_TP(tp))
-            return offsets.keys() & assigned
-
-        done: set[TP] = await self.call_thread(seek)
-        return done
-
-    async def leave_out(self, tps: Iterable[TP]) -> None:
-        """Fetch these partitions no more, until they are sought."""
-
-        async def pause() -> None:
-            asked = self._ensure_consumer()
-            left_out = [driver.ensure_aiokafka_TP(tp) for tp in set(tps) & self.assignment()]
-            asked.pause(*left_out)
-            for tp in left_out:
-                asked.seek(tp, 0)  # else it would be looked up what is committed
-
-        await self.call_thread(pause)
+    consumer: BatchConsumer
+    turn: int
 
     @property
-    def taken(self) -> int:
-        """How often records were taken."""
-        fetching = None if self._consumer is None else self._consumer._fetcher
-        return 0 if fetching is None else int(fetching.taken)
+    def generation_id(self) -> int:
+        """The present generation of the group, for Faust drops what came in another; -1 where it is void."""
+        consumer = self.consumer
+        return consumer.app.consumer_generation_id if consumer.tenures.covers(self.tp, self.turn) else -1
 
-    async def stands_at(self, tp: TP) -> tuple[int, int]:
-        """What will be read next from a partition, and how often records were taken by then.
-
-        Raises:
-            IllegalStateError: the partition is not assigned.
-        """
-
-        async def asked() -> tuple[int, int]:
-            where = int(await self._ensure_consumer().position(tp))
-            return where, self.taken  # in this order: what was taken meanwhile makes the answer void, not wrong
-
-        found: tuple[int, int] = await self.call_thread(asked)
-        return found
+    @generation_id.setter
+    def generation_id(self, generation_id: int | None) -> None:
+        """Nothing: the generation in which something was fetched does not matter."""
 
 
 class BatchConsumer(driver.Consumer):
@@ -151,6 +73,11 @@ class BatchConsumer(driver.Consumer):
         """Partitions in which more was made durable since the last commit."""
         self._to_seek: set[TP] = set()
         """Partitions that a shard reads which was restored after the flow began."""
+        self.tenures = Tenures()
+        self._steady: set[TP] = set()
+        """Partitions that go on being read while the group rebalances."""
+        self.goes_on = False
+        """Whether shards go on working while the group rebalances: it knows this member still."""
         self.flows = asyncio.Event()
         """Whether what is read comes to the shards, or nobody is to wait for that any more."""
 
@@ -172,9 +99,9 @@ class BatchConsumer(driver.Consumer):
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:  # noqa: ASYNC109  # Faust's
         """Fetch, and yield one message per partition whose value is the list of its records."""
-        generation = self.app.consumer_generation_id
         if self._to_seek and self.flow_active:
             await self._seek_shards(self._to_seek)
+        turn = self.tenures.turn
         records, active = await self._wait_next_records(timeout)
         thread: Any = self._thread
         taken = thread.taken
@@ -188,19 +115,18 @@ class BatchConsumer(driver.Consumer):
             # Between two partitions others run: the flow may have stopped, the group rebalanced.
             if not self.flow_active:
                 return
-            if self.app.consumer_generation_id != generation:
+            if not batch:
+                continue
+            if not self.tenures.covers(tp, turn):
                 # The fetch began before the rebalance and ended after it: perhaps behind the seek that follows one. The
                 # consumer stands behind what is dropped here, so it has to be told again where the shards are.
-                await self.perform_seek()
-                self._handed = taken
-                return
-            if not batch:
+                self._to_seek.add(tp)
                 continue
             if self._is_changelog_tp(tp):
                 for record in batch:
                     yield tp, self._to_message(tp, record)
             elif active is None or tp in active or tp in self._buffered_partitions:
-                yield tp, self._to_batch(tp, batch, generation)
+                yield tp, self._to_batch(tp, batch, turn)
         self._handed = taken
 
     def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
@@ -221,9 +147,9 @@ class BatchConsumer(driver.Consumer):
             generation_id=self.app.consumer_generation_id,
         )
 
-    def _to_batch(self, tp: TP, records: list[Any], generation: int) -> ConsumerMessage:
+    def _to_batch(self, tp: TP, records: list[Any], turn: int) -> BatchMessage:
         last = records[-1]
-        return ConsumerMessage(
+        message = BatchMessage(
             tp.topic,
             tp.partition,
             last.offset,
@@ -236,8 +162,39 @@ class BatchConsumer(driver.Consumer):
             0,
             0,
             tp,
-            generation_id=generation,
         )
+        message.consumer, message.turn = self, turn
+        return message
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """The group rebalances: what is read is read on, unless the group has given it to others."""
+        thread: Any = self._thread
+        self.goes_on = self.flow_active and thread.is_member
+        if self.goes_on:
+            self._steady = self.assignment() - self._paused_partitions
+            await self._on_partitions_revoked(revoked)
+        else:
+            self._steady = set()
+            self.tenures.begin_all()
+            await super().on_partitions_revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """As Faust's; what comes is paused until its shards are restored."""
+        self._steady &= assigned
+        came = assigned - self._steady
+        self.tenures.begin(came)
+        self._paused_partitions.update(came)
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    async def rejoin(self) -> None:
+        """Have the group balanced once more: what this worker has given up waits for somebody."""
+        thread: Any = self._thread
+        await thread.call_thread(thread.rejoin)
+
+    def subscribed(self) -> set[str]:
+        """The topics that this worker reads."""
+        thread: Any = self._thread
+        return set(thread._ensure_consumer().subscription())
 
     def _get_active_partitions(self) -> set[TP]:
         active = self._partitions_in_use()
@@ -249,7 +206,8 @@ class BatchConsumer(driver.Consumer):
         return super()._get_active_partitions() if known is None else known
 
     def pause_partitions(self, tps: Iterable[TP]) -> None:
-        """As Faust's; spelled out because `_get_active_partitions` hands out a copy here."""
+        """As Faust's, but for what is read on; spelled out because `_get_active_partitions` hands out a copy here."""
+        tps = set(tps) - self._steady
         self._partitions_in_use().difference_update(tps)
         self._paused_partitions.update(tps)
 
@@ -301,6 +259,8 @@ class BatchConsumer(driver.Consumer):
 
         Until every one: what was fetched for others before could come to the last one as if it were what it misses.
         """
+        tps = list(tps)
+        self.tenures.begin(tps)
         for tp in tps:
             self._held.setdefault(tp, set()).add(reader)
 
@@ -338,7 +298,7 @@ class BatchConsumer(driver.Consumer):
 
         What is committed is of no use, and Faust would ask for it partition by partition.
         """
-        await self._seek_shards(self._readers)
+        await self._seek_shards(self._readers.keys() - self._steady)
 
     async def _seek_shards(self, tps: Iterable[TP]) -> None:
         """Read these partitions from where the shards are that read them."""

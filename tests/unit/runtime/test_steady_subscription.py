@@ -1,0 +1,150 @@
+"""What is assigned stays assigned while the group is balanced anew."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("faust")  # the worker's packages are an extra
+
+from aiokafka.errors import IllegalStateError
+from aiokafka.structs import TopicPartition
+from faust.assignor.client_assignment import ClientAssignment, CopartitionedAssignment
+from faust.assignor.copartitioned_assignor import CopartitionedAssignor
+from faust.types import TP
+from mode.utils.queues import FlowControlQueue
+
+from lapse.runtime.kafka.assignor import leave, withhold
+from lapse.runtime.kafka.steady_flow import SteadyFlow
+from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
+
+ORDERS, PRICES = TopicPartition("orders", 0), TopicPartition("prices", 0)
+
+
+def run(what: Callable[[SteadySubscriptions], None]) -> None:
+    async def go() -> None:
+        what(SteadySubscriptions())
+
+    asyncio.run(go())
+
+
+@pytest.mark.feature("C90")
+def test_a_changed_subscription_leaves_what_it_has_in_common_as_it_is() -> None:
+    def change(subscriptions: SteadySubscriptions) -> None:
+        subscriptions.subscribe({"orders", "prices"})
+        assert subscriptions.reassignment_in_progress
+        subscriptions.assign_from_subscribed([ORDERS, PRICES])
+        before = subscriptions.subscription.assignment
+        subscriptions.seek(ORDERS, 7)
+        subscriptions.resume(ORDERS)
+        kept = before.state_value(ORDERS)
+
+        subscriptions.subscribe({"orders", "fresh"})
+        subscriptions.begin_reassignment()
+        now = subscriptions.subscription
+        assert now.active
+        assert now.assignment is before
+        assert before.active
+        assert subscriptions.assigned_partitions() == {ORDERS}, "what is not subscribed to is asked for no more"
+        assert not subscriptions.reassignment_in_progress
+        assert not before.state_value(PRICES).has_valid_position, "what a fetch still brings of it is dropped"
+        with pytest.raises(IllegalStateError):
+            subscriptions.seek(PRICES, 1)
+
+        fresh = TopicPartition("fresh", 0)
+        subscriptions.assign_from_subscribed([ORDERS, fresh])
+        assert subscriptions.subscription.assignment is before
+        assert before.state_value(ORDERS) is kept
+        assert (kept.position, kept.paused) == (7, False)
+        assert before.state_value(fresh).paused, "nobody has said yet where to begin"
+
+    run(change)
+
+
+@pytest.mark.feature("C90")
+def test_who_waits_for_what_is_committed_of_a_partition_that_went_waits_no_more() -> None:
+    async def go() -> None:
+        subscriptions = SteadySubscriptions()
+        subscriptions.subscribe({"orders"})
+        subscriptions.assign_from_subscribed([ORDERS])
+        waiting = subscriptions.subscription.assignment.state_value(ORDERS).fetch_committed()
+        assignment = subscriptions.subscription.assignment
+        subscriptions.assign_from_subscribed([])
+        assert (await asyncio.wait_for(waiting, 5)).offset == -1
+        gone = assignment.state_value(ORDERS)
+        assert (await asyncio.wait_for(gone.fetch_committed(), 5)).offset == -1
+        gone.await_reset(-1)
+        gone.reset_to(5)
+        gone.consumed_to(6)
+        assert (gone.has_valid_position, gone.awaiting_reset, gone.paused) == (False, False, True)
+
+    asyncio.run(go())
+
+
+@pytest.mark.feature("C90")
+def test_nobody_gets_what_another_member_has_still() -> None:
+    assignments = {
+        "old": ClientAssignment(actives={"orders": [0]}, standbys={}),
+        "new": ClientAssignment(actives={"orders": [1, 2], "fresh": [1]}, standbys={}),
+    }
+    assert withhold(assignments, {"old": {TP("orders", 0), TP("orders", 1)}, "new": set()})
+    assert assignments["new"].actives == {"orders": [2], "fresh": [1]}
+    assert assignments["old"].actives == {"orders": [0]}
+
+
+@pytest.mark.feature("C90")
+def test_what_two_members_believe_to_have_goes_to_the_one_that_is_to_have_it() -> None:
+    """One of them was out of the group; the other must not lose it for that."""
+    assignments = {
+        "zombie": ClientAssignment(actives={"orders": []}, standbys={}),
+        "owner": ClientAssignment(actives={"orders": [0]}, standbys={}),
+    }
+    assert not withhold(assignments, {"zombie": {TP("orders", 0)}, "owner": {TP("orders", 0)}})
+    assert assignments["owner"].actives == {"orders": [0]}
+
+
+@pytest.mark.feature("C90")
+def test_a_rebalance_moves_nothing_that_makes_no_member_lighter() -> None:
+    """Three partitions of two members: whoever is asked first would get the third one."""
+    has = {"first": {0, 2}, "second": {1}}
+    for order in (["first", "second"], ["second", "first"]):
+        shares = {
+            one: CopartitionedAssignment(actives=set(has[one]), standbys=set(), topics={"orders"}) for one in order
+        }
+        chosen = CopartitionedAssignor({"orders"}, shares, num_partitions=3, replicas=0).get_assignment()
+        assignments = {
+            one: ClientAssignment(
+                actives={topic: sorted(chosen[one].actives) for topic in ("orders", "new")}, standbys={}
+            )
+            for one in order
+        }
+        leave(assignments, {one: {TP("orders", partition) for partition in had} for one, had in has.items()})
+        for one, had in has.items():
+            assert assignments[one].actives == {"orders": sorted(had), "new": sorted(had)}, order
+
+
+@pytest.mark.feature("C90")
+def test_a_member_that_comes_gets_its_share() -> None:
+    assignments = {
+        "old": ClientAssignment(actives={"orders": [0, 1]}, standbys={}),
+        "new": ClientAssignment(actives={"orders": [2, 3]}, standbys={}),
+    }
+    owned = {"old": {TP("orders", partition) for partition in range(4)}, "new": set[TP]()}
+    leave(assignments, owned)
+    assert assignments["new"].actives == {"orders": [2, 3]}
+
+
+@pytest.mark.feature("C90")
+def test_what_is_on_its_way_is_dropped_only_where_the_flow_had_stopped() -> None:
+    async def go() -> None:
+        flow = SteadyFlow()
+        queue: FlowControlQueue[str] = FlowControlQueue(flow_control=flow, clear_on_resume=True)
+        flow.resume()
+        queue.put_nowait("on its way")
+        flow.resume()
+        assert queue.qsize() == 1
+        flow.suspend()
+        flow.resume()
+        assert queue.qsize() == 0
+
+    asyncio.run(go())
