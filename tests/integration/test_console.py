@@ -311,7 +311,7 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
     publish("B", None)
     playwright.expect(rows).to_have_count(1)
     view.get_by_label("Filter").fill("/price > 5")
-    view.get_by_role("button", name="Follow").click()
+    view.get_by_role("button", name="Follow", exact=True).click()
     playwright.expect(view.locator("#state")).to_have_text("Live.")
     playwright.expect(rows).to_have_count(0)
 
