@@ -86,6 +86,8 @@ def test_every_panel_of_the_dashboard_shows_something(measured: Deployment, prom
     assert second is not None
     subscriber.settle("acknowledge", [first], wait=True)
     subscriber.settle("cancel", [second], wait=True)
+    with measured.queue("jobs") as queue:
+        queue.pause()
     panels = json.loads((ROOT / "deploy/grafana/lapse.json").read_text())["panels"]
     values = {"$entity": ".+", "$__rate_interval": "1h"}
     empty = {panel["title"] for panel in panels}
@@ -103,6 +105,8 @@ def test_every_panel_of_the_dashboard_shows_something(measured: Deployment, prom
     except AssertionError as error:
         raise AssertionError(f"nothing is shown by {sorted(empty)}") from error
     subscriber.close()
+    with measured.queue("jobs") as queue:
+        queue.resume()
 
 
 @pytest.mark.feature("Q15")

@@ -8,7 +8,19 @@ from support.deployment import Deploy, Deployment
 from support.figures import free_port, scraped, with_figures
 from support.log import until
 
-QUEUES = {"figures": {"expiration": "enabled", "lease_period": "1s"}}
+QUEUES = {
+    "figures": {"expiration": "enabled", "lease_period": "1s"},
+    "days": {"ordering": "total", "barrier": "/type = 'EOD'"},
+    "accounts": {"group_by": "/account"},
+}
+SHOWN_AS = {
+    "paused": ("lapse_queue_paused",),
+    "subscriptions": ("lapse_subscriptions",),
+    "before_barrier": ("lapse_queue_held_up", "before_barrier"),
+    "dying_before_barrier": ("lapse_queue_held_up", "dying_before_barrier"),
+    "groups_held_back": ("lapse_queue_held_up", "groups_held_back"),
+}
+"""Where `depth` has a figure that is no state of messages."""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +76,35 @@ def test_depth_knows_the_age_of_the_oldest_message(measured: Deployment, port: i
         time.sleep(0.3)
         assert 300 <= queue.depth()["oldest_age_ms"] < 10_000
     assert 0.3 <= scraped(port)["lapse_queue_oldest_age_seconds",] < 10
+
+
+def agreed(measured: Deployment, port: int, queue: str, *expected: str) -> None:
+    """What the console and `lapse top` show of a queue, which is what it answers to `depth`, can be scraped."""
+    told, found = measured.depth(queue), scraped(port, measured.name(queue))
+    assert set(expected) <= {name for name, figure in told.items() if figure}
+    sum_of_states = ("available", "leased", "delayed", "transferring")
+    assert told.pop("depth") == sum(found["lapse_queue_messages", state] for state in sum_of_states)
+    assert 0 <= found["lapse_queue_oldest_age_seconds",] - told.pop("oldest_age_ms") / 1000 < 20
+    told = dict.fromkeys(SHOWN_AS, 0) | told
+    assert told == {name: found[SHOWN_AS.get(name, ("lapse_queue_messages", name))] for name in told}
+
+
+@pytest.mark.feature("Q15", "C21", "C48", "C87")
+def test_what_the_console_shows_of_a_queue_can_be_scraped(measured: Deployment, port: int) -> None:
+    """Every figure that a queue answers is compared, so that one which is added later has to be there, too."""
+    measured.write("days", '{"n": 1}', '{"n": 2}', '{"n": 3}', '{"type": "EOD"}')
+    with measured.subscriber("days", 2) as subscriber, measured.subscriber("days", 1) as other:
+        assert len([subscriber.receive(10), subscriber.receive(10), other.receive(10)]) == 3
+        with measured.queue("days") as queue:
+            queue.pause()
+        agreed(measured, port, "days", "available", "leased", "paused", "subscriptions", "before_barrier")
+        found = scraped(port, measured.name("days"))
+        assert (found["lapse_queue_holders",], found["lapse_queue_most_leased",]) == (2, 2)
+
+    measured.write("accounts", '{"account": 1, "n": 1}', '{"account": 1, "n": 2}', '{"account": 2, "n": 2}')
+    with measured.subscriber("accounts", 5, filter="/n = 2") as subscriber:
+        assert subscriber.receive(10) is not None
+        agreed(measured, port, "accounts", "available", "leased", "groups_held_back")
 
 
 @pytest.mark.feature("X7")

@@ -24,13 +24,15 @@ def with_figures(deploy: Deploy, queues: Mapping[str, Settings], port: int) -> D
     return deployment
 
 
-def scraped(port: int) -> Mapping[tuple[str, ...], float]:
-    """Sums over entities and shards, by sample name and the values of its other labels."""
+def scraped(port: int, entity: str = "") -> Mapping[tuple[str, ...], float]:
+    """Sums over the shards of an entity, or of all, by sample name and the values of its other labels."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     sums: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
+            if entity and sample.labels.get("entity") != entity:
+                continue
             rest = (value for name, value in sorted(sample.labels.items()) if name not in ("entity", "shard"))
             name = (sample.name, *rest)
             sums[name] = sums.get(name, 0) + sample.value

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
 from typing import Any, Final
 from wsgiref.simple_server import WSGIServer
 
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
 _SHARD: Final = ("entity", "shard")
 _STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
+_HELD_UP: Final = ("before_barrier", "dying_before_barrier", "groups_held_back")
 _COUNTED: Final = {
     "arrived": ("lapse_arrivals", "Records of underlying topics that were taken in."),
     "delivered": ("lapse_deliveries", "Messages handed to subscriptions."),
@@ -43,7 +45,23 @@ _COUNTED: Final = {
     "deleted": ("lapse_sow_deletes", "Records that were deleted from a SOW topic."),
     "told": ("lapse_sow_messages", "Messages to subscribers and askers of a SOW topic."),
 }
-_Row = tuple[tuple[str, str], Machine, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One shard, as it was looked at.
+
+    Attributes:
+        shard: its entity and its number.
+        machine: what runs it.
+        gauges: how things stood.
+        oldest_age_s: how old its oldest message was, in seconds.
+    """
+
+    shard: tuple[str, str]
+    machine: Machine
+    gauges: Mapping[str, int]
+    oldest_age_s: float
 
 
 class Figures(Collector):
@@ -84,16 +102,29 @@ class Figures(Collector):
 
     async def _gather(self) -> list[Metric]:
         rows: list[_Row] = []
-        for entity in self._entities.values():
+        for entity in list(self._entities.values()):
             for partition, runner in list(entity.runners.items()):
-                oldest_ms = await runner.machine.oldest_ms()
-                rows.append(((entity.name, str(partition)), runner.machine, oldest_ms))
+                await asyncio.sleep(0)  # many shards are no single turn of the loop
+                if entity.runners.get(partition) is runner:
+                    rows.append(await self._look_at((entity.name, str(partition)), runner.machine))
         return [*self._standing(rows), *_done(rows), *_distributions(rows), *self._rules(rows), *self._whole()]
+
+    async def _look_at(self, shard: tuple[str, str], machine: Machine) -> _Row:
+        now_ms = self._clock.stamp_ms()
+        gauges = machine.gauges(now_ms)
+        oldest_ms = await machine.oldest_ms(now_ms)
+        return _Row(shard, machine, gauges, 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000)
 
     def _standing(self, rows: list[_Row]) -> Iterator[Metric]:
         """How things stand now."""
         messages = GaugeMetricFamily("lapse_queue_messages", "Messages by state (Q15).", labels=[*_SHARD, "state"])
         oldest = GaugeMetricFamily("lapse_queue_oldest_age_seconds", "Age of the first message.", labels=_SHARD)
+        paused = GaugeMetricFamily("lapse_queue_paused", "1 while deliveries are held back (C21).", labels=_SHARD)
+        held_up = GaugeMetricFamily(
+            "lapse_queue_held_up", "Messages, letters and groups behind others (C48, C87).", labels=[*_SHARD, "what"]
+        )
+        holders = GaugeMetricFamily("lapse_queue_holders", "Subscriptions that have leased messages.", labels=_SHARD)
+        most = GaugeMetricFamily("lapse_queue_most_leased", "Most that one subscription has leased.", labels=_SHARD)
         subscriptions = GaugeMetricFamily("lapse_subscriptions", "Open subscriptions.", labels=_SHARD)
         records = GaugeMetricFamily("lapse_sow_records", "Records of a SOW topic.", labels=_SHARD)
         segments = GaugeMetricFamily("lapse_queue_segments", "Segments by where they are.", labels=[*_SHARD, "place"])
@@ -101,24 +132,29 @@ class Figures(Collector):
         waiting = GaugeMetricFamily(
             "lapse_letters_waiting", "Dead letters on their way, and refused ones.", labels=_SHARD
         )
-        now_ms = self._clock.stamp_ms()
-        for shard, machine, oldest_ms in rows:
-            gauges = machine.gauges()
+        for row in rows:
+            shard, gauges = row.shard, row.gauges
             for state in _STATES:
                 if state in gauges:
                     messages.add_metric([*shard, state], gauges[state])
             if "records" in gauges:
                 records.add_metric(shard, gauges["records"])
             else:
-                oldest.add_metric(shard, 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000)
+                oldest.add_metric(shard, row.oldest_age_s)
+                paused.add_metric(shard, gauges["paused"])
+                for what in _HELD_UP:
+                    held_up.add_metric([*shard, what], gauges.get(what, 0))
+                holders.add_metric(shard, gauges["holders"])
+                most.add_metric(shard, gauges["most_leased"])
                 for place in ("memory", "disk"):
                     segments.add_metric([*shard, place], gauges[f"segments_{place}"])
                 loads.add_metric(shard, gauges["segment_loads"])
             subscriptions.add_metric(shard, gauges["subscriptions"])
-            waiting.add_metric(shard, machine.figures.letters_waiting + gauges["dying"])
+            waiting.add_metric(shard, row.machine.figures.letters_waiting + gauges["dying"])
         skew = GaugeMetricFamily("lapse_clock_offset_seconds", "The broker's clock less this machine's (L13).")
         skew.add_metric([], self._clock.skew_ms / 1000)
-        yield from (messages, oldest, subscriptions, records, segments, loads, waiting, skew)
+        yield from (messages, oldest, paused, held_up, holders, most)
+        yield from (subscriptions, records, segments, loads, waiting, skew)
 
     def _whole(self) -> Iterator[Metric]:
         """The worker as a whole."""
@@ -143,9 +179,9 @@ class Figures(Collector):
                 for result in ("done", "failed", "timed_out"):
                     calls.add_metric([entity.name, result], getattr(figures, result))
         waiting = GaugeMetricFamily("lapse_rule_waiting", "Messages still to be given to on_expire.", labels=_SHARD)
-        for shard, machine, _ in rows:
-            if machine.rule is not None:
-                waiting.add_metric(shard, machine.rule.waiting)
+        for row in rows:
+            if row.machine.rule is not None:
+                waiting.add_metric(row.shard, row.machine.rule.waiting)
         yield from (calls, waiting)
 
 
@@ -153,9 +189,9 @@ def _done(rows: list[_Row]) -> Iterator[Metric]:
     """What was done since this worker took each shard over."""
     for kind, (name, text) in _COUNTED.items():
         family = CounterMetricFamily(name, text, labels=_SHARD)
-        for shard, machine, _ in rows:
-            if kind in machine.figures.counts:
-                family.add_metric(shard, machine.figures.counts[kind])
+        for row in rows:
+            if kind in row.machine.figures.counts:
+                family.add_metric(row.shard, row.machine.figures.counts[kind])
         yield family
     removed = CounterMetricFamily(
         "lapse_removals", "Messages that left, by reason; under each of several.", labels=[*_SHARD, "reason"]
@@ -166,8 +202,8 @@ def _done(rows: list[_Row]) -> Iterator[Metric]:
         "lapse_denied_commands", "Commands that their sender may not give, by cause (X4).", labels=[*_SHARD, "cause"]
     )
     journal = CounterMetricFamily("lapse_journal_bytes", "Bytes written to the journal.", labels=_SHARD)
-    for shard, machine, _ in rows:
-        figures = machine.figures
+    for row in rows:
+        shard, figures = row.shard, row.machine.figures
         for reason in Reason:
             removed.add_metric([*shard, reason.value], figures.removals[reason])
         letters.add_metric(shard, figures.dead_letters)
@@ -188,9 +224,9 @@ _SHOWN: Final = {
 def _distributions(rows: list[_Row]) -> Iterator[Metric]:
     for attribute, (name, text) in _SHOWN.items():
         family = HistogramMetricFamily(name, text, labels=_SHARD)
-        for shard, machine, _ in rows:
-            values = _values(machine.figures, attribute)
-            family.add_metric(shard, values.buckets(), values.total)
+        for row in rows:
+            values = _values(row.machine.figures, attribute)
+            family.add_metric(row.shard, values.buckets(), values.total)
         yield family
 
 

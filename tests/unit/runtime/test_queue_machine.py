@@ -162,6 +162,25 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     assert list(restore(kept.items()).state.pending) == [(0, 3)]
 
 
+@pytest.mark.feature("Q15", "L11", "C21")
+def test_the_gauges_of_an_instant_are_what_depth_answers() -> None:
+    """A message whose deadline has passed is told no more, though it leaves later; what is held up is told."""
+    settings = QueueSettings(name="orders", leasing=Leasing.STRICT, lease_ms=100, expiration=Expiration(True, 50))
+    one = QueueMachine(settings, restore([]), 1, Payloads(), QueueOutput("orders", 0, 1, "", 1), "orders")
+    one.take_over(1_000)
+    one.arrive("orders", 0, [Record(offset) for offset in range(3)])
+    one.arrive("orders", 0, [Record(3, timestamp=1_020)])
+    command(one, 1_021, "pause")
+    finish(one)
+    assert (one.gauges(1_021)["available"], one.gauges(1_060)["available"], one.gauges()["available"]) == (4, 1, 4)
+    assert (one.gauges(1_021)["paused"], one.gauges(1_021)["holders"], one.gauges(1_021)["most_leased"]) == (1, 0, 0)
+    command(one, 1_022, "resume")
+    command(one, 1_023, "subscribe", max_backlog=3)
+    one.deliver(1_023)
+    finish(one)
+    assert (one.gauges(1_024)["paused"], one.gauges(1_024)["holders"], one.gauges(1_024)["most_leased"]) == (0, 1, 3)
+
+
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("name", ["purge", "sow", "expire"])
 def test_a_command_that_takes_too_much_work_is_refused_with_the_reason_and_changes_nothing(name, monkeypatch) -> None:

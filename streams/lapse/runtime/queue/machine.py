@@ -431,9 +431,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     # For people, and for who looks through the table
 
-    def gauges(self) -> dict[str, int]:
-        """Messages by state, subscriptions (Q15), and where the segments are (Q16)."""
-        return self._view.gauges()
+    def gauges(self, now_ms: int = -1) -> dict[str, int]:
+        """See `QueueView.gauges`."""
+        return self._view.gauges(now_ms)
 
     async def oldest_ms(self, now_ms: int = -1) -> int | None:
         """Arrival of the first message that has not expired, ms since the epoch; None if there is none (Q15)."""

@@ -24,11 +24,19 @@ class QueueView:
         self._payloads = payloads
         self._oldest: tuple[tuple[str, int, int], int | None] | None = None
 
-    def gauges(self) -> dict[str, int]:
-        """Messages by state, subscriptions (Q15), and where the segments are (Q16)."""
+    def gauges(self, now_ms: int = -1) -> dict[str, int]:
+        """Messages by state, subscriptions and what they have (Q15), and where the segments are (Q16).
+
+        With an instant, only messages that have not expired by then, and what is held up (C48, C87), as `depth` says.
+        """
         segments = self._shard.state.segments
+        leased = [one.outstanding for one in self._shard.state.subscriptions.values() if one.outstanding]
         return {
-            **self._shard.depth(),
+            **self._shard.depth(now_ms=now_ms),
+            **(self._shard.held_up() if now_ms >= 0 else {}),
+            "paused": int(self._shard.state.paused),
+            "holders": len(leased),
+            "most_leased": max(leased, default=0),
             "subscriptions": len(self._shard.state.subscriptions),
             "segments_memory": segments.in_memory,
             "segments_disk": len(segments) - segments.in_memory,

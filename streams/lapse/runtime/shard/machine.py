@@ -365,10 +365,10 @@ class ShardMachine(ABC, Generic[C, S, F]):
     # For people, and for who looks through the table
 
     @abstractmethod
-    def gauges(self) -> dict[str, int]:
-        """How things stand now, by name."""
+    def gauges(self, now_ms: int = -1) -> dict[str, int]:
+        """How things stand now, by name; of a queue with an instant as whoever asks for its depth is told then."""
 
-    async def oldest_ms(self) -> int | None:
+    async def oldest_ms(self, now_ms: int = -1) -> int | None:
         """Arrival of the oldest message that is held, ms since the epoch; None if there is none, or no sense in it."""
         return None
 

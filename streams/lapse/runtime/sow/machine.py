@@ -269,7 +269,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     # For people, and for who looks through the table
 
-    def gauges(self) -> dict[str, int]:
+    def gauges(self, now_ms: int = -1) -> dict[str, int]:
         """Records, letters that wait, and subscriptions."""
         state = self.shard.state
         return {
