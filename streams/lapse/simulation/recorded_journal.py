@@ -21,6 +21,7 @@ class RecordedStep:
         at_ms: when it was journaled, ms since the epoch.
         positions: next offset of each source, and of the commands, behind it.
         instants: what it did by the clock, by name; ms since the epoch.
+        batches: first offset and the one behind the last of records that came together, where that was told of.
         noted: what it says of deliveries (C55); None = nothing.
     """
 
@@ -28,6 +29,7 @@ class RecordedStep:
     positions: Mapping[TP, int]
     instants: Mapping[str, int]
     noted: Mapping[str, Any] | None
+    batches: Mapping[TP, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -121,4 +123,12 @@ def _step(record: Any) -> RecordedStep:
         topic, colon, partition = place.rpartition(":")
         if colon and partition.isdigit():
             positions[TP(topic, int(partition))] = int(offset)
-    return RecordedStep(record.timestamp, positions, (noted or {}).get(INSTANTS, {}), noted)
+    instants: dict[str, int] = {}
+    batches: dict[TP, list[tuple[int, int]]] = {}
+    for name, value in (noted or {}).get(INSTANTS, {}).items():
+        if ":" in name:
+            topic, partition, first = name.rsplit(":", 2)
+            batches.setdefault(TP(topic, int(partition)), []).append((int(first), value))
+        else:
+            instants[name] = value
+    return RecordedStep(record.timestamp, positions, instants, noted, batches)

@@ -147,7 +147,7 @@ class ReplayedShard:
         if "room" in instants:
             machine.crowd.give(instants["room"])
         machine.begin_step()
-        self._bring(inbox, step.positions, instants.get("unfinished"))
+        self._bring(inbox, step)
         self._take_messages(machine, inbox)
         if machine.unfinished is not None:
             machine.go_on()
@@ -164,16 +164,19 @@ class ReplayedShard:
             machine.deliver(instants["delivered"])
         return at_once(machine.finish(_write))
 
-    def _bring(self, inbox: Inbox, positions: Mapping[TP, int], unfinished: int | None) -> None:
-        """Bring what the step read."""
-        for tp, end in positions.items():
+    def _bring(self, inbox: Inbox, step: RecordedStep) -> None:
+        """Bring what the step read, and together what came together."""
+        unfinished = step.instants.get("unfinished")
+        for tp, end in step.positions.items():
             if tp not in inbox.received:
                 inbox.adopt(tp, 0)
             # Of a command that was begun and not finished the position is its own.
             stop = end if unfinished is None or tp != self._commands else max(end, unfinished + 1)
-            records = self._recording.log(*tp)[inbox.received[tp] : stop]
-            if records:
-                inbox.receive(tp, records)
+            ends = {one for batch in step.batches.get(tp, ()) for one in batch if inbox.received[tp] < one < stop}
+            for one in sorted(ends | {stop}):
+                records = self._recording.log(*tp)[inbox.received[tp] : one]
+                if records:
+                    inbox.receive(tp, records)
 
     def _take_messages(self, machine: QueueMachine, inbox: Inbox) -> None:
         taken = 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from lapse.core.queue.places import size_of
 from lapse.core.queue.step import Step
@@ -33,6 +34,23 @@ class QueueStepInFlight(StepInFlight[Step]):
     def expect(self, changes: int) -> None:
         """Know that a command waits that makes about so many changes."""
         self.expected_bytes += _CHANGE_BYTES * changes
+
+    @property
+    def told(self) -> int:
+        """How many events and removals it has so far."""
+        return len(self.core.events) + len(self.core.removals)
+
+    def note_batch(self, topic: str, partition: int, records: Sequence[Any], told: int) -> None:
+        """Note which records came together, if that was told of: an instant of such an event is the last one's (X10).
+
+        Args:
+            topic: their topic.
+            partition: its partition.
+            records: the records, by their offsets.
+            told: how many events and removals there were before.
+        """
+        if self.told != told:
+            self.instants[f"{topic}:{partition}:{records[0].offset}"] = records[-1].offset + 1
 
     def journal_bytes(self) -> int:
         """About how many bytes it takes in the journal so far, what is expected included."""

@@ -165,7 +165,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         elif records:
             self._at_work.instants["arrived"] = now_ms = max(now_ms, self._clock_ms())
         placed = self.shard.placed
+        told = self._at_work.told
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
+        self._at_work.note_batch(topic, partition, records, told)
         self.crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)
         self.figures.counts["arrived"] += taken
