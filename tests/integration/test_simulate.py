@@ -125,3 +125,24 @@ def test_another_configuration_comes_to_other_events(lived: Deployment) -> None:
     )
     assert done.returncode == 1
     assert "recorded, and did not come again" in done.stderr
+
+
+def test_recorded_messages_meet_other_settings_and_consumers(lived: Deployment) -> None:
+    def figures(*options: str) -> list[dict[str, object]]:
+        done = lived.lapse("simulate", lived.name("orders"), "--recorded", "--json", *options)
+        assert done.returncode == 0, done.stderr
+        return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+    (as_it_was,) = figures()
+    assert as_it_was["messages"] == 2 * (40 + 1_500 + 3 + 1)
+    assert (as_it_was["subscribers"], as_it_was["backlog"]) == (1, 5)
+    assert str(as_it_was["service"]).startswith("recorded (")
+    assert as_it_was["fates"]["invalid_lifetime"] == 2  # type: ignore[index]  # JSON
+    few, many = figures("--subscribers", "1,50", "--service", "20ms", "--backlog", "1")
+    assert few["served"] < many["served"]  # type: ignore[operator]  # JSON
+    assert few["fates"]["time_limit"] > 1_000  # type: ignore[index]  # JSON
+    (longer,) = figures("--subscribers", "1", "--service", "2ms", "--backlog", "1", "--set", "expiration=disabled")
+    assert longer["served"] == longer["messages"] - 2  # type: ignore[operator]  # JSON
+    none = lived.lapse("simulate", lived.name("orders"), "--recorded", "--until", "1")
+    assert none.returncode == 1
+    assert "hold no message of that stretch" in none.stderr

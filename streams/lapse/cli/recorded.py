@@ -16,8 +16,10 @@ from lapse.cli.tables import print_table
 from lapse.config import Config, QueueConfig
 from lapse.protocol import event, topic
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.simulation.arrival import Arrivals
 from lapse.simulation.comparison import Comparison, Told, compare, facts
 from lapse.simulation.recorded_journal import RecordedJournal
+from lapse.simulation.recorded_work import RecordedWork, recorded_arrivals, recorded_work
 from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
 from lapse_client.connection import Connection
@@ -64,6 +66,38 @@ def _records(connection: Connection, topics: Mapping[str, int], since_ms: int | 
             message.value(),
             tuple((name, value if value is not None else b"") for name, value in headers),
         )
+
+
+def stretch(
+    name: str, config: QueueConfig, connection: Connection, since_ms: int | None, until_ms: int | None
+) -> tuple[Arrivals, RecordedWork]:
+    """What came into a queue, and what its consumers did.
+
+    Args:
+        name: the queue.
+        config: its settings.
+        connection: its cluster.
+        since_ms: from when on, ms since the epoch; None = all that is there.
+        until_ms: until when; None = to the end.
+
+    Raises:
+        LapseError: the topics cannot be read, or hold no message of that stretch.
+    """
+    there = connection.partitions()
+    sources, deliveries, events = underlying(name, config, there), topic.deliveries(name), topic.events(name)
+    recording = read(connection, [*sources, deliveries, events], since_ms)
+    arrivals = recorded_arrivals(recording, sources, since_ms, until_ms)
+    if not len(arrivals):
+        raise LapseError(
+            f"{name}: its underlying topics ({', '.join(sources) or 'none'}) hold no message of that stretch"
+        )
+    told = [event.decode(one.value) for one in _all(recording, events) if one.value is not None]
+    return arrivals, recorded_work(_all(recording, deliveries), told)
+
+
+def _all(recording: Recording, name: str) -> Iterator[Any]:
+    for partition in range(recording.partitions().get(name, 0)):
+        yield from recording.log(name, partition)[:]
 
 
 def replay(

@@ -23,6 +23,7 @@ from lapse.simulation.arrival import Arrivals, drawn
 from lapse.simulation.crew import Crew
 from lapse.simulation.distribution import Distribution, Pace, distribution, pace
 from lapse.simulation.outcome import SERVED
+from lapse.simulation.recorded_work import RecordedWork
 from lapse.simulation.scenario import Run, Scenario, Setting, scenarios
 from lapse.simulation.scenario import simulate as run
 from lapse_client.error import LapseError
@@ -95,8 +96,9 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
 @click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
 @click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS and of what lapse.toml says.")
 @click.option("--replay", is_flag=True, help="Go through what the cluster recorded, and compare the events.")
-@click.option("--since", type=INSTANT, help='With --replay: from then on; "2h": the last two hours.')
-@click.option("--until", type=INSTANT, help="With --replay: until then.")
+@click.option("--recorded", "from_topics", is_flag=True, help="Messages come as the cluster recorded them.")
+@click.option("--since", type=INSTANT, help='Of the recording only what came then or later; "2h": the last two hours.')
+@click.option("--until", type=INSTANT, help="Of the recording only what came until then.")
 @click.option(
     "--arrivals",
     "gaps",
@@ -110,17 +112,15 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
     "--service",
     type=Read("distribution", distribution),
     help=f"How long a consumer takes over a message: 200ms, exponential:200ms, uniform:100ms:300ms, "
-    f"lognormal:200ms:0.5.  [default: {_SERVICE}]",
+    f"lognormal:200ms:0.5.  [default: {_SERVICE}, or as recorded]",
 )
 @click.option(
-    "--subscribers", type=Read("numbers", _counts), default="1", show_default=True, help="Consumers; 2,4,8 compares."
+    "--subscribers", type=Read("numbers", _counts), help="Consumers; 2,4,8 compares.  [default: 1, or as recorded]"
 )
 @click.option(
     "--backlog",
     type=Read("numbers", _counts),
-    default=str(_BACKLOG),
-    show_default=True,
-    help="Most unsettled deliveries of each; 1,20 compares.",
+    help="Most unsettled deliveries of each; 1,20 compares.  [default: 1, or as recorded]",
 )
 @click.option(
     "--cancel", "cancels", type=Read("share", _share), default="0%", help="So many deliveries are given back."
@@ -133,12 +133,14 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
     help="Another setting of the queue, as in lapse.toml; several values are compared. May be repeated.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of everything that is drawn.")
+@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write figures and plots as HTML.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per combination.")
 def simulate(
     queue: str,
     config: Path,
     bootstrap_servers: str | None,
     replay: bool,
+    from_topics: bool,
     since: When | None,
     until: When | None,
     gaps: Pace | None,
@@ -146,11 +148,12 @@ def simulate(
     for_ms: int | None,
     lifetime: Distribution | None,
     service: Distribution | None,
-    subscribers: tuple[int, ...],
-    backlog: tuple[int, ...],
+    subscribers: tuple[int, ...] | None,
+    backlog: tuple[int, ...] | None,
     cancels: float,
     settings: tuple[str, ...],
     seed: int,
+    page: Path | None,
     as_json: bool,
 ) -> None:
     """Tell what would become of a queue's messages.
@@ -158,29 +161,34 @@ def simulate(
     QUEUE is a queue of lapse.toml. Its shards are the worker's own; time is virtual, consumers and arrivals come from
     distributions. No broker is needed. The same options give the same figures.
 
+    With --recorded, messages come as they came to the cluster, and consumers are as quick as they were.
+
     With --replay, it goes through all that the cluster has recorded of the queue, with the commands and the clock of
     then, and compares the events that come with those on its events topic. The exit code is 1 if they differ.
     """
     whole, definition = _definition(config, queue)
-    if replay == (gaps is not None):
-        raise click.UsageError("say what comes in: --arrivals, or --replay for what the cluster has recorded")
-    if replay:
-        _refuse_others()
+    if [replay, from_topics, gaps is not None].count(True) != 1:
+        raise click.UsageError("say what comes in: --arrivals, --recorded, or --replay to compare the events")
+    arrivals, work = None, _NO_WORK
+    if gaps is None:
+        _refuse_others(replay)
+        first_ms, last_ms = (None if one is None else at_ms(one, _now_ms) for one in (since, until))
         try:
             connection = cluster.connection(bootstrap_servers, config)
-            instants = [None if one is None else at_ms(one, _now_ms) for one in (since, until)]
-            found = recorded.replay(queue, whole, connection, *instants)
+            if replay:
+                recorded.show(recorded.replay(queue, whole, connection, first_ms, last_ms), as_json)
+                return
+            arrivals, work = recorded.stretch(queue, whole.queue[queue], connection, first_ms, last_ms)
         except LapseError as error:
             raise click.ClickException(str(error)) from error
-        recorded.show(found, as_json)
-        return
-    assert gaps is not None
-    crews = [Crew(count, most, service or distribution(_SERVICE), cancels) for count in subscribers for most in backlog]
     try:
+        crews = _crews(subscribers, backlog, service, cancels, work, arrivals)
         some = scenarios(definition, config.absolute().parent, list(_settings(settings)), crews)
-        arrivals = _drawn(some[0], definition, gaps, messages, for_ms, lifetime, seed)
+        if gaps is not None:
+            arrivals = _drawn(some[0], definition, gaps, messages, for_ms, lifetime, seed)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
+    assert arrivals is not None
     runs = []
     for one in some:
         runs.append(run(queue, one, arrivals, seed))
@@ -191,6 +199,8 @@ def simulate(
     for one_run in runs:
         if one_run.outcome.endless:
             click.echo(_endless(one_run), err=True)
+    if page is not None:
+        _write_page(page, queue, runs)
 
 
 def _now_ms() -> int:
@@ -198,14 +208,39 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _refuse_others() -> None:
+def _crews(
+    subscribers: tuple[int, ...] | None,
+    backlog: tuple[int, ...] | None,
+    service: Distribution | None,
+    cancels: float,
+    work: RecordedWork,
+    arrivals: Arrivals | None,
+) -> list[Crew]:
+    """The consumers that are compared; what is not said is as it was recorded, if it was."""
+    times: dict[int, int] = {}
+    if service is None and work.took_ms and arrivals is not None:
+        places = ((one.topic, one.partition, one.record.offset) for one in arrivals)
+        times = {at: work.took_ms[place] for at, place in enumerate(places) if place in work.took_ms}
+        service = Distribution("recorded", recorded_ms=tuple(times.values())) if times else None
+    return [
+        Crew(count, most, service or distribution(_SERVICE), cancels, times)
+        for count in subscribers or (work.subscribers or 1,)
+        for most in backlog or (work.backlog or _BACKLOG,)
+    ]
+
+
+_NO_WORK: Final = RecordedWork({}, 0, 0)
+
+
+def _refuse_others(replay: bool) -> None:
     """Refuse options that say what a recording says."""
     context = click.get_current_context()
-    allowed = {"queue", "config", "bootstrap_servers", "replay", "since", "until", "as_json"}
+    allowed = {"queue", "config", "bootstrap_servers", "replay", "from_topics", "since", "until", "as_json"}
+    allowed |= set() if replay else {"subscribers", "backlog", "service", "cancels", "settings", "seed", "page"}
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{parameter.opts[-1]} says what the recording says; leave it out with --replay")
+            raise click.UsageError(f"{parameter.opts[-1]} says what the recording says; leave it out")
 
 
 def _definition(config: Path, queue: str) -> tuple[Config, Definition]:
@@ -247,11 +282,29 @@ def _named(scenario: Scenario) -> str:
     return ", ".join(f"{name} = {value}" for name, value in scenario.label.items())
 
 
+def _write_page(path: Path, queue: str, runs: Sequence[Run]) -> None:
+    try:
+        from lapse.cli import simulation_page  # few runs need what makes pages
+    except ModuleNotFoundError as error:
+        advice = f"--page needs the Python package {error.name}. Install it with: pip install 'lapse[spark]'"
+        raise click.ClickException(advice) from error
+    try:
+        simulation_page.write(path, queue, runs, _varied(runs), _duration)
+    except OSError as error:
+        raise click.ClickException(f"{path}: cannot be written: {error}") from error
+    click.echo(f"{path}: written", err=True)
+
+
+def _varied(runs: Sequence[Run]) -> list[str]:
+    """What differs between some runs."""
+    labels = [one.scenario.label for one in runs]
+    return [name for name in labels[0] if len({label[name] for label in labels}) > 1]
+
+
 def _show(runs: Sequence[Run], arrivals: Arrivals) -> None:
     """Print a row for each combination; what is the same in all of them stands above."""
-    labels = [one.scenario.label for one in runs]
-    varied = [name for name in labels[0] if len({label[name] for label in labels}) > 1]
-    same = [f"{name} = {value}" for name, value in labels[0].items() if name not in varied]
+    varied = _varied(runs)
+    same = [f"{name} = {value}" for name, value in runs[0].scenario.label.items() if name not in varied]
     same.append(f"service = {runs[0].scenario.crew.service}")
     click.echo(f"{len(arrivals):,} messages in {_duration(arrivals.last_ms - arrivals.first_ms)}; {', '.join(same)}")
     fates = list(dict.fromkeys(name for one in runs for name in one.outcome.counts if name not in SERVED))

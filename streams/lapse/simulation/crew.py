@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from lapse.simulation.distribution import Distribution, seeded
@@ -58,14 +59,12 @@ class Consumer:
         name: the same.
         handed: what waits at it; the first is the one that it works on.
         working: whether it works on the first of them.
-        granted: most unsettled deliveries that each shard was told, where there are several.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.handed: deque[Handed] = deque()
         self.working = False
-        self.granted: dict[int, int] = {}
 
 
 class Work:
@@ -90,7 +89,10 @@ class Work:
     def cancels(self, one: Handed) -> bool:
         """Whether the consumer gives it back."""
         share = self._crew.cancels
-        return bool(share) and seeded(f"{self._seed}:cancel:{one.at}:{one.times}").random() < share
+        if not share:
+            return False
+        drawn = blake2b(b"%d:%d:%d" % (self._seed, one.at, one.times), digest_size=8).digest()
+        return int.from_bytes(drawn, "big") < share * 2**64
 
     def _drawn_ms(self, one: Handed) -> float:
         attempt = (one.times - 1) % _DRAWN

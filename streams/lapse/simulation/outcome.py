@@ -153,13 +153,14 @@ class Outcome:
         passed_ms = self.ended_at_ms - self.began_ms
         return min(1.0, self.busy_ms / (subscribers * passed_ms)) if subscribers and passed_ms else 0.0
 
-    def course(self, points: int = _MOST_POINTS) -> Course:
+    def course(self, points: int = _MOST_POINTS, end_ms: int = 0) -> Course:
         """How it went over time.
 
         Args:
             points: in so many steps.
+            end_ms: to this instant at least, ms since the epoch.
         """
-        end_ms = max(self.ended_at_ms, self.began_ms + points)
+        end_ms = max(self.ended_at_ms, end_ms, self.began_ms + points)
         edges = np.linspace(self.began_ms, end_ms + 1, points + 1)
         came, _ = np.histogram(self.came_ms, edges)
         left, _ = np.histogram(self.ended_ms[self.ended_ms >= 0], edges)

@@ -6,15 +6,17 @@ import dataclasses
 import heapq
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from lapse.config import QueueConfig
 from lapse.core.lifetime import ENQUEUE_AT_MS, NEVER
+from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages, Step
+from lapse.core.queue.subscription import Subscription
 from lapse.core.record import Record
 from lapse.core.shard.event import EventKind
 from lapse.simulation.arrival import Arrivals
@@ -34,6 +36,13 @@ _ENDS: Final = {
     EventKind.BARRIER_RELEASED: "barrier_released",
     EventKind.REPEATED: "repeated",
 }
+
+
+class _Finish(NamedTuple):
+    """A consumer that has finished with a message of a shard."""
+
+    shard: int
+    consumer: Consumer
 
 
 class SimulatedQueue:
@@ -65,8 +74,10 @@ class SimulatedQueue:
         self._next = 0
         self._places = {(one.topic, one.partition, one.record.offset): at for at, one in enumerate(arrivals)}
         self._outcome = Outcome(np.array([_comes_ms(one.at_ms, one.record) for one in arrivals], np.int64))
-        self._in_queue = 0
+        self._there = [0] * count
         self._due_ms: list[int] = []
+        self._subscriptions: list[list[Subscription]] = []
+        """Those of each consumer, by shards."""
 
     def run(self) -> Outcome:
         """Let everything happen that will."""
@@ -83,12 +94,16 @@ class SimulatedQueue:
 
     def _begin(self) -> None:
         now_ms = self._outcome.began_ms
-        for at, shard in enumerate(self._shards):
-            step = Step()
+        step = Step()
+        for shard in self._shards:
             shard.take_over(now_ms, step)
-            for one in self._consumers:
-                one.granted[at] = self._crew.backlog
+        self._subscriptions = [
+            [
                 shard.subscribing.subscribe(one.name, one.name, self._crew.backlog, _NEVER_SILENT_MS, "", now_ms, step)
+                for shard in self._shards
+            ]
+            for one in self._consumers
+        ]
 
     def _next_ms(self) -> int:
         self._due_ms = [shard.next_due_ms() for shard in self._shards]
@@ -110,15 +125,16 @@ class SimulatedQueue:
                     shard.advance(now_ms, steps[at])
                 touched.add(at)
         finished = self._settle(now_ms, steps)
-        if finished:
-            touched.update(range(len(self._shards)))  # consumers have room again, for any of them
+        if finished:  # consumers have room again, for what waits in any of them
+            touched.update(one.shard for one in finished)
+            touched.update(at for at, there in enumerate(self._there) if there > self._handed_out(at))
         for at in touched:
             self._take_in(at, now_ms, steps[at])
-            self._note(steps[at], now_ms)
+            self._note(at, steps[at], now_ms)
             self._deliver(at, now_ms)
         for one in finished:
-            self._work_on(one, now_ms)
-        self._outcome.deepest = max(self._outcome.deepest, self._in_queue)
+            self._work_on(one.consumer, now_ms)
+        self._outcome.deepest = max(self._outcome.deepest, sum(self._there))
 
     def _arrive(self, now_ms: int) -> set[int]:
         """Bring what arrives now to its shards; which these are."""
@@ -135,7 +151,7 @@ class SimulatedQueue:
             else:
                 outside.append((topic, partition, [record]))
             touched.add(at)
-            self._in_queue += 1
+            self._there[at] += 1
         return touched
 
     def _take_in(self, at: int, now_ms: int, step: Step) -> None:
@@ -151,21 +167,27 @@ class SimulatedQueue:
                 return
             outside.popleft()
 
-    def _settle(self, now_ms: int, steps: list[Step]) -> list[Consumer]:
-        """Let consumers settle what they have finished now; who they are."""
-        finished: list[Consumer] = []
+    def _settle(self, now_ms: int, steps: list[Step]) -> list[_Finish]:
+        """Let consumers settle what they have finished now."""
+        finished: list[_Finish] = []
+        claims: dict[tuple[_Finish, SettleAction], list[Claim]] = {}
         while self._finishes and self._finishes[0][0] <= now_ms:
             _, _, one, consumer = heapq.heappop(self._finishes)
             consumer.handed.popleft()
             consumer.working = False
-            finished.append(consumer)
+            finish = _Finish(one.shard, consumer)
+            finished.append(finish)
             _, topic, partition, record = self._arrivals[one.at]
             gives_back = one.until_ms > 0 and self._work.cancels(one)
             action = SettleAction.CANCEL if gives_back else SettleAction.ACKNOWLEDGE
             claim = Claim(topic, partition, record.offset, record.offset, one.times)
-            shard, step = self._shards[one.shard], steps[one.shard]
-            told = shard.settle(action, consumer.name, [claim], now_ms, step)
-            self._outcome.in_vain += bool(one.until_ms) and any(item.result is not Result.SETTLED for item in told)
+            claims.setdefault((finish, action), []).append(claim)
+        once = self._shards[0].settings.semantics is Semantics.AT_MOST_ONCE
+        for (finish, action), some in claims.items():
+            told = self._shards[finish.shard].settle(action, finish.consumer.name, some, now_ms, steps[finish.shard])
+            self._outcome.in_vain += (
+                0 if once else sum(one.last - one.first + 1 for one in told if one.result is not Result.SETTLED)
+            )
         return finished
 
     def _deliver(self, at: int, now_ms: int) -> None:
@@ -173,24 +195,27 @@ class SimulatedQueue:
         shard, more = self._shards[at], True
         while more:
             if len(self._shards) > 1:
-                self._grant(at, now_ms)
+                self._grant(at)
             step = Step()
             more = shard.deliver(now_ms, step)
             handed = bool(step.deliveries)
             for delivery in step.deliveries:
                 self._hand(at, delivery, now_ms)
-            self._note(step, now_ms)
+            self._note(at, step, now_ms)
             more = more and handed
 
-    def _grant(self, at: int, now_ms: int) -> None:
+    def _handed_out(self, at: int) -> int:
+        """How many messages of a shard consumers have."""
+        return sum(here[at].outstanding for here in self._subscriptions)
+
+    def _grant(self, at: int) -> None:
         """Let a shard know how many more messages each consumer takes, as clients do where there are several (Q3)."""
-        shard = self._shards[at]
-        for one in self._consumers:
-            there = [each.state.subscriptions[one.name].outstanding for each in self._shards]
-            granted = there[at] + max(0, self._crew.backlog - sum(there))
-            if one.granted[at] != granted:
-                one.granted[at] = granted
-                shard.subscribing.subscribe(one.name, one.name, granted, _NEVER_SILENT_MS, "", now_ms, Step())
+        cap = self._shards[at].settings.max_backlog
+        for here in self._subscriptions:
+            free = self._crew.backlog - sum(one.outstanding for one in here)
+            granted = here[at].outstanding + max(0, free)
+            # What `subscribe` would do, again and again, without a change for a journal that nobody writes.
+            here[at].max_backlog = granted if cap is None else min(granted, cap)
 
     def _hand(self, at: int, delivery: Delivery, now_ms: int) -> None:
         consumer, outcome, messages = self._named[delivery.subscription], self._outcome, delivery.messages
@@ -223,24 +248,24 @@ class SimulatedQueue:
 
     # What becomes of messages
 
-    def _note(self, step: Step, now_ms: int) -> None:
+    def _note(self, at: int, step: Step, now_ms: int) -> None:
         outcome = self._outcome
         if step.changes:  # else a timer came for what had left
             outcome.ended_at_ms = now_ms
         for removal in step.removals:
-            self._end(self._of(removal.messages), "+".join(removal.reasons), removal.at_ms)
+            self._end(at, self._of(removal.messages), "+".join(removal.reasons), removal.at_ms)
         for event in step.events:
             messages: Any = event.messages
             if event.kind in _ENDS:
-                self._end(self._of(messages), _ENDS[EventKind(event.kind)], event.at_ms)
+                self._end(at, self._of(messages), _ENDS[EventKind(event.kind)], event.at_ms)
             elif event.kind == EventKind.LEASE_RETURNED:
                 outcome.lapsed += len(messages)
             elif event.kind == EventKind.CANCELLED:
                 outcome.cancelled += len(messages)
 
-    def _end(self, places: list[int], fate: str, at_ms: int) -> None:
+    def _end(self, at: int, places: list[int], fate: str, at_ms: int) -> None:
         self._outcome.end(places, fate, at_ms)
-        self._in_queue -= len(places)
+        self._there[at] -= len(places)
 
     def _of(self, messages: Messages) -> list[int]:
         """Messages by their places among the arrivals."""

@@ -48,6 +48,21 @@ def test_the_file_s_settings_count_where_nothing_else_is_set(config: Path) -> No
     assert orjson.loads(done.output)["took_ms"] == 2_000 + 30_000  # the last expires
 
 
+def test_the_page_shows_every_combination_and_its_course(config: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")  # pages are made by what makes those of Spark jobs
+    page = tmp_path / "page.html"
+    options = ["--arrivals", "20/s", "--messages", "200", "--service", "100ms", "--set", "expiration=1s,5s"]
+    done = call(config, *options, "--page", str(page))
+    assert done.exit_code == 0, done.output
+    text = page.read_text("utf-8")
+    for shown in ("Simulation of orders", "expiration = 1s", "expiration = 5s", "time_limit", "Messages in the queue"):
+        assert shown in text
+    assert text.count("<svg") >= 6
+    refused = call(config, *options, "--page", str(config / "page.html"))
+    assert refused.exit_code == 1
+    assert "cannot be written" in refused.output
+
+
 def test_a_run_without_an_end_says_so(config: Path) -> None:
     done = call(config, "--arrivals", "1s", "--messages", "3", "--cancel", "100%", queue="others")
     assert "stopped after" in done.output
@@ -66,9 +81,10 @@ def test_a_run_without_an_end_says_so(config: Path) -> None:
         (["--arrivals", "1s", "--set", "lease=3s"], 1, "lease: unknown key; did you mean 'leasing'?"),
         (["--arrivals", "1s", "--set", "lease_period=0s"], 1, "lease_period: '0s': has to be longer than 0"),
         (["--arrivals", "1s", "--subscribers", ",".join(map(str, range(201)))], 1, "these are 201 combinations"),
-        ([], 2, "say what comes in: --arrivals, or --replay"),
-        (["--replay", "--arrivals", "1s"], 2, "say what comes in: --arrivals, or --replay"),
+        ([], 2, "say what comes in: --arrivals, --recorded, or --replay"),
+        (["--replay", "--arrivals", "1s"], 2, "say what comes in: --arrivals, --recorded, or --replay"),
         (["--replay", "--subscribers", "3"], 2, "--subscribers says what the recording says; leave it out"),
+        (["--recorded", "--lifetime", "3s"], 2, "--lifetime says what the recording says; leave it out"),
         (["--arrivals", "1ms", "--for", "30d"], 1, "more than 5,000,000 messages"),
     ],
 )

@@ -1,0 +1,126 @@
+"""What consumers did, as it was recorded: how many there were, and how long each took over a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lapse.core.shard.event import EventKind
+from lapse.protocol.event import Event
+from lapse.runtime.queue.unwritten import Row, take
+from lapse.simulation.arrival import Arrival, Arrivals
+from lapse.simulation.recording import Recording
+
+_DONE: Final = frozenset({EventKind.ACKNOWLEDGED, EventKind.CANCELLED})
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset of a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWork:
+    """What consumers did.
+
+    Attributes:
+        took_ms: how long somebody took over each message that was acknowledged or cancelled, the first time.
+        subscribers: how many consumers there were at once, at most.
+        backlog: how many deliveries one of them had unsettled at once, at most.
+    """
+
+    took_ms: dict[Place, int]
+    subscribers: int
+    backlog: int
+
+
+def recorded_arrivals(
+    recording: Recording, topics: Sequence[str], since_ms: int | None, until_ms: int | None
+) -> Arrivals:
+    """The messages of underlying topics, at the instants of the log.
+
+    Args:
+        recording: holds them.
+        topics: the underlying topics.
+        since_ms: those of that instant or later, ms since the epoch; None = all.
+        until_ms: those up to that instant; None = all.
+    """
+    found: list[Arrival] = []
+    partitions = recording.partitions()
+    for topic in topics:
+        for partition in range(partitions.get(topic, 0)):
+            latest_ms = 0
+            for record in recording.log(topic, partition)[:]:
+                latest_ms = max(latest_ms, record.timestamp)  # a producer's clock may go back, the log does not
+                if latest_ms >= (since_ms or 0) and (until_ms is None or latest_ms <= until_ms):
+                    found.append(Arrival(latest_ms, topic, partition, record))
+    return Arrivals(found, max((partitions.get(topic, 0) for topic in topics), default=1))
+
+
+def recorded_work(deliveries: Iterable[Any], events: Iterable[Event]) -> RecordedWork:
+    """Read it from the topics of a queue.
+
+    A consumer works on one message after the other: it begins with a delivery when that comes, or when it is done with
+    the one before.
+
+    Args:
+        deliveries: records of the deliveries topic.
+        events: the queue's events.
+    """
+    moments: list[tuple[int, int, Any]] = []
+    epochs: dict[int, int] = {}
+    for record in deliveries:
+        rows: set[Row] = set()
+        epochs[record.partition] = take(record, epochs.get(record.partition, 0), rows)
+        moments += [(record.timestamp, 1, row) for row in sorted(rows)]
+    moments += [(told.at_ms, 0 if told.event == EventKind.SUBSCRIBED else 2, told) for told in events]
+    moments.sort(key=lambda moment: moment[:2])
+    took = _Took()
+    for at_ms, kind, what in moments:
+        if kind == 1:
+            took.delivered(at_ms, what)
+        else:
+            took.told(at_ms, what)
+    return RecordedWork(took.took_ms, took.subscribers, took.backlog)
+
+
+class _Took:
+    """Goes through deliveries and events in the order of time."""
+
+    def __init__(self) -> None:
+        self.took_ms: dict[Place, int] = {}
+        self.subscribers = self.backlog = 0
+        self._there: set[str] = set()
+        self._handed: dict[Place, tuple[int, str]] = {}
+        self._done_ms: dict[str, int] = {}
+        self._holds: dict[str, set[Place]] = {}
+
+    def delivered(self, at_ms: int, row: Row) -> None:
+        name, topic, partition, offset, _ = row
+        place, consumer = (topic, partition, offset), name.decode("utf-8", "replace")
+        self._let_go(place)
+        self._handed[place] = (at_ms, consumer)
+        holds = self._holds.setdefault(consumer, set())
+        holds.add(place)
+        self.backlog = max(self.backlog, len(holds))
+
+    def told(self, at_ms: int, told: Event) -> None:
+        if told.event == EventKind.SUBSCRIBED:
+            self._there.add(told.subscription)
+            self.subscribers = max(self.subscribers, len(self._there))
+        elif told.event == EventKind.UNSUBSCRIBED:
+            self._there.discard(told.subscription)
+        for some in told.messages:
+            for offset in range(some.first, some.last + 1):
+                place = (some.topic, some.partition, offset)
+                handed = self._let_go(place)
+                if handed is not None and told.event in _DONE:
+                    handed_ms, consumer = handed
+                    begun_ms = max(handed_ms, self._done_ms.get(consumer, 0))
+                    self._done_ms[consumer] = max(at_ms, begun_ms)
+                    self.took_ms.setdefault(place, max(0, at_ms - begun_ms))
+
+    def _let_go(self, place: Place) -> tuple[int, str] | None:
+        handed = self._handed.pop(place, None)
+        if handed is not None:
+            self._holds[handed[1]].discard(place)
+        return handed
