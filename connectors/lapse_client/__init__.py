@@ -41,6 +41,7 @@ from lapse_client.sow import SowClient
 from lapse_client.sow_record import SowRecord
 from lapse_client.sow_subscription import SowSubscription
 from lapse_client.subscriber import QueueSubscriber
+from lapse_client.task_queue import Task, TaskQueue
 from lapse_client.transaction import Transaction
 
 __all__ = [
@@ -82,6 +83,8 @@ __all__ = [
     "SowClient",
     "SowRecord",
     "SowSubscription",
+    "Task",
+    "TaskQueue",
     "Transaction",
     "TransactionFailed",
     "UnknownEntity",

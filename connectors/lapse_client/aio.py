@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar, cast
 
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event
+from lapse_client import aio_task_queue
 from lapse_client import publisher as sync_publisher
 from lapse_client import sow as sync_sow
 from lapse_client import subscriber as sync_subscriber
@@ -29,6 +30,7 @@ from lapse_client.aio_client import AsyncClient, Awakening
 from lapse_client.aio_delivery import Delivery, TypedDelivery
 from lapse_client.aio_queue import Queue
 from lapse_client.aio_reading import DeadLetterReader, EventReader, history, replay
+from lapse_client.aio_task_queue import Task
 from lapse_client.avro_serde import AvroSerde
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
@@ -102,6 +104,8 @@ __all__ = [
     "SowClient",
     "SowRecord",
     "SowSubscription",
+    "Task",
+    "TaskQueue",
     "Transaction",
     "TransactionFailed",
     "UnknownEntity",
@@ -262,6 +266,30 @@ class Publisher(AsyncClient[sync_publisher.Publisher]):
     async def flush(self) -> None:
         """Wait until Kafka has everything."""
         await asyncio.to_thread(self._twin.flush)
+
+
+class TaskQueue(aio_task_queue.CallQueue):
+    """Functions that are called through a queue; see `lapse_client.TaskQueue`. An asynchronous context manager."""
+
+    async def run(self, tasks: int = 1) -> None:  # type: ignore[override]  # it waits
+        """Work on the queue, `tasks` calls at a time, until it is cancelled or closed."""
+        async with QueueSubscriber(self.name, tasks, connection=self._connection, **self._options) as subscriber:
+            self._working = subscriber
+            await subscriber.run(self.handle, tasks)
+
+    async def close(self) -> None:  # type: ignore[override]  # it waits
+        """Let `run` end when the calls at work are done, and flush what was submitted."""
+        if self._working is not None:
+            await self._working.close()
+        await asyncio.to_thread(super().close)
+
+    async def __aenter__(self) -> TaskQueue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    _working: QueueSubscriber | None = None
 
 
 class SowSubscription(AsyncClient[SyncSowSubscription]):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any, Final
 
 from lapse_client.error import InvalidPayload, LapseError
 
 _SHOWN_FAULTS: Final = 3
+_NAMELESS: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+)
 
 
 class Shape:
@@ -93,3 +100,32 @@ class Shape:
         if len(faults) > _SHOWN_FAULTS:
             told.append(f"and {len(faults) - _SHOWN_FAULTS} more")
         return InvalidPayload(f"the payload is no {self.name}: {'; '.join(told)}")
+
+
+def arguments_of(name: str, function: Callable[..., Any]) -> Any:
+    """The type of a function's arguments: a model with a field for each parameter.
+
+    Args:
+        name: of the type.
+        function: it.
+
+    Raises:
+        LapseError: pydantic is missing.
+        TypeError: a parameter has no name that a message can say, or is of a type that pydantic does not know.
+    """
+    try:
+        import pydantic  # optional
+    except ImportError as error:
+        raise LapseError("tasks need pydantic: pip install 'lapse[payloads]'") from error
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if parameter.kind in _NAMELESS:
+            raise TypeError(f"task {name}: parameter {parameter}: each has to have a name that a message can say")
+        of = Any if parameter.annotation is parameter.empty else parameter.annotation
+        fields[parameter.name] = (of, ... if parameter.default is parameter.empty else parameter.default)
+    try:
+        model: Any = pydantic.create_model(name, __config__=pydantic.ConfigDict(extra="forbid"), **fields)
+    except pydantic.PydanticUserError as error:
+        why = str(error).partition(". ")[0]
+        raise TypeError(f"task {name}: a parameter is of no type of payloads: {why}") from error
+    return model

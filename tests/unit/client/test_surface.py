@@ -57,7 +57,17 @@ def test_the_public_surface_is_this() -> None:
             "SettlementResult",
             "SowClient",
         ),
-        *("SowRecord", "SowSubscription", "Transaction", "TransactionFailed", "UnknownEntity", "history", "replay"),
+        *(
+            "SowRecord",
+            "SowSubscription",
+            "Task",
+            "TaskQueue",
+            "Transaction",
+            "TransactionFailed",
+            "UnknownEntity",
+            "history",
+            "replay",
+        ),
     }
     assert all(getattr(lapse_client, name).__doc__ for name in lapse_client.__all__)
 
