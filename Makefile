@@ -60,13 +60,13 @@ bench: setup ## Measure throughput, latency and memory, side by side with peers
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
-	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} \
+	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} \
 	  $(BIN)/python -m pytest -v --timeout 3600 \
 	  tests/unit/core/queue/test_shard_machine.py tests/unit/core/queue/test_shard_search.py \
 	  tests/unit/core/queue/test_interactions.py tests/unit/core/expression \
 	  tests/integration/test_runtime_recovery.py tests/integration/test_runtime_topology.py \
 	  tests/integration/test_sow_recovery.py tests/integration/test_unwritten_deliveries.py \
-	  tests/integration/test_wrong_clock.py tests/acceptance/test_queue_crashes.py \
+	  tests/integration/test_wrong_clock.py tests/integration/test_console.py tests/acceptance/test_queue_crashes.py \
 	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py $(ARGS)
 
 mutation: setup ## Break the queue's core on purpose, and see whether its tests notice

@@ -34,7 +34,7 @@ from lapse_gateway import (
     tail,
 )
 from lapse_gateway.console import letters as letter_pages
-from lapse_gateway.console import queues, rewinds, topics
+from lapse_gateway.console import overview, queues, rewinds, topics
 from lapse_gateway.console.page import refused
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.gateway import Gateway
@@ -76,6 +76,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *letters.OPERATIONS,
     *tail.OPERATIONS,
     *sow.OPERATIONS,
+    *overview.OPERATIONS,
     *queues.OPERATIONS,
     *rewinds.OPERATIONS,
     *letter_pages.OPERATIONS,

@@ -106,15 +106,15 @@ class Figures:
         """Whether there is anybody to ask."""
         return bool(self._sources)
 
-    async def look(self) -> None:
-        """Have figures that are no older than a second or two, unless workers do not answer."""
+    async def look(self, patience_s: float = _PATIENCE_S) -> None:
+        """Have figures that are no older than a second or two, unless workers do not answer in so many seconds."""
         now = asyncio.get_running_loop().time()
         if not self._sources:
             return
         if self._asking is None and now - self._at_s >= _FRESH_S:
             self._asking = asyncio.create_task(self._ask())
         if self._asking is not None:
-            await asyncio.wait([self._asking], timeout=_PATIENCE_S)
+            await asyncio.wait([self._asking], timeout=patience_s)
 
     def of(self, entity: str) -> EntityFigures:
         """What is known of an entity."""

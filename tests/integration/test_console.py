@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import axe
-from support.deployment import Deployment
+from support.deployment import Deploy, Deployment
 from support.entitled import Entitled
 from support.figures import free_port
 from support.gateway import Door, door
@@ -76,7 +76,7 @@ def notice(page: "playwright.Page", text: str) -> None:
 
 def test_the_overview_says_what_needs_somebody_and_goes_on_by_itself(gateway: Door, view: "playwright.Page") -> None:
     name = gateway.deployment.name("orders")
-    view.goto(gateway.address)
+    view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
     row = view.locator(f'tr[data-queue="{name}"]')
     playwright.expect(row.locator('[data-name="available"]')).to_have_text("0")
     gateway.publish("orders", *range(3))
@@ -92,6 +92,30 @@ def test_the_overview_says_what_needs_somebody_and_goes_on_by_itself(gateway: Do
     playwright.expect(view.locator("#chart canvas")).to_be_visible()
     gateway.http.post(gateway.path("orders", "/acknowledge"), json={"filter": "TRUE"}).raise_for_status()
     playwright.expect(view.locator('[data-state="available"]')).to_have_text("0")
+
+
+@pytest.mark.feature("Q15")
+def test_many_queues_are_shown_fifty_at_a_time_and_found_by_name(deploy: Deploy, browser: "playwright.Browser") -> None:
+    """With `make chaos` a thousand of them."""
+    count = int(os.environ.get("LAPSE_ENTITIES", "60"))
+    many = deploy({f"q{number:04}": {"partitions": 1} for number in range(count)}).apply()
+    many.worker().wait_for_shards(count, 300)
+    with door(many) as gate, view_of(browser, "many") as view:
+        view.goto(f"{gate.address}/?find={many.token.upper()}")
+        rows = view.locator("tr[data-queue]")
+        playwright.expect(rows).to_have_count(50)
+        needs = view.locator(".needs")
+        playwright.expect(needs).to_contain_text(f"All {count:,} queues answer", timeout=120_000)
+        playwright.expect(rows.last.locator('[data-name="available"]')).to_have_text("0")
+        view.get_by_role("link", name="Later").click()
+        playwright.expect(rows).to_have_count(min(50, count - 50))
+        playwright.expect(rows.first).to_contain_text(many.name("q0050"))
+        gate.publish("q0003", 1)  # of which no row is shown
+        playwright.expect(needs).to_contain_text(f"{many.name('q0003')}: 1 messages are available", timeout=120_000)
+        view.get_by_label("Name").fill(many.name("Q0054"))
+        view.get_by_role("button", name="Find").click()
+        playwright.expect(rows).to_have_count(1)
+        playwright.expect(view.locator("caption").first).to_have_text("Queues")
 
 
 def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwright.Page") -> None:
@@ -228,7 +252,7 @@ def test_rates_and_lateness_are_shown_as_workers_count_them(gateway: Door, view:
     playwright.expect(bands.locator("rect").last).to_be_visible()
     counts = bands.locator("td.number").all_inner_texts()
     assert sum(map(int, counts)) == 20
-    view.goto(gateway.address)
+    view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
     row = view.locator(f'tr[data-queue="{name}"]')
     playwright.expect(row.locator('[data-name="dead/s"]')).to_have_text(re.compile(r"^\d"))
 
@@ -413,7 +437,7 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
 
 
 def test_the_keyboard_reaches_the_content_first_and_keeps_its_place(gateway: Door, view: "playwright.Page") -> None:
-    view.goto(gateway.address)
+    view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
     view.keyboard.press("Tab")
     assert view.evaluate("document.activeElement.textContent") == "To the content"
     name = gateway.deployment.name("orders")

@@ -1,4 +1,4 @@
-"""Pages on queues: all at a glance, one with its messages and subscriptions, a message's life, and what can be done."""
+"""Pages on a queue: its figures, its messages and subscriptions, a message's life, and what can be done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.aio import Queue, Replayed, history, replay
 from lapse_client.error import LapseError
-from lapse_gateway import looking
 from lapse_gateway.console.page import file, rendered
 from lapse_gateway.console.route import PAGE, action, page, sent
 from lapse_gateway.console.watch import STATES
@@ -46,29 +45,6 @@ class Holder:
     name: str
     messages: int = 0
     until_ms: int | None = None
-
-
-async def _overview(call: Call) -> Response:
-    return rendered(call, "overview.html", **await _glance(call))
-
-
-async def _live(call: Call) -> Response:
-    return rendered(call, "overview_live.html", **await _glance(call))
-
-
-async def _glance(call: Call) -> dict[str, Any]:
-    queues, topics = await asyncio.gather(looking.names(call, sow=False), looking.names(call, sow=True))
-    figures = call.gateway.figures
-    looks, _ = await asyncio.gather(call.gateway.watch.look(call.caller, queues), figures.look())
-    return {
-        "looks": looks,
-        "topics": topics,
-        "states": STATES,
-        "needs": [one for one in looks if one.needs],
-        "rates": RATES if figures.known else (),
-        "per_s": {name: figures.of(name).per_s for name in queues if call.caller.sees_whole(name)},
-        "silent": figures.faults,
-    }
 
 
 async def _queue(call: Call) -> Response:
@@ -234,8 +210,6 @@ _FIND: Final = (
 
 
 OPERATIONS: Final = (
-    page("/", "All queues and SOW topics at a glance", _overview),
-    page("/console/live", "The same, to refresh it", _live, part=True),
     page("/console/queues/{queue}", "A queue", _queue, *_FIND[:2]),
     page("/console/queues/{queue}/live", "Its figures, to refresh them", _queue_live, part=True),
     page("/console/queues/{queue}/messages", "Its messages", _messages, *_FIND, part=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,11 +19,14 @@ STATES: Final = ("available", "leased", "delayed", "scheduled", "held", "transfe
 _FRESH_S: Final = 1.5
 """Figures so young are shown again: many pages ask no more often than one."""
 
-_PATIENCE_S: Final = 2.0
+PATIENCE_S: Final = 2.0
 """A page does not wait longer for figures, s; what comes later is on the next one."""
 
 _RATE_S: Final = 10.0
 """The change is told over the last so many seconds."""
+
+_IN_TURN: Final = 50
+"""So many queues that no page shows are asked at a look."""
 
 _FORGET_S: Final = 600.0
 _OLD_MS: Final = 3_600_000
@@ -92,21 +95,38 @@ class Watch:
         self._clients = clients
         self._looks: dict[tuple[str, str], Look] = {}
 
-    async def look(self, caller: Caller, names: list[str]) -> list[Look]:
-        """The figures of some queues, none older than a second or two, unless a queue does not answer."""
+    async def look(
+        self,
+        caller: Caller,
+        names: list[str],
+        shown: Collection[str] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> list[Look]:
+        """The figures of some queues; of those that do not answer, why.
+
+        Args:
+            caller: who looks.
+            names: the queues.
+            shown: those that a page shows: no older than a second or two. The others are asked in turn, so that a
+                thousand queues keep no worker busy. None = all are shown.
+            patience_s: how long to wait for the shown ones, in seconds; who looks for less looks again.
+        """
         now = asyncio.get_running_loop().time()
         for key in [key for key, one in self._looks.items() if now - one.used_s > _FORGET_S]:
             del self._looks[key]
         looks = [self._looks.setdefault((caller.name, name), Look(name)) for name in names]
         for one in looks:
             one.used_s = now
+        visible = [one for one in looks if shown is None or one.name in shown]
+        others = [one for one in looks if shown is not None and one.name not in shown]
+        for one in (*visible, *_in_turn(others)):
             if one.asking is None and now - one.at_s >= _FRESH_S:
                 one.asking = asyncio.create_task(self._ask(caller, one, names))
-        asking = [one.asking for one in looks if one.asking is not None]
+        asking = [one.asking for one in visible if one.asking is not None]
         if asking:
-            await asyncio.wait(asking, timeout=_PATIENCE_S)
-        for one in looks:
-            if one.asking is not None and not one.figures and not one.fault:
+            await asyncio.wait(asking, timeout=patience_s)
+        for one in visible:
+            if patience_s >= PATIENCE_S and one.asking is not None and not one.figures and not one.fault:
                 one.fault = "no worker has answered yet"
         return looks
 
@@ -134,3 +154,9 @@ class Watch:
             raise  # none of them can be asked over this connection any more
         except LapseError as error:
             return _NO_FIGURES, str(error)
+
+
+def _in_turn(looks: Sequence[Look]) -> list[Look]:
+    """The looks whose turn it is: those that have never been, and of the others the oldest."""
+    never = [one for one in looks if one.at_s < 0]
+    return [*never, *sorted((one for one in looks if one.at_s >= 0), key=lambda one: one.at_s)[:_IN_TURN]]

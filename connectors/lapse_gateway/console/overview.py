@@ -1,0 +1,81 @@
+"""The first page: what needs somebody, and all queues and SOW topics at a glance, fifty at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from lapse_gateway import looking
+from lapse_gateway.console.page import rendered
+from lapse_gateway.console.route import page
+from lapse_gateway.console.watch import PATIENCE_S, STATES
+from lapse_gateway.figures import RATES
+from lapse_gateway.operation import Call
+from lapse_gateway.parameter import Parameter
+
+_SHOWN: Final = 50
+"""Queues, and SOW topics, on a page."""
+
+_NEEDS: Final = 20
+"""So many that need somebody are named; the others are counted."""
+
+
+_FIRST_S: Final = 0.3
+"""The page itself waits no longer for figures, s; it asks for them again at once."""
+
+
+async def _overview(call: Call) -> Response:
+    return rendered(call, "overview.html", **await _glance(call, _FIRST_S))
+
+
+async def _live(call: Call) -> Response:
+    return rendered(call, "overview_live.html", **await _glance(call))
+
+
+async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+    given, figures = call.parameters, call.gateway.figures
+    queues, topics = await asyncio.gather(looking.names(call, sow=False), looking.names(call, sow=True))
+    found = _found(queues, given["find"])
+    shown = found[given["skip"] : given["skip"] + _SHOWN]
+    looks, _ = await asyncio.gather(
+        call.gateway.watch.look(call.caller, queues, frozenset(shown), patience_s), figures.look(patience_s)
+    )
+    by_name = {look.name: look for look in looks}
+    needs = [(name, text) for name in found for text in by_name[name].needs]
+    sow = _found(topics, given["find"])
+    return {
+        "given": given,
+        "size": _SHOWN,
+        "looks": [by_name[name] for name in shown],
+        "found": len(found),
+        "total": len(queues),
+        "answered": sum(bool(by_name[name].figures) for name in found),
+        "needs": needs[:_NEEDS],
+        "more_needs": max(0, len(needs) - _NEEDS),
+        "topics": sow[:_SHOWN],
+        "more_topics": max(0, len(sow) - _SHOWN),
+        "states": STATES,
+        "rates": RATES if figures.known else (),
+        "per_s": {name: figures.of(name).per_s for name in shown if call.caller.sees_whole(name)},
+        "silent": figures.faults,
+    }
+
+
+def _found(names: Sequence[str], text: str | None) -> Sequence[str]:
+    """The names that hold a text, in whatever case."""
+    wanted = (text or "").strip().lower()
+    return [name for name in names if wanted in name.lower()] if wanted else names
+
+
+_FIND: Final = (
+    Parameter(name="find", says="Only names with this in them."),
+    Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+)
+
+OPERATIONS: Final = (
+    page("/", "Queues and SOW topics at a glance", _overview, *_FIND),
+    page("/console/live", "The same, to refresh it", _live, *_FIND, part=True),
+)
