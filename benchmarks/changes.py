@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -63,6 +64,8 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
                 queue.depth()
         trickles = [Trickle(bootstrap_servers, name, rate, partition) for partition, name in enumerate(busy)]
         first.until(lambda: all(len(trickle.delivered_at) > rate for trickle in trickles))
+        # In another process, whose threads do not hold up the consumers of this one.
+        elsewhere = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
         admin = stack.enter_context(Admin(deployment, connection=connection, timeout_s=60))
 
         def measured(what: str, change: Callable[[], object]) -> None:
@@ -76,16 +79,12 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
             figures[f"{what}_turn_cpu_ms"] = max(cpu_ms for cpu_ms, _ in found)
 
         def gone(ended: list[str]) -> None:
-            def delete(name: str) -> None:
-                with Queue(name, connection=connection, timeout_s=90) as queue:
-                    queue.delete()
-
-            with ThreadPoolExecutor(len(ended)) as pool:
-                list(pool.map(delete, ended))
+            elsewhere.submit(_delete, bootstrap_servers, ended).result()
             topics = {names.changelog(deployment, name) for name in ended}
             first.until(lambda: not topics & admin_client.list_topics(timeout=10).topics.keys(), every_s=0.1)
 
         one, several = fresh[0], fresh[1:]
+        elsewhere.submit(_delete, bootstrap_servers, []).result()  # the process begins
         measured("nothing", lambda: time.sleep(3))
         measured("create", lambda: admin.create_queue(one))
         measured("alter", lambda: admin.alter_queue(one, lease_period="50s"))
@@ -94,15 +93,30 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
 
         def apply() -> None:
             first.apply(_tables([*idle, *busy, *several]))
-            for name in several:
-                with Queue(name, connection=connection, timeout_s=90) as queue:
-                    queue.depth()
+            first.until(lambda: all(_served(worker, several) for worker in serving), every_s=0.1)
 
         measured("create_many", apply)
         measured("delete_many", lambda: gone(several))
         for trickle in trickles:
             trickle.end()
     return figures
+
+
+def _served(worker: Worker, queues: list[str]) -> bool:
+    """Whether a worker's log says that it serves new queues."""
+    told = worker.log.read_text(errors="replace")
+    return all(f"{name}: version 1 is served: new" in told for name in queues)
+
+
+def _delete(bootstrap_servers: str, queues: list[str]) -> None:
+    """Delete queues, all at once."""
+
+    def delete(name: str) -> None:
+        with Queue(name, connection=Connection(bootstrap_servers), timeout_s=90) as queue:
+            queue.delete()
+
+    with ThreadPoolExecutor(max(1, len(queues))) as pool:
+        list(pool.map(delete, queues))
 
 
 def _tables(queues: list[str]) -> str:

@@ -6,6 +6,7 @@ they are written. Files that they name are looked for beside each worker's own `
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -283,6 +284,40 @@ def with_entity(config: Config, one: Definition, beside: Path) -> Config:
     else:
         sows[one.name] = settings
     return _whole(config, queues, sows)
+
+
+def with_entities(
+    config: Config, definitions: Iterable[Definition], beside: Path
+) -> tuple[Config, dict[str, Definition], dict[str, str]]:
+    """A configuration with further entities, as far as they can be understood and fit.
+
+    Returns:
+        The configuration; the entities that it has more, by name; and why each of the others cannot be served.
+    """
+    given = {one.name: one for one in definitions}
+    queues, sows = dict(config.queue), dict(config.sow)
+    understood, faults = dict[str, Definition](), dict[str, str]()
+    for one in given.values():
+        try:
+            settings = _usable(one, beside)
+        except ValueError as error:
+            faults[one.name] = str(error)
+            continue
+        understood[one.name] = one
+        if isinstance(settings, QueueConfig):
+            queues[one.name] = settings
+        else:
+            sows[one.name] = settings
+    with contextlib.suppress(ValueError):
+        return _whole(config, queues, sows), understood, faults
+    whole = config  # some do not fit: one by one it is seen which
+    for one in list(understood.values()):
+        try:
+            whole = with_entity(whole, one, beside)
+        except ValueError as error:
+            faults[one.name] = str(error)
+            del understood[one.name]
+    return whole, understood, faults
 
 
 def among(config: Config, definitions: Iterable[Definition], beside: Path) -> Config:

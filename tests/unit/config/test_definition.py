@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lapse.config import load
-from lapse.config.definition import AT_START, Definition, DefinitionChange, change, decide, in_file
+from lapse.config.definition import AT_START, Definition, DefinitionChange, change, decide, in_file, with_entities
 from lapse.config.entity import QueueConfig, SowConfig
 
 HERE = Path()
@@ -132,3 +132,26 @@ def test_definitions_that_do_not_fit_together_are_refused(tmp_path: Path) -> Non
     found = {"a": queue(forward_to="b").encode(), "b": queue(forward_to="a").encode()}
     with pytest.raises(ValueError, match="do not fit together: queue.a.forward_to: a circle: a → b → a"):
         decide(file, load(file), found)
+
+
+@pytest.mark.feature("C90", "Q23")
+def test_of_many_that_come_together_only_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "lapse.toml"
+    file.write_text("[queue.first]\n")
+    config = load(file)
+    second, third, strange, there, back = (
+        replace(queue(**settings), name=name)
+        for name, settings in (
+            ("second", {}),
+            ("third", {}),
+            ("strange", {"shiny": 1}),
+            ("there", {"forward_to": "back"}),
+            ("back", {"forward_to": "there"}),
+        )
+    )
+    whole, understood, faults = with_entities(config, [second, strange, third], tmp_path)
+    assert set(whole.queue) == {"first", *understood} == {"first", "second", "third"}
+    assert "shiny: unknown key" in faults["strange"]
+    whole, understood, faults = with_entities(config, [second, there, back, third], tmp_path)
+    assert set(whole.queue) == {"first", *understood} == {"first", "second", "there", "third"}
+    assert "a circle" in faults["back"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, Final
 
 from aiokafka.errors import IllegalStateError
@@ -123,13 +123,21 @@ class SelfRestoredTables(TableManager):
             await self.restored()
             yield not self._closed
 
-    async def grow(self, declare: Callable[[], object]) -> bool:
-        """Have further tables, which `declare` makes, although Faust thinks it is too late; False = we are ending."""
+    async def grow(self, declared: Iterable[object]) -> bool:
+        """Have further tables, although Faust thinks it is too late.
+
+        Args:
+            declared: declares one each time that it is asked; others have their turn in between (C90).
+
+        Returns:
+            whether it was done; False = the worker is ending.
+        """
         async with self.still() as open_:
             if open_:
                 self._tables_finalized.clear()
                 try:
-                    declare()
+                    for _ in declared:
+                        await asyncio.sleep(0)
                 finally:
                     self._tables_finalized.set()
                 await self._update_channels()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config, QueueConfig, SowConfig
-from lapse.config.definition import Decided, Definition, DefinitionChange, among, change, only, with_entity
+from lapse.config.definition import Decided, Definition, DefinitionChange, among, change, only, with_entities
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definition_draft import LIVE
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note
@@ -173,13 +173,9 @@ class DefinitionFollower:
             new: their definitions.
             together_ms: when all workers begin to read their topics, ms since the epoch.
         """
-        whole, understood = self._config, dict[str, Definition]()
-        for one in new:
-            try:
-                whole = with_entity(whole, one, self._beside)
-                understood[one.name] = one
-            except ValueError as error:
-                logger.error("%s is defined, and cannot be served: %s", one.name, error)
+        whole, understood, faults = await asyncio.to_thread(with_entities, self._config, new, self._beside)
+        for name, fault in faults.items():
+            logger.error("%s is defined, and cannot be served: %s", name, fault)
         try:
             topology = await asyncio.to_thread(lambda: Cluster(only(whole, understood)).topology(served=True))
         except TopologyError as error:

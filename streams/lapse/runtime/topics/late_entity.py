@@ -139,9 +139,12 @@ class LateEntities:
         app, cleanup = self._app, self._app.entity_cleanup
 
         async def begin() -> bool:
-            if not await app.tables.grow(lambda: [make(name, topology) for name in entities]):
+            if not await app.tables.grow(make(name, topology) for name in entities):
                 return False
-            await app.agents.on_start()  # starts those that do not run
+            app.agents.update_topic_index()
+            for name in entities:
+                await app.agents[app.entities[name].agent].maybe_start()
+                await asyncio.sleep(0)  # others have their turn in between (C90)
             return True
 
         async with cleanup.busy:
