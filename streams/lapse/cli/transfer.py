@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
     from lapse.transfer.link import Link
     from lapse.transfer.mover import Mover, Outcome
     from lapse_client.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 1.0
+"""After so long a follower tries again that got no answer."""
 
 _SOMETHING_STAYED: Final = 3
 """Exit code: 0 is for a transfer of everything, 1 for one that failed."""
@@ -41,6 +49,10 @@ _GOES = ("available", "delayed", "scheduled", "held")
 @click.option("--all", "everything", is_flag=True, help="All that were published before now.")
 @click.option("--resume", metavar="ID", help="Bring a transfer to its end that was interrupted.")
 @click.option("--cancel", metavar="ID", help="Take an interrupted transfer back, unless messages have left already.")
+@click.option(
+    "--follow", is_flag=True, help="Go on for ever: hand over what consumers there have room for, and none here."
+)
+@click.option("--max-clock-skew", metavar="DURATION", help="With --follow: tell of a greater difference of the clocks.")
 @click.option("--id", "ident", metavar="ID", help="The new transfer's id; made up by default.")
 @click.option("--dry-run", is_flag=True, help="Count what would be handed over, and do nothing.")
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="lapse.toml, or a file like transfer.toml.")
@@ -56,6 +68,8 @@ def transfer(
     everything: bool,
     resume: str | None,
     cancel: str | None,
+    follow: bool,
+    max_clock_skew: str | None,
     ident: str | None,
     dry_run: bool,
     config: Path | None,
@@ -74,14 +88,21 @@ def transfer(
     from lapse.transfer.link import load
     from lapse.transfer.mover import Choice, Mover
 
-    chosen = [bool(bookmarks), expression is not None, everything, resume is not None, cancel is not None]
+    chosen = [bool(bookmarks), expression is not None, everything, resume is not None, cancel is not None, follow]
     if sum(chosen[2:]) + any(chosen[:2]) != 1:
         raise click.UsageError(
-            "name messages by --bookmark or --filter, or --all; or a transfer by --resume or --cancel"
+            "name messages by --bookmark or --filter, or --all; or a transfer by --resume or --cancel; or --follow"
         )
+    if follow and (ident or dry_run):
+        raise click.UsageError(
+            "--follow names its transfers itself, and has no --dry-run; leave out --id and --dry-run"
+        )
+    if max_clock_skew and not follow:
+        raise click.UsageError("--max-clock-skew is of --follow")
     begun = False
     name = resume or cancel or ident or f"t-{uuid.uuid4().hex[:12]}"
     given = {"from": bootstrap_servers, "to": target, "to_queue": to_queue, "to_topic": to_topic}
+    given["max_clock_skew"] = max_clock_skew
     try:
         own = None if config is None or cluster.is_lapse_toml(config) else config
         link = load(own, {key: value for key, value in given.items() if value})
@@ -92,6 +113,9 @@ def transfer(
             return
         there = link.there()
         there.await_broker(cluster.PATIENCE_S)
+        if follow:
+            _follow(link, source, queue, there)
+            return
         quiet = as_json or not sys.stderr.isatty()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
@@ -108,6 +132,31 @@ def transfer(
     except (TransferError, LapseError, KafkaException) as error:
         hint = f"\nWhat was begun can be brought to its end: --resume {name}" if begun else ""
         raise click.ClickException(f"{error}{hint}") from error
+
+
+def _follow(link: Link, source: Connection, queue: str, there: Connection) -> None:
+    """Follow until Ctrl-C or SIGTERM; while a side does not answer, try again."""
+    from confluent_kafka import KafkaException
+
+    from lapse.transfer.follower import Follower
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    while not stopping.is_set():
+        to_queue, skew_ms = link.to_queue or queue, link.max_clock_skew
+        try:
+            with Follower(source, queue, there, to_queue, link.to_topic, skew_ms, _log_handed) as follower:
+                logger.info("following %s for %s", queue, follower.target)
+                follower.follow(stopping)
+        except (LapseError, KafkaException) as error:
+            logger.warning("%s; trying again", error)
+            stopping.wait(_AGAIN_S)
+
+
+def _log_handed(count: int) -> None:
+    logger.info("%d messages handed over", count)
 
 
 def _source(link: Link, bootstrap_servers: str | None, lapse_toml: Path | None) -> Connection:

@@ -101,6 +101,8 @@ class Command:
     dry_run: bool = False
     fault: str = ""
     select: tuple[str, ...] = ()
+    spare: bool = False
+    least_life_ms: int = 0
 
     @classmethod
     def of(cls, **fields: Any) -> Command:

@@ -107,6 +107,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "handed_over": _truth,
     "dry_run": _truth,
     "fault": _name,
+    "spare": _truth,
+    "least_life_ms": _count,
 }
 """The check of each field's value."""
 

@@ -28,6 +28,10 @@ class TransferError(RuntimeError):
     """A transfer that cannot go on; the text says what to do."""
 
 
+class TakenOver(TransferError):
+    """Another process does the same work, and began later."""
+
+
 class Put(NamedTuple):
     """What was put.
 
@@ -52,6 +56,7 @@ class Copier:
         transfer: the transfer's id.
         cluster: id of the source's cluster; with the transfer's id it names the transactions, so that of two processes
             on one transfer only the later one goes on.
+        work: what they are named by in place of the transfer's id, where several transfers are one work.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Copier:
         partitions: int,
         transfer: str,
         cluster: str,
+        work: str = "",
     ) -> None:
         self._source = source
         self._queue = queue
@@ -72,7 +78,7 @@ class Copier:
         self._places: dict[tuple[str, int], LogPlace] = {}
         self._stopping = threading.Event()
         self._producer: Producer = target.producer(
-            transactional_id=f"lapse-transfer-{cluster}-{transfer}",
+            transactional_id=f"lapse-transfer-{cluster}-{work or transfer}",
             transaction_timeout_ms=_TRANSACTION_MS,
             linger_ms=1,
         )
@@ -103,7 +109,7 @@ class Copier:
         except KafkaException as error:
             fault = error.args[0]
             if fault.code() in _FENCED:
-                raise TransferError(f"another process has taken over the transfer {self._transfer}") from error
+                raise TakenOver(f"another process has taken over the transfer {self._transfer}") from error
             raise
         except BaseException:
             self._producer.abort_transaction(_PATIENCE_S)

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from lapse.config.document import ConfigError
+from lapse.config.duration import DurationMs
 from lapse.config.root import SecurityConfig
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
@@ -23,6 +24,7 @@ class Link(BaseModel):
         target: brokers of the deployment that takes over; `to` in the file.
         to_queue: the queue there; the same name by default.
         to_topic: the underlying topic there; the queue's publish target by default.
+        max_clock_skew: of `--follow`: a greater difference between the clocks of the clusters is told, ms (C74).
         from_security: how to speak to the brokers that hand over.
         to_security: how to speak to the brokers that take over.
     """
@@ -33,6 +35,7 @@ class Link(BaseModel):
     target: str = Field(alias="to", min_length=1)
     to_queue: str | None = None
     to_topic: str | None = None
+    max_clock_skew: DurationMs = 1_000
     from_security: SecurityConfig | None = None
     to_security: SecurityConfig = SecurityConfig()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -107,7 +107,7 @@ class Mover:
         self.begun = False
         self.outcome = Outcome()
 
-    def __enter__(self) -> Mover:
+    def __enter__(self) -> Self:
         with ExitStack() as opened:
             here, there = opened.enter_context(self._here), opened.enter_context(self._there)
             if (here.cluster, here.queue) == (there.cluster, there.queue):
@@ -227,7 +227,7 @@ class Mover:
             top_n=top_n,
         )
 
-    def _load(self) -> None:
+    def _load(self, work: str = "") -> None:
         """Open the way to the other cluster; an earlier process on this transfer can put nothing from now on."""
         assert self._topic is not None
         there = self._there.connection.partitions(self._topic)
@@ -241,6 +241,7 @@ class Mover:
             there[self._topic],
             self._transfer,
             self._here.cluster,
+            work,
         )
 
     def _named(self, choice: Choice) -> dict[int, tuple[str, ...]]:

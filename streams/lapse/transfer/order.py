@@ -30,6 +30,7 @@ class Order:
         filter: of these only the messages for which the expression is true; empty = all.
         listed: whether the messages were named one by one, so that one that is not there is told.
         cancelled: whether the transfer was taken back.
+        unfinished: of the generations of a follower, the first that may have left something, and the latest.
         topics: id of each topic that is named; of another one of its name, other messages have these bookmarks (C42).
     """
 
@@ -37,6 +38,7 @@ class Order:
     filter: str = ""
     listed: bool = False
     cancelled: bool = False
+    unfinished: tuple[int, int] = (0, 0)
     topics: dict[str, str] = field(default_factory=dict)
 
 

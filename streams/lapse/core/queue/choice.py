@@ -82,7 +82,7 @@ class Chooser:
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}
         dealt = 0
-        for segment, slots in self._in_order():
+        for segment, slots in self.in_order():
             if dealt == limit or not any(space.values()):
                 break
             slots, codes = self._matched(segment, slots, [one for one in ring if space[one.number]])
@@ -108,7 +108,7 @@ class Chooser:
         if not held_back or not all(one.filter for one in subscriptions):
             return 0
         count = 0
-        for segment, slots in self._one_per_group(self._in_order()):
+        for segment, slots in self._one_per_group(self.in_order()):
             if segment.groups is not None:
                 unmatched = segment.groups[slots] != OWN_GROUP
                 for text in {one.filter for one in subscriptions}:
@@ -165,7 +165,8 @@ class Chooser:
         kept = np.flatnonzero(wanted)
         return slots[kept], {number: column[kept] for number, column in codes.items()}
 
-    def _in_order(self) -> Iterator[Chunk]:
+    def in_order(self) -> Iterator[Chunk]:
+        """Places that are available, before the barrier, and not past their deadline, in the order of delivery."""
         return self._by_rank(self._barrier) if self._ranked else self._by_place(self._barrier)
 
     @property

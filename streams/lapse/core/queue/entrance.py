@@ -115,6 +115,7 @@ class Entrance:
             if transfer:
                 facts = {"transfer": transfer, "then_ms": at_ms, "held": False}
                 row = route(Trigger.ARRIVE, Guard.FROM_TRANSFER).row(State.UNREAD)
+                of_one = of_one.handed_over()
                 self._schedule.add(row, number, offset, NEVER, deadline_ms, of_one, step, facts, counts)
             else:
                 row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)

@@ -22,7 +22,7 @@ from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.segment import SIZE
 from lapse.core.queue.step import Messages, ShardEvent, Step
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
-from lapse.core.queue.trait import NONE, Traits
+from lapse.core.queue.trait import NONE, Flag, Traits
 from lapse.core.queue.transitions import Transitions
 from lapse.core.reason import UNCONFIRMED, Reason, in_order
 from lapse.core.retry_delay import UNSTATED
@@ -184,7 +184,8 @@ class Schedule:
     def _enter(self, row: Row, source: int, offset: int, now_ms: int, step: Step) -> None:
         """Give one its place; one that was delivered too often where it comes from leaves at once (C23, C73)."""
         scheduled, traits = self._state.scheduled[source, offset], NONE
-        if self._decisions.settings.traits.wanted or scheduled.retry_ms != UNSTATED:
+        handed_over = scheduled.flags & Flag.HANDED_OVER
+        if self._decisions.settings.traits.wanted or scheduled.retry_ms != UNSTATED or handed_over:
             traits = scheduled.traits(self._decisions.settings.traits)
         self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
         deadlines_ms = np.array([scheduled.deadline_ms], np.int64)

@@ -64,6 +64,7 @@ class Scheduled(NamedTuple):
     def traits(self, of: TraitReader) -> Traits:
         """Its traits, as far as the queue asks for them."""
         flags = (Flag.RANKED if of.priority is not None else 0) | (Flag.BARRIER if of.barrier is not None else 0)
+        flags |= self.flags & Flag.HANDED_OVER
         return Traits(
             np.array([self.rank], np.uint64) if of.priority is not None else None,
             np.array([self.flags & flags], np.uint8) if flags else None,

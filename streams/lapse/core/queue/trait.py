@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntFlag
 from functools import lru_cache
 from typing import Final
@@ -28,6 +28,8 @@ class Flag(IntFlag):
 
     RANKED = 1
     BARRIER = 2
+    HANDED_OVER = 4
+    """Another deployment has handed the message over, whatever the queue asks for (C73)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +47,11 @@ class Traits:
     flags: NDArray[np.uint8] | None = None
     groups: NDArray[np.int64] | None = None
     retries: NDArray[np.int64] | None = None
+
+    def handed_over(self) -> Traits:
+        """The traits of one message, and that another deployment has handed it over."""
+        flags = np.zeros(1, np.uint8) if self.flags is None else self.flags
+        return replace(self, flags=flags | np.uint8(Flag.HANDED_OVER))
 
     def slice(self, first: int, stop: int) -> Traits:
         """The traits of some of the messages."""

@@ -93,16 +93,23 @@ class TransferCommands:
         most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
         outcomes: list[Outcome] = []
         more = False
+        if command.spare and (command.bookmarks or command.filter):
+            raise CommandRefused("transfer: spare chooses by itself; leave out bookmarks and filter")
         if most:
-            claims = self._claims(command)
-            if not command.filter:
-                shard.advance_to(claims, most)
+            if command.spare:
+                claims = shard.transfer_source.spare.claims(most, command.least_life_ms, at_ms)
+            else:
+                claims = self._claims(command)
+                if not command.filter:
+                    shard.advance_to(claims, most)
             outcomes, more = shard.transfer_source.hold(name, command.to, claims, most, at_ms, step)
             outcomes = shard.told(outcomes)
         messages = tuple(shown(one) for one in shard.transfer_source.held(name))
         counts = {"held": len(messages), "more": int(more)}
         if advancing := _advancing(outcomes):
             counts["advancing"] = advancing
+        if command.spare:
+            counts["wanted"] = shard.transfer_source.spare.wanted()
         sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
         told = {"settlements": settlements(outcomes, command), "messages": messages, "counts": counts}
         return {**told, "sources": sources, **self._handed_over(name)}

@@ -23,6 +23,7 @@ from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.segment import Segment, State
 from lapse.core.queue.settlement import Claim, Outcome, Result
+from lapse.core.queue.spare import Spare
 from lapse.core.queue.step import Queued, Step
 from lapse.core.queue.transfer import HandOver, Transfer
 from lapse.core.queue.transitions import Transitions
@@ -43,6 +44,7 @@ class TransferSource:
         self._locator = locator
         self._inquiry = inquiry
         self._state = decisions.state
+        self.spare = Spare(decisions)
 
     def hold(
         self, name: str, target: str, claims: Iterable[Claim], most: int, now_ms: int, step: Step

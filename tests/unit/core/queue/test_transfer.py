@@ -416,3 +416,79 @@ def test_a_message_that_is_beyond_the_limits_there_leaves_at_once(limits: dict[s
     fill(target, 1, transferred=("there", "t"), counts=(2, 1))
     assert target.accept("t", Claim("orders", 0, 0, 0)) == ["settled"]
     assert states(target) == ([] if reason else ["available"])
+
+
+def spare(world: World, most: int = 100, life_ms: int = 0) -> list[tuple[int, int]]:
+    found = world.shard.transfer_source.spare.claims(most, life_ms, world.now_ms)
+    return [(one.first, one.last) for one in found]
+
+
+@pytest.mark.feature("Q26", "C73")
+def test_spare_is_what_no_subscription_here_has_room_for() -> None:
+    world = here()
+    fill(world, 6)
+    assert spare(world) == [(0, 5)]
+    assert spare(world, 2) == [(0, 1)]
+    world.subscribe("inky", 2)
+    assert spare(world) == []
+    world.deliver()
+    assert spare(world) == [(2, 5)]
+    world.pause(True)
+    assert spare(world) == []
+
+
+@pytest.mark.feature("Q26", "C73", "Q12")
+def test_neither_a_barrier_nor_what_is_behind_it_is_spare() -> None:
+    world = here(traits=TraitReader(barrier=compile_filter("/b = 'yes'")))
+    for body in ({}, {"b": "yes"}, {}):
+        world.publish("orders", body=body)
+    world.read("orders")
+    assert spare(world) == [(0, 0)]
+
+
+@pytest.mark.feature("Q26", "Q11")
+def test_the_highest_priority_is_spare_first() -> None:
+    world = here(traits=TraitReader(priority=compile_value("/p")))
+    for rank in (1, 7, 3):
+        world.publish("orders", body={"p": rank})
+    world.read("orders")
+    assert spare(world, 1) == [(1, 1)]
+
+
+@pytest.mark.feature("C74")
+def test_what_has_less_life_left_than_the_skew_is_not_spare() -> None:
+    world = here()
+    for ttl_ms in (50, 51, None):
+        fill(world, 1, ttl_ms=ttl_ms)
+    assert spare(world, life_ms=50) == [(1, 2)]
+
+
+@pytest.mark.feature("C73")
+@pytest.mark.parametrize("later_ms", [0, 40])
+def test_what_was_handed_over_is_not_handed_on(later_ms: int) -> None:
+    target = there()
+    target.publish("orders", transferred=("there", "t"), enqueue_at_ms=target.now_ms + later_ms)
+    fill(target, 1)
+    assert target.accept("t", Claim("orders", 0, 0, 0)) == ["settled"]
+    target.advance(later_ms)
+    target.commit()
+    target.crash()
+    assert spare(target) == [(1, 1)]
+
+
+@pytest.mark.feature("Q26")
+def test_subscriptions_want_what_they_have_room_for_beside_what_waits() -> None:
+    world = there()
+    wanted = world.shard.transfer_source.spare.wanted
+    assert wanted() == 0
+    world.subscribe("inky", 5)
+    world.subscribe("blinky", 9, text="/f = 1")
+    assert wanted() == 5
+    fill(world, 2)
+    world.publish("orders", transferred=("there", "t"))
+    world.read("orders")
+    assert wanted() == 2
+    world.deliver()
+    assert wanted() == 2
+    world.pause(True)
+    assert wanted() == -1

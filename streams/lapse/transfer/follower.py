@@ -1,0 +1,160 @@
+"""The process behind `lapse transfer --follow`: messages go where consumers wait (Q26, C73, C74).
+
+Each start is a generation with a transfer of its own. What an earlier one has left is cleaned up first: what has left
+is accepted there, what was held comes back, and what was put and never confirmed is thrown away. Nothing can be
+confirmed any more under an id whose messages came back, so a process that was frozen does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse.transfer.copier import TakenOver
+from lapse.transfer.mover import Mover
+from lapse.transfer.order import Order
+from lapse_client.connection import Connection
+from lapse_client.error import LapseError
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.1
+"""So often both sides are asked while nothing goes."""
+
+_AT_ONCE: Final = 500
+"""So many messages go in one round: few enough that they are there before their consumers have asked elsewhere."""
+
+
+class Follower(Mover):
+    """Hands messages over as consumers there have room for them; a context manager.
+
+    Args:
+        here: the cluster that hands over.
+        queue: its queue.
+        there: the cluster that takes over.
+        to_queue: the queue there.
+        to_topic: its underlying topic; None = its publish target.
+        max_clock_skew_ms: a greater one between the clocks of the clusters is told, ms.
+        told: called with the number of messages that have been handed over, after each round.
+    """
+
+    def __init__(
+        self,
+        here: Connection,
+        queue: str,
+        there: Connection,
+        to_queue: str,
+        to_topic: str | None,
+        max_clock_skew_ms: int = 1_000,
+        told: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        super().__init__(here, queue, there, to_queue, to_topic, "", told)
+        self._max_clock_skew_ms = max_clock_skew_ms
+        self._skewed = False
+
+    def follow(self, stopping: threading.Event) -> None:
+        """Hand over by demand until told to stop.
+
+        Raises:
+            TakenOver: another process follows for the same two queues, and began later.
+            TransferError: one of the queues cannot be used.
+            LapseError: a shard refused, or did not answer.
+            KafkaException: one of the clusters does not answer.
+        """
+        work = "follow-" + hashlib.blake2b(self.target.encode(), digest_size=6).hexdigest()
+        known = self._orders.read(work)
+        first, last = (0, 0) if known is None else known.unfinished
+        last += 1
+        self._orders.write(work, Order({}, unfinished=(first, last)))
+        self._transfer = f"{work}-{last}"
+        self._load(work)
+        for generation in range(max(1, first), last):
+            self._clean_up(f"{work}-{generation}")
+        self._transfer = f"{work}-{last}"
+        # The one before is looked at once more next time: its process may only now see that it is followed by this one.
+        self._orders.write(work, Order({}, unfinished=(last - 1, last)))
+        self.begun = True
+        try:
+            while not stopping.is_set():
+                if not self._step():
+                    stopping.wait(_LOOK_S)
+        except (LapseError, KafkaException, TakenOver):
+            self._give_back()
+            raise
+
+    def _step(self) -> bool:
+        """Hand over what is wanted there and spare here; whether anything went."""
+        wanted = self._wanted()
+        answers = self._hold_spare(wanted) if wanted else {}
+        if not any(answer.messages for answer in answers.values()):
+            return False
+        before = self.outcome.transferred
+        self._round(answers)
+        if self.outcome.left["lost"]:
+            # Back to the queue, which will see by itself that Kafka no longer has them (C40).
+            self._give_back()
+            self.outcome.left["lost"] = 0
+        if self._refused or self._stuck:
+            self._discard()
+            self._refused = False
+            self._stuck.clear()
+        return self.outcome.transferred > before
+
+    def _wanted(self) -> int:
+        """How many messages the consumers there would take.
+
+        What waits at one shard counts against the room at another: a consumer has its backlog over all of them.
+        """
+        asked = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
+        wanted = sum(int(answer.counts["wanted"]) for answer in self._there.ask(asked).values())
+        return max(0, min(_AT_ONCE, wanted))
+
+    def _hold_spare(self, wanted: int) -> dict[int, Answer]:
+        """Hold at most so many messages that nobody here takes, shard by shard."""
+        least_life_ms, answers = ceil(self._skew_ms()), {}
+        for shard in self._here.shards:
+            held = replace(self._hold((), "", top_n=wanted), spare=True, least_life_ms=least_life_ms)
+            answer = answers[shard] = self._here.ask_each({shard: held})[shard]
+            wanted -= len(answer.messages)
+            if wanted <= 0:
+                break
+        return answers
+
+    def _skew_ms(self) -> float:
+        """By how much the clocks of the two clusters differ; a difference beyond the limit is told."""
+        here, there = self._here.connection.clock, self._there.connection.clock
+        skew_ms = there.now_ms() - here.now_ms()
+        if (skewed := abs(skew_ms) > self._max_clock_skew_ms) and not self._skewed:
+            logger.warning(
+                "The clock of %s is %.0f ms %s that of %s. Messages with less life left than that stay; "
+                "set the clocks, or raise max_clock_skew",
+                self.target,
+                abs(skew_ms),
+                "ahead of" if skew_ms > 0 else "behind",
+                self._here.cluster,
+            )
+        self._skewed = skewed
+        return abs(skew_ms)
+
+    def _clean_up(self, transfer: str) -> None:
+        """Bring to its end what an earlier generation has left."""
+        self._transfer = transfer
+        answers = self._here.ask(self._hold((), "", top_n=0))
+        self._round({shard: replace(answer, messages=()) for shard, answer in answers.items()})
+        self._here.ask(Command(command="transfer_cancel", transfer=transfer))
+        self._discard()
+
+    def _give_back(self) -> None:
+        """Return what is held; what has left already is accepted by the next generation."""
+        with contextlib.suppress(LapseError, KafkaException):
+            self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))

@@ -1,0 +1,216 @@
+"""`lapse transfer --follow` between two real deployments: messages go where consumers wait, whatever is killed."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from lapse.embedded import EmbeddedKafka
+from lapse.transfer.follower import Follower
+from lapse_client.clock import BrokerClock
+from support import command
+from support.deployment import Deploy, Deployment, broker_now_ms
+from support.log import until
+
+QUEUES = {
+    "orders": {"expiration": "enabled", "partitions": 2, "lease_period": "10m"},
+    "flights": {"expiration": "enabled", "ordering": "total", "barrier": "/b = 1"},
+    "short": {"expiration": "enabled"},
+}
+KILLED = """
+import os, signal, sys
+from lapse.transfer import copier, mover
+
+def killed(owner, name, before):
+    method = getattr(owner, name)
+    def instead(*arguments):
+        if not before:
+            method(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+    setattr(owner, name, instead)
+
+killed(*{
+    "put": (copier.Copier, "put", False),
+    "confirm": (mover.Mover, "_accept", True),
+    "accept": (mover.Mover, "_accept", False),
+}[sys.argv.pop(1)])
+from lapse.cli import main
+main(["transfer", *sys.argv[1:]])
+"""
+
+
+class Sides(NamedTuple):
+    """Two deployments."""
+
+    here: Deployment
+    there: Deployment
+
+    def command(self, stem: str, back: bool = False) -> list[str]:
+        source, target = (self.there, self.here) if back else self
+        to = ["--to", target.servers, "--to-queue", target.name(stem)]
+        return [source.name(stem), "-b", source.servers, *to, "--follow"]
+
+    @contextmanager
+    def following(self, stem: str, back: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+        process = subprocess.Popen([sys.executable, "-m", "lapse", "transfer", *self.command(stem, back)])
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) in (0, -signal.SIGKILL, -signal.SIGTERM)
+
+    def killed(self, at: str, stem: str) -> None:
+        """Follow, and be killed at a moment of the first round that hands something over."""
+        done = subprocess.run([sys.executable, "-c", KILLED, at, *self.command(stem)], timeout=60, check=False)
+        assert done.returncode == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def sides(kafka: str, deploy: Deploy) -> Iterator[Sides]:
+    with EmbeddedKafka() as other:
+        both = Sides(deploy(QUEUES), deploy(QUEUES, servers=other.bootstrap_servers))
+        for one in both:
+            one.apply().worker()
+        for one in both:
+            one.workers[0].wait_for_shards(4)
+        yield both
+
+
+class Consumer:
+    """A consumer on one side, at work until it is closed."""
+
+    def __init__(self, side: Deployment, stem: str, backlog: int, pause_s: float = 0.0) -> None:
+        self.got: dict[bytes, int | None] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._consume, args=(side, stem, backlog, pause_s))
+
+    def _consume(self, side: Deployment, stem: str, backlog: int, pause_s: float) -> None:
+        with side.subscriber(stem, backlog) as subscriber:
+            while not self._over.is_set():
+                for delivery in subscriber.messages(0.1):
+                    self.got[delivery.value or b""] = delivery.expires_at_ms
+                    self._over.wait(pause_s)
+                    delivery.acknowledge()
+                    if self._over.is_set():
+                        break
+
+    def __enter__(self) -> "Consumer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.mark.feature("Q26", "C73", "L9")
+def test_whatever_is_killed_nothing_is_lost_nor_delivered_on_both_sides(sides: Sides) -> None:
+    now_ms = broker_now_ms()
+    deadlines = {b"%d" % number: now_ms + 3_600_000 + number for number in range(250)}
+    for value, expires_at_ms in deadlines.items():
+        headers = [("lapse-expires-at-ms", b"%d" % expires_at_ms)]
+        sides.here.write("orders", value, partition=int(value) % 2, headers=headers)
+    until(lambda: sides.here.depth("orders")["available"] == len(deadlines), "all messages")
+    with Consumer(sides.there, "orders", 10, 0.005) as there:
+        for moment in ("put", "confirm", "accept"):
+            sides.killed(moment, "orders")
+        with Consumer(sides.here, "orders", 2, 0.05) as here:
+            with sides.following("orders") as follower:
+                until(lambda: len(there.got) > 60, "messages there")
+                follower.kill()
+            for side in sides:
+                side.workers[0].kill()
+                side.workers[0].start().wait_for_shards(4)
+            with sides.following("orders"):
+                until(lambda: len(here.got) + len(there.got) >= len(deadlines), "all of them", 60)
+                until(lambda: not sides.here.depth("orders")["depth"], "nothing left here", 30)
+                until(lambda: not sides.there.depth("orders")["depth"], "nothing left there", 30)
+    assert not here.got.keys() & there.got.keys()
+    assert {**here.got, **there.got} == deadlines
+    assert here.got
+    assert len(there.got) > 60
+    assert sides.there.depth("orders")["unconfirmed"] == 0
+
+
+@pytest.mark.feature("Q26", "C73")
+def test_messages_go_to_where_consumers_are_and_never_a_second_time(sides: Sides) -> None:
+    """Both ways: what came from here stays there, though its consumer has gone and one waits here."""
+    with sides.following("orders"), sides.following("orders", back=True):
+        with Consumer(sides.there, "orders", 5, 60) as slow:
+            sides.here.write("orders", *(f"to {number}" for number in range(20)))
+            until(lambda: sides.there.depth("orders")["depth"] == 5, "as many as there is room for")
+            time.sleep(1)
+            assert sides.here.depth("orders")["available"] == 15
+        assert len(slow.got) == 1
+        stay = sides.there.depth("orders")["depth"]
+        assert stay >= 4
+        with Consumer(sides.here, "orders", 5) as here:
+            sides.there.write("orders", *(f"back {number}" for number in range(20)))
+            until(lambda: len(here.got) == 35, "all that may come", 30)
+    assert sides.there.depth("orders")["depth"] == stay
+    with sides.there.queue("orders") as queue:
+        queue.purge()
+
+
+@pytest.mark.feature("Q26", "C73", "Q12")
+def test_neither_a_barrier_nor_what_is_behind_it_goes(sides: Sides) -> None:
+    sides.here.write("flights", '{"n": 1}', '{"n": 2, "b": 1}', '{"n": 3}')
+    until(lambda: sides.here.depth("flights")["available"] == 3, "three messages")
+    with sides.following("flights"), Consumer(sides.there, "flights", 10) as there:
+        until(lambda: there.got, "the first one")
+        time.sleep(0.5)
+    assert [*there.got] == [b'{"n": 1}']
+    assert sides.here.depth("flights")["available"] == 2
+
+
+@pytest.mark.feature("C74")
+def test_a_difference_of_the_clocks_is_told_and_what_has_less_life_left_stays(
+    sides: Sides, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = broker_now_ms()
+    for value, life_ms in (("short", 20_000), ("long", 600_000)):
+        sides.here.write("short", value, headers=[("lapse-expires-at-ms", b"%d" % (now_ms + life_ms))])
+    until(lambda: sides.here.depth("short")["available"] == 2, "two messages")
+    here, there = replace(sides.here.connection), replace(sides.there.connection)
+    stopping, as_measured = threading.Event(), BrokerClock.now_ms
+    # As if the brokers there were a minute ahead.
+    monkeypatch.setattr(
+        BrokerClock, "now_ms", lambda clock: as_measured(clock) + (60_000 if clock is there.clock else 0)
+    )
+    with (
+        Consumer(sides.there, "short", 10) as consumer,
+        Follower(here, sides.here.name("short"), there, sides.there.name("short"), None) as follower,
+    ):
+        thread = threading.Thread(target=follower.follow, args=[stopping])
+        thread.start()
+        until(lambda: consumer.got, "the long one")
+        time.sleep(0.3)
+        stopping.set()
+        thread.join()
+    assert [*consumer.got] == [b"long"]
+    assert "ms ahead of that of" in caplog.text
+    assert caplog.text.count("max_clock_skew") == 1
+
+
+@pytest.mark.feature("Q26", "C74", "X7")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--follow", "--all"], "name messages by --bookmark"),
+        (["--follow", "--id", "t"], "names its transfers itself"),
+        (["--follow", "--dry-run"], "names its transfers itself"),
+        (["--all", "--max-clock-skew", "1s"], "--max-clock-skew is of --follow"),
+        (["--follow", "--max-clock-skew", "soon"], "max_clock_skew"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(options: list[str], told: str) -> None:
+    done = command.run("transfer", "orders", "--to", "localhost:1", *options)
+    assert done.returncode != 0
+    assert told in done.stderr
