@@ -19,12 +19,14 @@ from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
 from lapse.config.duration import period_ms
+from lapse.simulation.advice import Advice, Adviser
 from lapse.simulation.arrival import Arrivals, drawn
 from lapse.simulation.crew import Crew
 from lapse.simulation.distribution import Distribution, Pace, distribution, pace
+from lapse.simulation.goal import Goal, goals
 from lapse.simulation.outcome import SERVED
 from lapse.simulation.recorded_work import RecordedWork
-from lapse.simulation.scenario import Run, Scenario, Setting, scenarios
+from lapse.simulation.scenario import Run, Scenario, Setting, changed, scenarios
 from lapse.simulation.scenario import simulate as run
 from lapse_client.error import LapseError
 
@@ -133,6 +135,11 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
     help="Another setting of the queue, as in lapse.toml; several values are compared. May be repeated.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of everything that is drawn.")
+@click.option(
+    "--goal",
+    type=Read("goal", goals),
+    help='Advise the smallest values with which this holds: "99% served", "wait 99% < 2s".',
+)
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write figures and plots as HTML.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per combination.")
 def simulate(
@@ -153,6 +160,7 @@ def simulate(
     cancels: float,
     settings: tuple[str, ...],
     seed: int,
+    goal: tuple[Goal, ...] | None,
     page: Path | None,
     as_json: bool,
 ) -> None:
@@ -199,6 +207,11 @@ def simulate(
     for one_run in runs:
         if one_run.outcome.endless:
             click.echo(_endless(one_run), err=True)
+    if goal is not None:
+        chosen = {one.key: one for one in reversed(list(_settings(settings)))}  # of several values the first
+        meant = changed(definition, chosen.values())
+        adviser = Adviser(meant, config.absolute().parent, some[0], arrivals, seed, goal)
+        _advise(list(adviser.advice()), goal, as_json)
     if page is not None:
         _write_page(page, queue, runs)
 
@@ -236,7 +249,7 @@ def _refuse_others(replay: bool) -> None:
     """Refuse options that say what a recording says."""
     context = click.get_current_context()
     allowed = {"queue", "config", "bootstrap_servers", "replay", "from_topics", "since", "until", "as_json"}
-    allowed |= set() if replay else {"subscribers", "backlog", "service", "cancels", "settings", "seed", "page"}
+    allowed |= set() if replay else {"subscribers", "backlog", "service", "cancels", "settings", "seed", "page", "goal"}
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -293,6 +306,27 @@ def _write_page(path: Path, queue: str, runs: Sequence[Run]) -> None:
     except OSError as error:
         raise click.ClickException(f"{path}: cannot be written: {error}") from error
     click.echo(f"{path}: written", err=True)
+
+
+def _advise(found: Sequence[Advice], goal: Sequence[Goal], as_json: bool) -> None:
+    wanted = ", ".join(map(str, goal))
+    if as_json:
+        click.echo(orjson.dumps({"goal": wanted, "advice": [one.facts() for one in found]}))
+        return
+    click.echo(f"\nThe smallest values for {wanted}, each with all else as in the first row:")
+    table = Table("what", "now", "smallest", "served", "wait 99%", "stay 99%")
+    for one in found:
+        outcome = None if one.run is None else one.run.outcome
+        waits, stays = (None, None) if outcome is None else (outcome.waits, outcome.stays)
+        table.add_row(
+            one.what,
+            one.now,
+            one.smallest or "none",
+            "" if outcome is None else f"{outcome.served_share:.2%}",
+            _duration(None if waits is None else waits.p99),
+            _duration(None if stays is None else stays.p99),
+        )
+    print_table(table)
 
 
 def _varied(runs: Sequence[Run]) -> list[str]:

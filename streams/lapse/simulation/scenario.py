@@ -103,12 +103,17 @@ def with_settings(definition: Definition, beside: Path, settings: Iterable[Setti
     Raises:
         ValueError: they are not understood; the text says which.
     """
+    config = changed(definition, settings).config(beside)
+    assert isinstance(config, QueueConfig)
+    return config
+
+
+def changed(definition: Definition, settings: Iterable[Setting]) -> Definition:
+    """A queue's definition, some settings of it others than `lapse.toml` has; they are not checked yet."""
     tree: dict[str, Any] = dict(definition.settings)
     for one in settings:
         tree = patched(tree, one.tree)
-    config = Definition(definition.name, "queue", 1, "simulation", tree).config(beside)
-    assert isinstance(config, QueueConfig)
-    return config
+    return Definition(definition.name, "queue", 1, "simulation", tree)
 
 
 def simulate(name: str, scenario: Scenario, arrivals: Arrivals, seed: int) -> Run:

@@ -26,8 +26,8 @@ from lapse.simulation.outcome import Outcome
 _NEVER_SILENT_MS: Final = NEVER
 """Consumers of a simulation are never lost: their heartbeats need no events."""
 
-_ROUNDS: Final = 100
-_FEW: Final = 10_000
+_ROUNDS: Final = 30
+_FEW: Final = 1_000
 """So often is a message delivered, on average and in all, before somebody has to ask whether it ever ends."""
 
 _ENDS: Final = {

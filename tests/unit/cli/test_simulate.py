@@ -63,6 +63,18 @@ def test_the_page_shows_every_combination_and_its_course(config: Path, tmp_path:
     assert "cannot be written" in refused.output
 
 
+def test_a_goal_brings_the_smallest_values(config: Path) -> None:
+    options = ["--arrivals", "20/s", "--messages", "60", "--service", "90ms", "--goal", "100% served, wait 99% < 20ms"]
+    done = call(config, *options, "--json")
+    assert done.exit_code == 0, done.output
+    told = orjson.loads(done.output.splitlines()[-1])
+    assert told["goal"] == "100% served, wait 99% < 20ms"
+    assert {one["what"]: one["smallest"] for one in told["advice"]}["subscribers"] == "2"
+    shown = call(config, *options, "--subscribers", "2")
+    assert "The smallest values for 100% served, wait 99% < 20ms" in shown.output
+    assert "none" not in shown.output
+
+
 def test_a_run_without_an_end_says_so(config: Path) -> None:
     done = call(config, "--arrivals", "1s", "--messages", "3", "--cancel", "100%", queue="others")
     assert "stopped after" in done.output
@@ -76,6 +88,7 @@ def test_a_run_without_an_end_says_so(config: Path) -> None:
         (["--arrivals", "10"], 2, "'10' is no distribution"),
         (["--arrivals", "1s", "--service", "fast"], 2, "'fast' is no distribution"),
         (["--arrivals", "1s", "--subscribers", "two"], 2, "'two': expected whole numbers"),
+        (["--arrivals", "1s", "--goal", "quick"], 2, "'quick' is no goal; expected"),
         (["--arrivals", "1s", "--cancel", "101%"], 2, "'101%': expected a share"),
         (["--arrivals", "1s", "--set", "lease"], 2, "'lease' is no setting: expected KEY=VALUE"),
         (["--arrivals", "1s", "--set", "lease=3s"], 1, "lease: unknown key; did you mean 'leasing'?"),

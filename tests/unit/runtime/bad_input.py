@@ -537,7 +537,7 @@ def page() -> str:
         for case in bad_requests.CASES
     )
     parts.append(_SIMULATED)
-    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_options.CASES)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in (*bad_options.CASES, *bad_options.GOALS))
     return "".join(parts)
 
 

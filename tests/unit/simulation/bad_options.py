@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from lapse.simulation.distribution import distribution, pace
+from lapse.simulation.goal import goals
 
 
 class Case(NamedTuple):
@@ -46,4 +47,10 @@ CASES: Final = [
     Case("--arrivals", pace, "0/s"),
     Case("--arrivals", pace, "poisson:20ms"),
     Case("--arrivals", pace, "0ms"),
+]
+GOALS: Final = [
+    Case("--goal", goals, "fast"),
+    Case("--goal", goals, "101% served"),
+    Case("--goal", goals, "wait 99% < 2"),
+    Case("--goal", goals, "wait 75% < 2s"),
 ]
