@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import hypothesis
 import pytest
 
+from support.broker_classes import BrokerClasses
 from support.contract import promises, unknown_numbers
 from support.file_times import FileTimes, longest_first
 from support.grouping import SPARK, Grouped, group_of
@@ -52,6 +53,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record-times") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FileTimes())
+    # `make test-fast` asks for no broker, and one process alone for few.
+    if getattr(config.option, "numprocesses", None) and not config.getoption("markexpr"):
+        config.pluginmanager.register(BrokerClasses())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from lapse.embedded import jars
+from lapse.embedded import class_archive, jars
 from lapse.embedded.errors import BrokerFailed
 from lapse.embedded.instance import Instance
 from lapse.embedded.java import find_java
@@ -221,7 +221,7 @@ class EmbeddedKafka:
         if self._java_options is not None:
             return [*common, *self._java_options]
         if self._quick_start:
-            return [*common, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+            return [*common, *class_archive.QUICK, *class_archive.options()]
         return [*common, f"-Xms{self._heap_mb}m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
 
     def _format(self, command: list[str], server: Path) -> None:
