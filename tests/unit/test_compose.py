@@ -1,6 +1,7 @@
 """docker-compose.yml is a valid compose file that fits the rest of the project, as far as that shows without Docker."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from lapse.embedded.jars import KAFKA
+from lapse_gateway.scrape import Source
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +49,8 @@ def test_everything_referred_to_is_there(compose: dict[str, Any]) -> None:
                 assert "healthcheck" in services[other]
         for volume in service.get("volumes", []):
             source = volume.partition(":")[0]
-            assert source.startswith("./") or source in compose["volumes"], f"{name}: {volume}"
+            there = (ROOT / source).exists() if source.startswith("./") else source in compose["volumes"]
+            assert there, f"{name}: {volume}"
         if "build" in service:
             assert (ROOT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
 
@@ -64,9 +67,23 @@ def test_listeners_fit_together(compose: dict[str, Any]) -> None:
     assert set(protocols) == set(listeners) == {*advertised, kafka["KAFKA_CONTROLLER_LISTENER_NAMES"]}
     for name, address in advertised.items():
         assert address.rpartition(":")[2] == listeners[name].rpartition(":")[2]
-    for name in ("apply", "worker", "monitor"):
+    for name in ("apply", "worker", "gateway", "monitor"):
         environment = compose["services"][name]["environment"]
         assert environment["KAFKA_BOOTSTRAP_SERVERS"] == advertised["PLAINTEXT"]
+
+
+def test_figures_of_the_worker_are_read_where_it_serves_them(compose: dict[str, Any]) -> None:
+    config = tomllib.loads((ROOT / "docker/lapse.toml").read_text("utf-8"))
+    port = config["lapse"].pop("metrics_port")
+    assert config.pop("lapse") == {"metrics_host": "0.0.0.0"}  # in a container
+    assert config == tomllib.loads((ROOT / "lapse.toml").read_text("utf-8")), "the example, and nothing else"
+    command = compose["services"]["gateway"]["command"]
+    figures = Source.parse(command[command.index("--figures") + 1])
+    assert (figures.host, figures.port) == ("worker", port)
+    scraped = yaml.safe_load((ROOT / "docker/prometheus.yml").read_text("utf-8"))
+    assert scraped["scrape_configs"][0]["static_configs"][0]["targets"] == [f"worker:{port}"]
+    mounted = {volume.split(":")[1] for volume in compose["services"]["prometheus"]["volumes"]}
+    assert {f"/etc/prometheus/{name}" for name in ("prometheus.yml", *scraped["rule_files"])} == mounted
 
 
 def test_image_is_built_from_files_that_exist_and_are_sent() -> None:
