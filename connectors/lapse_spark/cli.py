@@ -17,6 +17,7 @@ from lapse_spark import monitor as monitor_job
 from lapse_spark.option import INSTANT, Cluster, cluster, kept_as, print_json, stream_options, working
 from lapse_spark.redrive import Choice, Target
 from lapse_spark.report import Report
+from lapse_spark.state import state
 from lapse_spark.stream import Standing
 
 
@@ -28,6 +29,7 @@ def spark() -> None:
 spark.add_command(inquiry.ledger)
 spark.add_command(inquiry.lives)
 spark.add_command(inquiry.report)
+spark.add_command(state)
 spark.add_command(upkeep.alerts)
 spark.add_command(upkeep.compact)
 

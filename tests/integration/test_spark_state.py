@@ -1,0 +1,90 @@
+"""`lapse spark state`: what a SOW topic had at earlier instants, against what queries showed then (D7)."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from lapse_client import Connection, Publisher, SowClient, time_check
+from lapse_spark.cli import spark as commands
+from support.log import until
+from support.worker import Worker
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
+
+Records = dict[str, tuple[str, int | None]]
+
+
+def run(kafka: str, *words: str) -> Result:
+    return CliRunner().invoke(commands, ["state", "--bootstrap", kafka, "--json", *words])
+
+
+def told(kafka: str, name: str, at_ms: int) -> Records:
+    done = run(kafka, "--entity", name, "--at", str(at_ms))
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["complete"]
+    assert answer["count"] == len(answer["records"])
+    return {one["key"]: (one["value"], one["expires_at_ms"]) for one in answer["records"]}
+
+
+def test_the_state_of_earlier_instants_is_what_queries_showed(
+    spark, kafka: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = unique("prices")
+    entity = f'[sow."{name}"]\npartitions = 2\nexpiration = "enabled"\n'
+    connection = Connection(kafka)
+    shots: list[tuple[int, Records]] = []
+    with Worker(tmp_path, kafka, unique("app"), entity), SowClient(name, connection=connection) as client:
+
+        def query() -> Records:
+            return {
+                (one.key or b"").decode(): ((one.value or b"").decode(), one.expires_at_ms) for one in client.query()
+            }
+
+        def shoot(count: int) -> None:
+            """Wait for so many records; take down what a query shows, and the broker's time while it was so."""
+            until(lambda: len(query()) == count, f"{count} records")
+            time.sleep(0.5)  # an update counts from its storing, which a query may be ahead of
+            at_ms = time_check.now_ms(connection, name, pytest.fail)
+            shown = query()
+            assert len(shown) == count
+            shots.append((at_ms, shown))
+
+        def publish(*records: tuple[str | None, str, int]) -> None:
+            with Publisher(connection) as publisher:
+                for value, key, ttl_ms in records:
+                    publisher.submit(name, value, key, ttl_ms=ttl_ms)
+                publisher.flush()
+
+        publish(*((f'{{"n": {number}}}', f"k{number}", 3_600_000 * (number % 2)) for number in range(40)))
+        shoot(40)
+        publish(*(('{"later": true}', f"k{number}", 7_200_000) for number in range(10)), ('{"a": 1}', "new", 0))
+        shoot(41)
+        publish(*((None, f"k{number}", 0) for number in range(5)))
+        assert client.delete(keys=["k5", "k6"]) == 2
+        shoot(34)
+        publish(*(('{"short": true}', f"s{number}", 4_000) for number in range(6)))
+        shoot(40)
+        shoot(34)  # the six have expired
+        publish(('{"again": true}', "k0", 0))
+        shoot(35)
+        for at_ms, shown in shots:
+            assert told(kafka, name, at_ms) == shown
+        assert told(kafka, name, shots[0][0] - 3_600_000) == {}
+
+        at_ms, shown = shots[2]
+        done = run(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
+        assert done.exit_code == 0, done.output
+        assert {key.decode() for key in pq.read_table(tmp_path / "out").column("key").to_pylist()} == set(shown)
+
+        future = run(kafka, "--entity", name, "--at", str(at_ms + 86_400_000))
+        assert (future.exit_code, "is in the future" in future.output) == (1, True)
+        unknown = run(kafka, "--entity", f"{name}.none", "--at", str(at_ms))
+        assert (unknown.exit_code, "no SOW topic of this name" in unknown.output) == (1, True)
+        unreadable = run(kafka, "--entity", name, "--at", "yesterday")
+        assert (unreadable.exit_code, "expected 2026-01-31T12:00:00Z" in unreadable.output) == (2, True)
