@@ -75,9 +75,9 @@ def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -
     with pytest.raises(OutdatedChange, match="based on version 1, and version 2 is there"):
         topic.publish([replace(first, version=2, settings={"lease_period": "8s"})])
     assert defined(here)[name].settings == {"lease_period": "9s"}
-    topic.withdraw(name, 0)
+    topic.withdraw({name: 0})
     assert name in defined(here), "somebody has defined it anew since"
-    topic.withdraw(name, 99)
+    topic.withdraw({name: 99})
     assert defined(here) == {}
     refused = here.worker()
     assert refused.wait(40) == 1

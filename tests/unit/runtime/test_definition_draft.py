@@ -141,10 +141,14 @@ def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
     reader = Definition("reader", "queue", 1, "bob", {"topic_pattern": "re.d", "default_publish_target": "read"})
     follower = DefinitionFollower(SimpleNamespace(), Config(), Decided(Config(), {}, (), Path()), {})
     follower._found = {"reply": reply.encode(), "reader": reader.encode(), "broken": b"{"}
-    assert follower.taken_along("reply") == ["own"]
-    assert follower.taken_along("reader") == []
+    assert follower.taken_along(["reply"]) == ["own"]
+    assert follower.taken_along(["reader"]) == []
+    follower._found["second"] = replace(reply, name="second").encode()
+    assert follower.taken_along(["reply"]) == [], "the second one reads them"
+    assert follower.taken_along(["reply", "second"]) == ["own"], "they end together"
+    del follower._found["second"]
     del follower._found["reader"]
-    assert follower.taken_along("reply") == ["own", "read"]
+    assert follower.taken_along(["reply"]) == ["own", "read"]
     lasting = replace(reply, settings={"topics": ["own", "read"]})
     follower._found["reply"] = lasting.encode()
-    assert follower.taken_along("reply") == [], "it is not temporary any more"
+    assert follower.taken_along(["reply"]) == [], "it is not temporary any more"

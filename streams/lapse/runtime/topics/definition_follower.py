@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config, QueueConfig, SowConfig
@@ -95,29 +95,33 @@ class DefinitionFollower:
         served = self._serving.get(name)
         return 0 if served is None else served.version
 
-    def taken_along(self, name: str) -> list[str]:
-        """The underlying topics that go with a temporary entity: created with it, and read by no other entity (C65)."""
+    def taken_along(self, entities: Collection[str]) -> list[str]:
+        """The underlying topics that go with temporary entities: created with them, and read by no other one (C65)."""
         others: dict[str, Definition] = {}
         for other, value in self._found.items():
             with contextlib.suppress(ValueError):
                 others[other] = Definition.decode(other, value)
-        own = others.pop(name, None) or self._serving.get(name)
-        if own is None or not own.made or not own.settings.get("auto_delete_on_idle"):
+        made: dict[str, None] = {}
+        for name in entities:
+            own = others.pop(name, None) or self._serving.get(name)
+            if own is not None and own.settings.get("auto_delete_on_idle"):
+                made.update(dict.fromkeys(own.made))
+        if not made:
             return []
         try:
             config = among(self._config, others.values(), self._beside)
         except ValueError as error:
-            logger.warning("%s: its underlying topics stay: %s", name, error)
+            logger.warning("%s: underlying topics stay: %s", ", ".join(entities), error)
             return []
-        return [topic for topic in own.made if not config.readers(topic)]
+        return [topic for topic in made if not config.readers(topic)]
 
-    async def withdraw(self, name: str) -> None:
-        """Take out the definition of an entity whose topics were removed."""
-        offset = self._served_by.get(name, sys.maxsize)
+    async def withdraw(self, entities: Iterable[str]) -> None:
+        """Take out the definitions of entities whose topics were removed."""
+        served = {name: self._served_by.get(name, sys.maxsize) for name in entities}
         try:
-            await self._topic.tried_again(lambda: asyncio.to_thread(self._topic.withdraw, name, offset))
+            await self._topic.tried_again(lambda: asyncio.to_thread(self._topic.withdraw, served))
         except (OutdatedChange, TopologyError) as error:
-            logger.warning("%s is deleted, and still defined: %s", name, error)
+            logger.warning("deleted, and still defined: %s: %s", ", ".join(served), error)
 
     async def _follow(self, records: Sequence[Any]) -> None:
         named: set[str | None] = set()

@@ -114,18 +114,18 @@ class DefinitionsTopic:
             return
         self._change(changed)
 
-    def withdraw(self, name: str, offset: int) -> None:
-        """Take out the definition of an entity that is deleted; not if somebody has defined it anew since.
+    def withdraw(self, served: Mapping[str, int]) -> None:
+        """Take out the definitions of entities that are deleted; not of those that somebody has defined anew since.
 
         Args:
-            name: the entity.
-            offset: of the last definition that it was served by; one behind it is of a new entity of the name.
+            served: the entities, each with the offset of the last definition that it was served by; one behind it is of
+                a new entity of the name.
 
         Raises:
             OutdatedChange: somebody changes definitions at this moment.
             TopologyError: the cluster refuses.
         """
-        self._change([_Withdrawal(name, offset)])
+        self._change([_Withdrawal(*one) for one in served.items()])
 
     async def tried_again(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do work that changes definitions; again, from its beginning, where somebody else changed some meanwhile.
@@ -148,18 +148,22 @@ class DefinitionsTopic:
             producer.init_transactions(_PATIENCE_S)
             found, offsets = self._read()
             versions = {name: decoded.version for name, decoded in understood(found).items()}
+            wanted: list[Definition | _Withdrawal] = []
             for one in changed:
                 there = versions.get(one.name, 0)
                 if isinstance(one, _Withdrawal):
                     if one.name not in found or offsets[one.name] > one.offset:
-                        return
+                        continue
                 elif one.version != there + 1:
                     raise OutdatedChange(
                         f"{one.name}: the change is based on version {one.version - 1}, and version {there} is there: "
                         "somebody changed it meanwhile. Look at the difference again"
                     )
+                wanted.append(one)
+            if not wanted:
+                return
             producer.begin_transaction()
-            for one in changed:
+            for one in wanted:
                 if isinstance(one, _Withdrawal):
                     producer.produce(self.name, None, one.name.encode(), partition=0)
                 else:

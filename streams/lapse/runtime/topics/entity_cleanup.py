@@ -16,7 +16,7 @@ import contextlib
 import logging
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _UNKNOWN_TOPIC: Final = 3
 _PAUSE_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
+_AT_ONCE: Final = 50
+"""So many topics are deleted by one request, which Kafka answers once all of them are gone."""
 
 
 class ServingWorker(Protocol):
@@ -74,11 +76,11 @@ class ServingWorker(Protocol):
 class EndedDefinitions(Protocol):
     """The definitions of entities, as far as their end concerns them."""
 
-    def taken_along(self, name: str) -> list[str]:
-        """The underlying topics that go with an entity."""
+    def taken_along(self, entities: Collection[str]) -> list[str]:
+        """The underlying topics that go with entities."""
 
-    async def withdraw(self, name: str) -> None:
-        """Take out the definition of an entity whose topics were removed."""
+    async def withdraw(self, entities: Iterable[str]) -> None:
+        """Take out the definitions of entities whose topics were removed."""
 
 
 class EntityCleanup:
@@ -122,8 +124,8 @@ class EntityCleanup:
                 for one in ended:
                     if names.commands(one.name) in read:
                         logger.info("%s is deleted; other workers still let go of it", one.name)
-                    else:
-                        await self._remove(admin, one)
+                if left := [one.name for one in ended if names.commands(one.name) not in read]:
+                    await self._remove(admin, left)
             except (KafkaError, OSError) as error:  # the entities stay deleted, and the worker goes on
                 deleted = ", ".join(one.name for one in ended)
                 logger.error("Deleted, but not all of their topics are removed: %s: %s. %s", deleted, error, _AGAIN)
@@ -202,29 +204,42 @@ class EntityCleanup:
             await asyncio.sleep(_PAUSE_S)
         return set()
 
-    async def _remove(self, admin: AIOKafkaAdminClient, entity: Entity) -> None:
-        there = await entity.services.topics()
-        own = (*names.private_deliveries(entity.name, there), *names.own(self._app.conf.id, entity.name))
-        for some in (own[:-1], own[-1:]):
-            answer = await admin.delete_topics([one for one in some if one in there])
-            refused = ", ".join(
-                f"{name}: {for_code(code).__name__}"
+    async def _remove(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
+        there = await self._app.services.topics()
+        own = {name: (*names.private_deliveries(name, there), *names.own(self._app.conf.id, name)) for name in entities}
+        left = list(entities)
+        for part in (slice(None, -1), slice(-1, None)):  # the changelogs go last
+            refused = await self._delete_topics(
+                admin, [one for name in left for one in own[name][part] if one in there]
+            )
+            for name in left.copy():
+                if told := ", ".join(f"{one}: {refused[one]}" for one in own[name] if one in refused):
+                    logger.error("%s is deleted, but its topics could not be removed: %s. %s", name, told, _AGAIN)
+                    left.remove(name)
+        for name in left:
+            logger.info("%s is deleted; removed %s", name, ", ".join(one for one in own[name] if one in there))
+        if self._definitions is not None and left:
+            await self._take_along(admin, left, self._definitions.taken_along(left))
+            await self._definitions.withdraw(left)
+
+    async def _delete_topics(self, admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, str]:
+        """Delete topics, some at a time; returns those that are refused, each with why."""
+        refused: dict[str, str] = {}
+        for some in (topics[first : first + _AT_ONCE] for first in range(0, len(topics), _AT_ONCE)):
+            answer = await admin.delete_topics(some)
+            refused |= {
+                name: for_code(code).__name__
                 for name, code in answer.topic_error_codes
                 if code not in (0, _UNKNOWN_TOPIC)
-            )
-            if refused:
-                logger.error("%s is deleted, but its topics could not be removed: %s. %s", entity.name, refused, _AGAIN)
-                return
-        logger.info("%s is deleted; removed %s", entity.name, ", ".join(one for one in own if one in there))
-        if self._definitions is not None:
-            await self._take_along(admin, entity.name, self._definitions.taken_along(entity.name))
-            await self._definitions.withdraw(entity.name)
+            }
+        return refused
 
-    async def _take_along(self, admin: AIOKafkaAdminClient, name: str, topics: list[str]) -> None:
-        """Remove underlying topics that were created with a temporary entity, where no other group reads them (C65)."""
+    async def _take_along(self, admin: AIOKafkaAdminClient, entities: list[str], topics: list[str]) -> None:
+        """Remove underlying topics that were created with temporary entities, where no other group reads them (C65)."""
         if not topics:
             return
         read = await self._read_by_groups(admin)
+        name = ", ".join(entities)
         for topic in sorted(read.intersection(topics)):
             logger.info("%s is deleted; topic %s, which was created with it, stays: others read it", name, topic)
         if left := [one for one in topics if one not in read]:
