@@ -23,7 +23,7 @@ _SENTENCES = {
     Reason.LOG_TRUNCATED: "Kafka no longer has the record",
 }
 
-_FOR_THE_QUEUE = frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.TRANSFER_COUNTS})
+_FOR_THE_QUEUE = frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.TRANSFER_FROM, header.TRANSFER_COUNTS})
 """Headers that say which queue takes a record; a letter goes to nobody in particular."""
 
 _MAX_TEXT_BYTES = 1000

@@ -72,6 +72,7 @@ def headers(
     expires_at_ms: int | None,
     enqueue_at_ms: int | None,
     counts: Counts = NO_COUNTS,
+    origin: str = "",
 ) -> list[tuple[str, bytes | None]]:
     """The headers of a record that a transfer puts at its destination: the deadline is the same to the millisecond.
 
@@ -82,9 +83,12 @@ def headers(
         expires_at_ms: the message's deadline, ms since the epoch; None without one.
         enqueue_at_ms: before this instant it may not be delivered, ms since the epoch; None = it may at once.
         counts: how often it was delivered, and cancelled: it may die of them there (C73).
+        origin: which queue of which cluster hands it over.
     """
     kept = [(name, value) for name, value in original if name not in _REPLACED]
     kept.append((header.TRANSFER, f"{queue}/{transfer}".encode()))
+    if origin:
+        kept.append((header.TRANSFER_FROM, origin.encode()))
     if expires_at_ms is None:
         kept.append((header.TTL_MS, b"0"))
     else:
@@ -96,4 +100,4 @@ def headers(
     return kept
 
 
-_REPLACED: Final = NAMES | {header.TRANSFER, header.TRANSFER_COUNTS, header.REDRIVE_QUEUE}
+_REPLACED: Final = NAMES | {header.TRANSFER, header.TRANSFER_FROM, header.TRANSFER_COUNTS, header.REDRIVE_QUEUE}

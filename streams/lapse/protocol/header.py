@@ -27,6 +27,8 @@ ORIGINAL_MESSAGE_ID: Final = "lapse-original-message-id"
 """The id that a producer gave; forwarding writes another one as `MESSAGE_ID` (C78)."""
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 REDRIVEN_COUNT: Final = "lapse-redriven-count"
+TRANSFER_FROM: Final = "lapse-transfer-from"
+"""Which queue of which cluster has handed the message over: only there may it go back (C73)."""
 TRANSFER: Final = "lapse-transfer"
 """`queue/id`: put there by a transfer to that queue, and not to be seen before it is confirmed (Q17)."""
 

@@ -13,7 +13,14 @@ MAX_REDRIVES: Final = 3
 
 OWN: Final = (
     frozenset(
-        {header.REDRIVE_QUEUE, header.TRANSFER, header.TRANSFER_COUNTS, header.MESSAGE_ID, *header.DEAD_LETTER_NAMES}
+        {
+            header.REDRIVE_QUEUE,
+            header.TRANSFER,
+            header.TRANSFER_FROM,
+            header.TRANSFER_COUNTS,
+            header.MESSAGE_ID,
+            *header.DEAD_LETTER_NAMES,
+        }
     )
     | letter.MARKERS
 )

@@ -10,7 +10,7 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse.core.transfer_counts import Counts
-from lapse.protocol import hand_over
+from lapse.protocol import hand_over, header
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client.connection import Connection
@@ -38,10 +38,12 @@ class Put(NamedTuple):
     Attributes:
         pairs: each message, and the record that may take its place.
         lost: messages whose records Kafka no longer has.
+        foreign: messages that came from elsewhere, and shall only go back there.
     """
 
     pairs: list[tuple[Bookmark, Bookmark]]
     lost: list[Bookmark]
+    foreign: list[Bookmark]
 
 
 class Copier:
@@ -56,7 +58,11 @@ class Copier:
         transfer: the transfer's id.
         cluster: id of the source's cluster; with the transfer's id it names the transactions, so that of two processes
             on one transfer only the later one goes on.
+        origin: which queue of which cluster hands over.
         work: what they are named by in place of the transfer's id, where several transfers are one work.
+
+    Attributes:
+        only_from: the queue and cluster from which messages must have come that are put; empty = from anywhere.
     """
 
     def __init__(
@@ -68,10 +74,13 @@ class Copier:
         partitions: int,
         transfer: str,
         cluster: str,
+        origin: str = "",
         work: str = "",
     ) -> None:
         self._source = source
         self._queue = queue
+        self._origin = origin
+        self.only_from = ""
         self._topic = topic
         self._partitions = partitions
         self._transfer = transfer
@@ -100,7 +109,7 @@ class Copier:
             TransferError: another process has taken over the transfer.
             KafkaException: one of the clusters does not answer.
         """
-        put = Put([], [])
+        put = Put([], [], [])
         try:
             self._producer.begin_transaction()
             for message in sorted(messages, key=lambda one: Bookmark.parse(one.bookmark)):
@@ -122,6 +131,9 @@ class Copier:
         if record is None:
             put.lost.append(bookmark)
             return
+        if self.only_from and (header.TRANSFER_FROM, self.only_from.encode()) not in headers_of(record):
+            put.foreign.append(bookmark)
+            return
         key = record.key()
         headers: Any = hand_over.headers(
             headers_of(record),
@@ -130,6 +142,7 @@ class Copier:
             message.expires_at_ms,
             message.until_ms,
             Counts(message.delivery_count, message.cancel_count),
+            self._origin,
         )
         if self._breadths.get(bookmark.topic) == self._partitions:
             # Where the message has its key, a producer there would put it as well.

@@ -11,7 +11,8 @@ import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Final
@@ -33,6 +34,9 @@ _LOOK_S: Final = 0.1
 
 _AT_ONCE: Final = 500
 """So many messages go in one round: few enough that they are there before their consumers have asked elsewhere."""
+
+_FOREIGN_S: Final = 10.0
+"""So long nothing is looked for that could go back, once something was found that came from elsewhere."""
 
 
 class Follower(Mover):
@@ -61,6 +65,7 @@ class Follower(Mover):
         super().__init__(here, queue, there, to_queue, to_topic, "", told)
         self._max_clock_skew_ms = max_clock_skew_ms
         self._skewed = False
+        self._nothing_back_until = 0.0
 
     def follow(self, stopping: threading.Event) -> None:
         """Hand over by demand until told to stop.
@@ -95,11 +100,19 @@ class Follower(Mover):
     def _step(self) -> bool:
         """Hand over what is wanted there and spare here; whether anything went."""
         wanted = self._wanted()
+        assert self._copier is not None
         answers = self._hold_spare(wanted) if wanted else {}
-        if not any(answer.messages for answer in answers.values()):
+        self._copier.only_from = ""
+        if wanted and not _held(answers) and time.monotonic() > self._nothing_back_until:
+            answers = self._hold_spare(wanted, handed_over=True)
+            self._copier.only_from = self.target
+        if not _held(answers):
             return False
         before = self.outcome.transferred
         self._round(answers)
+        if self._foreign:
+            self._foreign, self._nothing_back_until = 0, time.monotonic() + _FOREIGN_S
+            self._give_back()
         if self.outcome.left["lost"]:
             # Back to the queue, which will see by itself that Kafka no longer has them (C40).
             self._give_back()
@@ -119,11 +132,13 @@ class Follower(Mover):
         wanted = sum(int(answer.counts["wanted"]) for answer in self._there.ask(asked).values())
         return max(0, min(_AT_ONCE, wanted))
 
-    def _hold_spare(self, wanted: int) -> dict[int, Answer]:
-        """Hold at most so many messages that nobody here takes, shard by shard."""
+    def _hold_spare(self, wanted: int, handed_over: bool = False) -> dict[int, Answer]:
+        """Hold at most so many messages that nobody here takes, shard by shard; only those that came, or no such."""
         least_life_ms, answers = ceil(self._skew_ms()), {}
         for shard in self._here.shards:
-            held = replace(self._hold((), "", top_n=wanted), spare=True, least_life_ms=least_life_ms)
+            held = replace(
+                self._hold((), "", top_n=wanted), spare=True, least_life_ms=least_life_ms, handed_over=handed_over
+            )
             answer = answers[shard] = self._here.ask_each({shard: held})[shard]
             wanted -= len(answer.messages)
             if wanted <= 0:
@@ -158,3 +173,7 @@ class Follower(Mover):
         """Return what is held; what has left already is accepted by the next generation."""
         with contextlib.suppress(LapseError, KafkaException):
             self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
+
+
+def _held(answers: Mapping[int, Answer]) -> bool:
+    return any(answer.messages for answer in answers.values())

@@ -103,6 +103,7 @@ class Mover:
         self._copier: Copier | None = None
         self._stuck: set[str] = set()
         self._refused = False
+        self._foreign = 0
         self._orders = Orders(here, queue)
         self.begun = False
         self.outcome = Outcome()
@@ -241,6 +242,7 @@ class Mover:
             there[self._topic],
             self._transfer,
             self._here.cluster,
+            f"{self._here.queue} at {self._here.cluster}",
             work,
         )
 
@@ -300,6 +302,7 @@ class Mover:
             return []
         assert self._copier is not None
         put = self._copier.put(messages)
+        self._foreign += len(put.foreign)
         for lost in put.lost:
             self._stuck.add(str(lost))
             self.outcome.left["lost"] += 1

@@ -97,7 +97,7 @@ class TransferCommands:
             raise CommandRefused("transfer: spare chooses by itself; leave out bookmarks and filter")
         if most:
             if command.spare:
-                claims = shard.transfer_source.spare.claims(most, command.least_life_ms, at_ms)
+                claims = shard.transfer_source.spare.claims(most, command.least_life_ms, at_ms, command.handed_over)
             else:
                 claims = self._claims(command)
                 if not command.filter:

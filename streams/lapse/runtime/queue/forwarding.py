@@ -29,7 +29,13 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4_096
 
-_REPLACED: Final = NAMES | {header.TRANSFER, header.TRANSFER_COUNTS, header.REDRIVE_QUEUE, header.MESSAGE_ID}
+_REPLACED: Final = NAMES | {
+    header.TRANSFER,
+    header.TRANSFER_FROM,
+    header.TRANSFER_COUNTS,
+    header.REDRIVE_QUEUE,
+    header.MESSAGE_ID,
+}
 """A record that is redriven for the source alone would be skipped by the target."""
 
 _GIVEN_BY_LAPSE: Final = (FORWARDED, REDRIVEN)

@@ -418,8 +418,8 @@ def test_a_message_that_is_beyond_the_limits_there_leaves_at_once(limits: dict[s
     assert states(target) == ([] if reason else ["available"])
 
 
-def spare(world: World, most: int = 100, life_ms: int = 0) -> list[tuple[int, int]]:
-    found = world.shard.transfer_source.spare.claims(most, life_ms, world.now_ms)
+def spare(world: World, most: int = 100, life_ms: int = 0, handed_over: bool = False) -> list[tuple[int, int]]:
+    found = world.shard.transfer_source.spare.claims(most, life_ms, world.now_ms, handed_over)
     return [(one.first, one.last) for one in found]
 
 
@@ -474,6 +474,10 @@ def test_what_was_handed_over_is_not_handed_on(later_ms: int) -> None:
     target.commit()
     target.crash()
     assert spare(target) == [(1, 1)]
+    assert spare(target, handed_over=True) == [(0, 0)]
+    target.subscribe("inky", 0)
+    assert spare(target) == [(1, 1)]
+    assert spare(target, handed_over=True) == []
 
 
 @pytest.mark.feature("Q26")
