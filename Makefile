@@ -23,7 +23,7 @@ PYTHON ?=
 # Where it is set, as in many containers, each of the many processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-times check format features bench chaos mutation wheel lock clean
+.PHONY: help setup demo test test-fast test-times check format features bench screenshots chaos mutation wheel lock clean
 
 help: ## Show the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,11 @@ features: setup ## Show the contract, with the number of tests behind each promi
 
 bench: setup ## Measure throughput, latency and memory, side by side with peers
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+screenshots: setup ## Take the docs' pictures of the console again, in the browser test
+	@mkdir -p docs/images
+	@LAPSE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/integration/test_console.py \
+	  -k "overview or edited or accessibility" $(ARGS)
 
 chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
 	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} \
