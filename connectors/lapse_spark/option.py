@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, ParamSpec
 
@@ -21,6 +20,7 @@ from rich.console import Console
 
 from lapse_client import time_check
 from lapse_client.error import LapseError
+from lapse_client.rewind import instant_ms
 from lapse_spark import lapse_toml
 from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined
@@ -66,13 +66,12 @@ class Instant(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read ms since the epoch, or ISO 8601 (UTC where it names no zone)."""
-        if isinstance(value, int) or str(value).isdigit():
-            return int(value)
+        if isinstance(value, int):
+            return value
         try:
-            found = datetime.fromisoformat(str(value))
+            return instant_ms(str(value))
         except ValueError:
             self.fail(f"{value!r}: expected 2026-01-31T12:00:00Z, or ms since the epoch", param, ctx)
-        return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 class Duration(click.ParamType):

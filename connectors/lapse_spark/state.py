@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import click
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -26,17 +24,16 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
     """Show the records of a SOW topic as they were at an instant; exits with 1 where some may be missing."""
     session = cluster.session("state")
     with working(f"Reading the state of {entity}"):
+        updates = quarantine.split(read.sow_updates(session, cluster.connection, entity))[0]
         try:
             with read.existing([topic.sow(entity)]):
                 # Spark asks for the topic when it plans an action: here, so that no worker is asked about another name.
-                updates = quarantine.split(read.sow_updates(session, cluster.connection, entity))[0].persist()
-                updates.head(1)
+                updates.persist().head(1)
         except ValueError as error:
-            raise ValueError(f"{entity}: no SOW topic of this name; {error}") from error
+            raise as_of.unknown(entity) from error
         try:
             now_ms = cluster.now_ms(entity)
-            if at > now_ms:
-                raise ValueError(f"--at {_shown(at)} is in the future: the broker's time is {_shown(now_ms)}")
+            as_of.check(at, now_ms)
             found, gaps = as_of.records(updates, at), as_of.gaps(updates, at, now_ms)
             count = found.count()
             if output:
@@ -74,9 +71,9 @@ def _facts(row: Row) -> dict[str, Cell]:
 
 def _show(entity: str, at: int, count: int, rows: list[Row], output: str | None) -> None:
     if output:
-        click.echo(f"{entity} at {_shown(at)}: {count:,} records written to {output}")
+        click.echo(f"{entity} at {as_of.shown(at)}: {count:,} records written to {output}")
         return
-    page = Report(f"{entity} at {_shown(at)}")
+    page = Report(f"{entity} at {as_of.shown(at)}")
     cells = [list(_facts(row).values())[:4] for row in rows]
     title = f"{count:,} records" + (f", the first {len(rows)}" if len(rows) < count else "")
     page.table(("key", "value", "expires_at_ms", "updated_at_ms"), cells, title=title)
@@ -85,10 +82,3 @@ def _show(entity: str, at: int, count: int, rows: list[Row], output: str | None)
 
 def _text(data: bytes | bytearray) -> str:
     return bytes(data).decode("utf-8", "replace")
-
-
-def _shown(at_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"epoch + {at_ms} ms"  # beyond the calendar's years

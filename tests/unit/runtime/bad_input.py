@@ -45,6 +45,7 @@ from support.packed import outputs_of
 from unit.client import bad_calls
 from unit.gateway import bad_requests
 from unit.simulation import bad_options
+from unit.spark import bad_instants
 
 ARRIVAL_MS = 1_700_000_000_000
 """When all of it arrives."""
@@ -538,6 +539,8 @@ def page() -> str:
     )
     parts.append(_SIMULATED)
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in (*bad_options.CASES, *bad_options.GOALS))
+    parts.append(_AS_OF)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_instants.CASES)
     return "".join(parts)
 
 
@@ -575,6 +578,15 @@ _SIMULATED = """
 ## Options of `lapse simulate`
 
 Nothing is simulated, and the exit code is 2 ([simulate.md](simulate.md)).
+
+| option | what is told |
+|---|---|
+"""
+
+_AS_OF = """
+## Options of `lapse spark state`
+
+Nothing is told; the broker's time is 2026-01-01 here ([spark.md](spark.md#a-sow-topic-as-of-an-instant)).
 
 | option | what is told |
 |---|---|

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lapse_spark import as_of, schema, sow
+from unit.spark.bad_instants import CASES, Case
 
-pytestmark = [pytest.mark.spark, pytest.mark.feature("D7")]
+pytestmark = pytest.mark.feature("D7")
 
 AT = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)
@@ -67,3 +68,10 @@ def test_what_compaction_has_removed_is_said(updates):
     old = as_of.gaps(read, AT_MS + 8000, AT_MS + 8 * DAY_MS)
     assert (old.removed, old.unclear_keys, old.complete) == (6, 0, False)
     assert "left no tombstone" in old.sentence
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.shown)
+def test_what_cannot_be_asked_is_refused_in_words(case: Case) -> None:
+    assert case.told
+    assert "Traceback" not in case.told
