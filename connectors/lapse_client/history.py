@@ -365,18 +365,23 @@ def _is_of(found: Bookmark, name: Bookmark) -> bool:
     return same and name.generation in (0, found.generation)
 
 
+def asked_first(topic: str, queues: Iterable[str]) -> list[str]:
+    """Queues in the order in which they are asked of a message that none has told of: a queue's topic has its name."""
+    return sorted(queues, key=lambda queue: (queue != topic, queue))
+
+
 def _waits(
     name: Bookmark, of: Sequence[str], topics: Mapping[str, int], told: Sequence[Moment], connection: Connection
 ) -> Iterator[Moment]:
     """What a message waits for now, as the workers say: a barrier for others, a dying one for its letter (C48).
 
-    Queues are asked that told something of it, and not its end; where none told anything, as of a barrier, the first
-    ones of all. One that does not answer is left out.
+    Queues are asked that told something of it, and not its end; where none told anything, as of a barrier, the one of
+    its topic's name, and then the first ones of all. One that does not answer is left out.
     """
     over = {one.entity for one in told if one.what in _END and one.message == name}
     tell = {one.entity for one in told if one.entity and one.message == name}
     queues = set(entities(topics, sow=False)).intersection(tell or of) - over
-    for entity in [one for one in of if one in queues][:_MOST_ASKED]:
+    for entity in asked_first(name.topic, queues.intersection(of))[:_MOST_ASKED]:
         try:
             with Queue(entity, connection=connection, timeout_s=_ANSWER_S) as queue:
                 found = queue.look_at(str(name))
