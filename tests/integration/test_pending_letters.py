@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from lapse_client.history import history
@@ -149,8 +150,14 @@ def test_letters_of_a_sow_topic_wait_as_well(deploy: Deploy) -> None:
     worker.kill()
     assert worker.start().wait_for_shards(1)
     limit(deployment, letters, 200_000)
-    found = tail.wait(3)
-    assert {dict(one.headers() or [])["lapse-reasons"] for one in found[1:]} == {b"invalid_lifetime", b"time_limit"}
-    assert sorted(len(one.value() or b"") for one in found) == [1, 100_000, 100_009]
+    by_name: dict[bytes, Message] = {}
+    for count in (3, 4):  # after a crash a letter may be there twice, with the same name (D3)
+        if len(by_name) < 3:
+            by_name = {dict(one.headers() or [])["lapse-id"]: one for one in tail.wait(count)}
+    assert {dict(one.headers() or [])["lapse-reasons"] for one in by_name.values()} == {
+        b"invalid_lifetime",
+        b"time_limit",
+    }
+    assert sorted(len(one.value() or b"") for one in by_name.values()) == [1, 100_000, 100_009]
     until(lambda: told(deployment, "prices", 0) == ["dying", "dead_lettered"], "the events")
     assert worker.running
