@@ -23,10 +23,13 @@ PYTHON ?=
 # Where it is set, as in many containers, each of the many processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-times check format features bench screenshots chaos mutation wheel lock clean
+.PHONY: help setup demo test test-fast test-times check format features bench screenshots chaos mutation docs docs-serve docs-version \
+  wheel lock clean
+# The theme's advice about its successor is not news of this build.
+export NO_MKDOCS_2_WARNING := 1
 
 help: ## Show the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Install everything into .venv and fetch Kafka and Spark jars (instant and offline afterwards)
 	@:
@@ -43,11 +46,24 @@ test: setup ## Run unit, integration and acceptance tests, against a real Kafka 
 test-times: setup ## Run all tests, and record which files take longest: the next runs begin with them
 	@$(BIN)/python -m pytest $(PARALLEL) --record-times $(ARGS)
 
-check: setup ## Check format, style, types and the direction of imports
+check: setup ## Check format, style, types, the direction of imports, and that the documentation builds
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/mkdocs --quiet build --strict
+
+docs: setup ## Build the documentation as a site, into build/site; a warning is an error
+	@$(BIN)/mkdocs --quiet build --strict $(ARGS)
+	@echo "build/site/index.html"
+
+docs-serve: setup ## Show the documentation at http://127.0.0.1:8000 while one writes it
+	@$(BIN)/mkdocs serve --strict $(ARGS)
+
+docs-version: setup ## Add the site of a version to the branch gh-pages: make docs-version VERSION=0.1
+	@[ -n "$(VERSION)" ] || { echo "docs-version: name the version: make docs-version VERSION=0.1" >&2; exit 2; }
+	@PATH="$(CURDIR)/$(BIN):$$PATH" mike deploy --update-aliases $(ARGS) $(VERSION) latest
+	@PATH="$(CURDIR)/$(BIN):$$PATH" mike set-default latest
 
 format: setup ## Format the code and repair what ruff can repair
 	@$(BIN)/ruff format .

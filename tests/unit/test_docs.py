@@ -27,7 +27,10 @@ from lapse.protocol.event import EventKind
 from lapse.runtime.shard.command_authorizer import CAUSES
 
 ROOT = Path(__file__).parents[2]
-DOCS = {path.name: path.read_text(encoding="utf-8") for path in [*sorted((ROOT / "docs").glob("*.md"))]}
+DOCS = {
+    path.relative_to(ROOT / "docs").as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "docs").rglob("*.md"))
+}
 PAGES = {
     **{f"docs/{name}": text for name, text in DOCS.items()},
     **{path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("*.md")},
@@ -231,5 +234,18 @@ def test_every_figure_is_documented() -> None:
     assert documented == set(re.findall(r'"(lapse_[a-z_]+)"', source))
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    assert not {name for name in DOCS if f"docs/{name}" not in PAGES["README.md"]}
+def test_the_readme_leads_to_every_page_by_the_index() -> None:
+    assert "(docs/index.md)" in PAGES["README.md"]
+    linked = set(re.findall(r"\]\(([^)#]+\.md)", DOCS["index.md"]))
+    assert not {name for name in DOCS if name not in linked} - {"index.md"}
+
+
+def test_the_readme_fits_two_screens() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 100
+
+
+def test_the_readme_repeats_figures_as_they_are() -> None:
+    """Figures in bold type or tables of the README stand on the page of figures, too."""
+    shown = set(re.findall(r"\d+,\d{3}|\d[\d.]* ×", PAGES["README.md"].split("\n## How fast\n")[1].split("\n## ")[0]))
+    assert len(shown) > 5
+    assert not {figure for figure in shown if figure not in DOCS["figures.md"]}
