@@ -141,7 +141,13 @@ def archive(
 @click.option("--again", is_flag=True, help="Also letters that were sent before.")
 @click.option("--overwrite", is_flag=True, help="Also where a SOW topic has a newer record of the key.")
 @click.option("--to", "to", default="", help="Another topic than the origin.")
-@click.option("--lifetime", type=click.Choice(["default", "original", "new"]), default="default", show_default=True)
+@click.option(
+    "--lifetime",
+    type=click.Choice(["default", "original", "new"]),
+    default="default",
+    show_default=True,
+    help="The queue's default, the old deadline, or --ttl-ms.",
+)
 @click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="With --lifetime new: the lifetime, ms.")
 @click.option("--rate", type=click.IntRange(min=1), help="Most messages in a second.")
 @click.option("--limit", type=click.IntRange(min=1), help="Most messages in all, the oldest letters first.")

@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+import commands
 from lapse.cli import COMMANDS
 from lapse.config import loads
 from lapse.config.entity import EntityConfig, QueueConfig, SowConfig
@@ -224,6 +225,16 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def test_every_subcommand_is_in_the_overview() -> None:
     assert set(COMMANDS) <= {name.split()[1] for name in rows(section("operations.md", "## Commands"))}
+
+
+def test_the_reference_of_commands_is_what_the_commands_say() -> None:
+    assert DOCS["commands.md"] == commands.page(), "python tests/commands.py > docs/commands.md"
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    silent = re.findall(r"^\| `(-[^`]+)`.*\|  \|$", DOCS["commands.md"], re.MULTILINE)
+    assert not silent
+    assert len(re.findall(r"^\| `-", DOCS["commands.md"], re.MULTILINE)) > 200
 
 
 def test_every_figure_is_documented() -> None:

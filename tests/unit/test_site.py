@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
 import json
@@ -27,6 +28,13 @@ def build(into: Path, config: Path = ROOT / "mkdocs.yml") -> subprocess.Complete
     return subprocess.run(
         command, capture_output=True, text=True, timeout=120, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     )
+
+
+class Silent(SimpleHTTPRequestHandler):
+    """Serves files, and logs no request."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +90,7 @@ def test_diagrams_and_search_work_in_a_browser_that_sees_no_other_host(site: Pat
     # Without the browser or its driver, the pages are compared above; only their scripts are not run.
     playwright = pytest.importorskip("playwright.sync_api")
     chromium = program("chromium", "chromium-browser", "google-chrome")
-    serve = functools.partial(SimpleHTTPRequestHandler, directory=site)
+    serve = functools.partial(Silent, directory=site)
     with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server, playwright.sync_playwright() as driver:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
@@ -92,9 +100,15 @@ def test_diagrams_and_search_work_in_a_browser_that_sees_no_other_host(site: Pat
         home = f"http://127.0.0.1:{server.server_port}/"
         view.goto(f"{home}queues/")
         playwright.expect(view.locator("div.diagram svg")).to_contain_text("leased", timeout=20_000)
-        view.get_by_role("textbox", name="Search").click()
-        view.get_by_role("textbox", name="Search").fill("heartbeat_timeout")
-        playwright.expect(view.locator(".md-search-result__item").first).to_be_visible(timeout=20_000)
+        search, found = view.get_by_role("textbox", name="Search"), view.locator(".md-search-result__item").first
+        search.click()
+        for _ in range(20):  # the theme does not see what is typed while it reads the index
+            search.fill("")
+            search.fill("heartbeat_timeout")
+            with contextlib.suppress(playwright.TimeoutError):
+                found.wait_for(timeout=1_000)
+                break
+        playwright.expect(found).to_be_visible(timeout=1_000)
         browser.close()
         server.shutdown()
     assert asked

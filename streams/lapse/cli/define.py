@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 import orjson
 
+from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import live
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import WORD, Kind
@@ -28,7 +29,7 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
-        click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True),
+        CONFIG,
         click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
         click.argument("name"),
     ):

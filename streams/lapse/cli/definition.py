@@ -12,6 +12,7 @@ import orjson
 from rich.table import Table
 
 from lapse.cli import cluster
+from lapse.cli.config_option import CONFIG
 from lapse.cli.queue import STATES
 from lapse.cli.recovery import Recovery, recoveries
 from lapse.cli.tables import print_table
@@ -122,7 +123,7 @@ def live(definition: Definition, config: Config) -> int | None:
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@CONFIG
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
     """Show what the entities of a deployment are, by version.

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from lapse.cli import sample
 from lapse.cli.child import Child
+from lapse.cli.config_option import CONFIG
 from lapse.cli.ending import treat_sigterm_as_ctrl_c
 from lapse.config import Config, ConfigError, load
 from lapse.embedded import daemon
@@ -67,7 +68,7 @@ class Stand:
 
 
 @click.command()
-@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@CONFIG
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -88,7 +89,11 @@ class Stand:
     help="Directory with the broker's data. [default: LAPSE_KAFKA_DATA, else the user's data directory]",
 )
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="What the worker logs: this and what is worse.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when everything runs; logs go to stderr.")
 def dev(config: Path, port: int, console_port: int, data: Path | None, log_level: str, as_json: bool) -> None:

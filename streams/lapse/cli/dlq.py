@@ -47,7 +47,13 @@ def _choosing(command: Command) -> Command:
     for option in (
         click.option("-f", "--filter", "expression", default="", help="Only originals for which this is true."),
         click.option("-e", "--entity", default="", help="Only what this queue or SOW topic lost."),
-        click.option("-r", "--reason", multiple=True, type=click.Choice([one.value for one in Reason])),
+        click.option(
+            "-r",
+            "--reason",
+            multiple=True,
+            type=click.Choice([one.value for one in Reason]),
+            help="Only letters with this reason; may be repeated.",
+        ),
         click.option("--since", type=INSTANT, help='Died then or later; "2h": in the last two hours.'),
         click.option("--until", type=INSTANT, help="Died before then."),
     ):

@@ -11,6 +11,7 @@ import orjson
 from rich.console import Console
 
 from lapse.cli import cluster
+from lapse.cli.config_option import CONFIG
 from lapse.config import ConfigError, load
 from lapse.doctor import Finding, Verdict, of_machine, of_service, of_topics
 from lapse.doctor.finding import wrong
@@ -20,7 +21,7 @@ _MARKS: Final = {Verdict.FINE: ("✓", "green"), Verdict.WARNING: ("!", "yellow"
 
 
 @click.command()
-@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@CONFIG
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one finding per line.")
 def doctor(config: Path, as_json: bool) -> None:
     """Look for the usual faults: Java, versions, topics, rights, clocks, workers.

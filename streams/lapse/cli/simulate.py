@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from rich.table import Column, Table
 
 from lapse.cli import cluster, recorded
+from lapse.cli.config_option import CONFIG
 from lapse.cli.define import read_settings
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.tables import print_table
@@ -95,7 +96,7 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
 
 @click.command()
 @click.argument("queue")
-@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@CONFIG
 @click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS and of what lapse.toml says.")
 @click.option("--replay", is_flag=True, help="Go through what the cluster recorded, and compare the events.")
 @click.option("--recorded", "from_topics", is_flag=True, help="Messages come as the cluster recorded them.")

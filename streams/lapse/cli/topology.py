@@ -10,6 +10,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
+from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import Plan, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
@@ -18,7 +19,6 @@ from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import Topology, TopologyError
 
-_CONFIG = click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -58,7 +58,7 @@ def _told(
 
 
 @click.command()
-@_CONFIG
+@CONFIG
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_JSON
 def apply(config: Path, yes: bool, as_json: bool) -> None:
@@ -129,7 +129,7 @@ def _planned(path: Path, config: Config) -> Plan | None:
 
 
 @click.command()
-@_CONFIG
+@CONFIG
 @_JSON
 def check(config: Path, as_json: bool) -> None:
     """Say whether the cluster fits lapse.toml.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lapse.cli.child import die_with_parent
+from lapse.cli.config_option import CONFIG
 
 if TYPE_CHECKING:
     from lapse.config import Config
@@ -38,14 +39,24 @@ through them, and through the state, again and again: a quarter of the time of u
 
 
 @click.command()
-@click.option("-c", "--config", type=click.Path(path_type=Path), default="lapse.toml", show_default=True)
+@CONFIG
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Directory of this worker's own; default from lapse.toml."
 )
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged: this and what is worse.",
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one JSON object a line.",
+)
 @click.option(
     "--supervise/--no-supervise", default=True, help="Start again after a crash (a failed write ends the process)."
 )

@@ -1,0 +1,16 @@
+"""The option `--config` of commands that read the whole deployment, the same for all."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+CONFIG: Final = click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    default="lapse.toml",
+    show_default=True,
+    help="The file that says what the deployment is.",
+)
+"""`lapse.toml` of this directory, unless another file is named."""
