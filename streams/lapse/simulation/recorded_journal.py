@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from lapse.runtime.journal.changelog import CLAIM, PROGRESS, Changelog
-from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
+from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, READ, STEPS
 from lapse.runtime.tp import TP
 
 
@@ -22,6 +22,7 @@ class RecordedStep:
         positions: next offset of each source, and of the commands, behind it.
         instants: what it did by the clock, by name; ms since the epoch.
         batches: first offset and the one behind the last of records that came together, where that was told of.
+        arrived_ms: when some of these came, by topic, partition and first offset; ms since the epoch.
         noted: what it says of deliveries (C55); None = nothing.
     """
 
@@ -30,6 +31,7 @@ class RecordedStep:
     instants: Mapping[str, int]
     noted: Mapping[str, Any] | None
     batches: Mapping[TP, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    arrived_ms: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -78,14 +80,14 @@ class RecordedJournal:
             if record.key.startswith(CLAIM):
                 claimed = True
             elif record.key.startswith(PROGRESS) and record.value is not None:
-                step = _step(record)
+                *alone, step = _steps(record)
                 if claimed or not self.epochs:
                     self.epochs.append(RecordedEpoch(told.epoch, step, taken_over=claimed and not is_before))
                     claimed = False
                 elif is_before:
                     self.epochs[-1].begin, self.epochs[-1].taken_over = step, False
                 else:
-                    self.epochs[-1].steps.append(step)
+                    self.epochs[-1].steps += [*alone, step]
                 if is_before:
                     self.epochs = self.epochs[-1:]
 
@@ -115,20 +117,33 @@ def _first_whole(records: Sequence[Any]) -> int:
     return len(records)
 
 
-def _step(record: Any) -> RecordedStep:
+def _steps(record: Any) -> list[RecordedStep]:
+    """The step that a record tells of, behind those before it that changed nothing and are to be gone through alone."""
     known: dict[str, Any] = orjson.loads(record.value)
     noted = known.pop(PROGRESS_KEY, None)
+    told = noted or {}
+    alone = [_step(record, noted, one[READ], one[INSTANTS]) for one in told.get(STEPS, ())]
+    return [*alone, _step(record, noted, known, told.get(INSTANTS, {}))]
+
+
+def _step(
+    record: Any, noted: Mapping[str, Any] | None, read: Mapping[str, Any], told: Mapping[str, int]
+) -> RecordedStep:
+    """One step, from how far it read and what it did by the clock."""
     positions: dict[TP, int] = {}
-    for place, offset in known.items():
+    for place, offset in read.items():
         topic, colon, partition = place.rpartition(":")
         if colon and partition.isdigit():
             positions[TP(topic, int(partition))] = int(offset)
     instants: dict[str, int] = {}
     batches: dict[TP, list[tuple[int, int]]] = {}
-    for name, value in (noted or {}).get(INSTANTS, {}).items():
-        if ":" in name:
-            topic, partition, first = name.rsplit(":", 2)
-            batches.setdefault(TP(topic, int(partition)), []).append((int(first), value))
-        else:
-            instants[name] = value
-    return RecordedStep(record.timestamp, positions, instants, noted, batches)
+    arrived_ms: dict[tuple[str, int, int], int] = {}
+    for name, value in told.items():
+        match name.split(":"):  # no topic's name holds one
+            case [topic, partition, first]:
+                batches.setdefault(TP(topic, int(partition)), []).append((int(first), value))
+            case [_, topic, partition, first]:
+                arrived_ms[topic, int(partition), int(first)] = value
+            case _:
+                instants[name] = value
+    return RecordedStep(record.timestamp, positions, instants, noted, batches, arrived_ms)

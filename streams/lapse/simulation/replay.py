@@ -7,7 +7,7 @@ instant of a delivery, its journal says. So the machine comes to the same decisi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from lapse.config import QueueConfig
 from lapse.protocol import event, header
@@ -20,7 +20,9 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.unwritten import noted_of, read_written
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
+from lapse.runtime.shard.machine import Machine
 from lapse.runtime.tp import TP
+from lapse.simulation.arriving import ArrivingAsRecorded
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
 from lapse.simulation.recording import Recording
 from lapse.testing.entity import QueueEntity
@@ -88,7 +90,9 @@ class ReplayedShard:
         began_ms = instants.get("began", epoch.begin.at_ms)
         machine = self._entity.machine(self._partition, epoch.number, self._own, of_messages)
         assert isinstance(machine, QueueMachine)
-        inbox = Inbox(MemoryReader(self._recording), machine, self._commands, positions, None, lambda: None)
+        arriving = ArrivingAsRecorded(machine, self._recording)
+        taking = cast("Machine", arriving)  # it has all that an inbox asks for
+        inbox = Inbox(MemoryReader(self._recording), taking, self._commands, positions, None, lambda: None)
         machine.begin_topics([], {})
         self._find_unwritten(machine, epoch, began_ms)
         # What the epoch itself has written under the same keys is kept, where it is gone on with.
@@ -99,6 +103,7 @@ class ReplayedShard:
         for step in epoch.steps:
             if counted is not None:
                 machine.written(counted, step.instants.get("written", step.at_ms))
+            arriving.arrived_ms = step.arrived_ms
             effects = self._step(machine, inbox, step)
             self._take(epoch.number, [*effects.ahead, *effects.journal])
             counted = effects if effects.counted_to >= 0 else None
@@ -143,9 +148,7 @@ class ReplayedShard:
         instants = step.instants
         self._recording.now_ms = instants.get("arrived", step.at_ms)
         machine.now_ms = max(machine.now_ms, instants.get("from", 0))
-        machine.took(0.0)
-        if "room" in instants:
-            machine.crowd.give(instants["room"])
+        machine.crowd.give(instants.get("room", _MANY))
         machine.begin_step()
         self._bring(inbox, step)
         self._take_messages(machine, inbox)

@@ -75,6 +75,18 @@ def test_a_journal_is_read_as_epochs_and_steps() -> None:
     assert not journal.before.latest
 
 
+def test_steps_that_changed_nothing_are_gone_through_by_themselves() -> None:
+    alone = {"read": {"t:0": 3}, "at": {"delivered": 70, "t:0:1": 3, "arrived:t:0:1": 69}}
+    told = {"t:0": 5, ":deliveries": {"step": 1, "from": {}, "steps": [alone], "at": {"delivered": 77, "t:0:3": 5}}}
+    both = record(3, progress_key(1), orjson.dumps(told))
+    (epoch,) = RecordedJournal([*LIFE[:3], both]).epochs
+    quiet, loud = epoch.steps
+    assert (quiet.positions, loud.positions) == ({TP("t", 0): 3}, {TP("t", 0): 5})
+    assert (quiet.instants, loud.instants) == ({"delivered": 70}, {"delivered": 77})
+    assert (quiet.batches, loud.batches) == ({TP("t", 0): [(1, 3)]}, {TP("t", 0): [(3, 5)]})
+    assert (quiet.arrived_ms, loud.arrived_ms) == ({("t", 0, 1): 69}, {})
+
+
 def test_a_journal_can_be_begun_with_in_the_middle_and_ended_before_its_end() -> None:
     journal = RecordedJournal(LIFE, since_ms=1_004)
     assert [(one.number, one.taken_over) for one in journal.epochs] == [(1, False), (2, True)]

@@ -89,10 +89,10 @@ class Crowd:
         """Know whether the step was full; its messages are about to be written.
 
         Returns:
-            The room that it had, if that was too little: what is to be known to go through it again (X10).
+            The room that it had, if that was too little for one more: what is to be known to go through it again (X10).
         """
         self._was_full = self.is_full
-        return {"room": self._given} if self._was_full else {}
+        return {"room": self._given} if self._room < WEIGHT else {}
 
     def give(self, room: int) -> None:
         """Have so much room in this step: as much as it had when it was recorded."""

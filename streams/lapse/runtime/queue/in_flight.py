@@ -11,6 +11,9 @@ from lapse.core.queue.step import Step
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard.effects import StepInFlight
 
+ARRIVED: Final = "arrived"
+"""Name of the instant at which a step's last messages came; before the place of a batch, of that one's."""
+
 _CHANGE_BYTES: Final = 64
 """What a change takes in the journal, its places left out."""
 
@@ -24,12 +27,14 @@ class QueueStepInFlight(StepInFlight[Step]):
         expected_bytes: about how many more the commands take that wait.
         has_arrivals: whether messages arrived that do not count as use yet.
         unread: events about messages that Kafka removed before they were read (C80).
+        stands_alone: see `Effects.stands_alone`: a command was carried out, or not all could be handed out.
     """
 
     weighed: tuple[int, int] = (0, 0)
     expected_bytes: int = 0
     has_arrivals: bool = False
     unread: list[Output] = field(default_factory=list)
+    stands_alone: bool = False
 
     def expect(self, changes: int) -> None:
         """Know that a command waits that makes about so many changes."""
@@ -40,7 +45,9 @@ class QueueStepInFlight(StepInFlight[Step]):
         """How many events and removals it has so far."""
         return len(self.core.events) + len(self.core.removals)
 
-    def note_batch(self, topic: str, partition: int, records: Sequence[Any], told: int) -> None:
+    def note_batch(
+        self, topic: str, partition: int, records: Sequence[Any], told: int, clock_ms: int | None = None
+    ) -> None:
         """Note which records came together, if that was told of: an instant of such an event is the last one's (X10).
 
         Args:
@@ -48,9 +55,13 @@ class QueueStepInFlight(StepInFlight[Step]):
             partition: its partition.
             records: the records, by their offsets.
             told: how many events and removals there were before.
+            clock_ms: the instant at which they came, ms since the epoch; None = the broker's stamp says it.
         """
         if self.told != told:
-            self.instants[f"{topic}:{partition}:{records[0].offset}"] = records[-1].offset + 1
+            place = f"{topic}:{partition}:{records[0].offset}"
+            self.instants[place] = records[-1].offset + 1
+            if clock_ms is not None:
+                self.instants[f"{ARRIVED}:{place}"] = clock_ms
 
     def journal_bytes(self) -> int:
         """About how many bytes it takes in the journal so far, what is expected included."""

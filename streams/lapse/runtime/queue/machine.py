@@ -22,7 +22,7 @@ from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.delivered import delivered
 from lapse.runtime.queue.forwarding import Forwarding
-from lapse.runtime.queue.in_flight import QueueStepInFlight
+from lapse.runtime.queue.in_flight import ARRIVED, QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
@@ -158,16 +158,16 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         self._payloads.keep(topic, partition, records)
-        now_ms = self.now_ms
+        now_ms, clock_ms = self.now_ms, None
         if records and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
             # So late it was at the broker, whatever was heard of its clock so far: after a crash, or a pause (C76).
             now_ms = max(now_ms, records[-1].timestamp)
         elif records:
-            self._at_work.instants["arrived"] = now_ms = max(now_ms, self._clock_ms())
+            self._at_work.instants[ARRIVED] = now_ms = clock_ms = max(now_ms, self._clock_ms())
         placed = self.shard.placed
         told = self._at_work.told
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
-        self._at_work.note_batch(topic, partition, records, told)
+        self._at_work.note_batch(topic, partition, records, told, clock_ms)
         self.crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)
         self.figures.counts["arrived"] += taken
@@ -201,6 +201,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _take(self, admitted: Admitted) -> None:
         """Carry out a command, or have it wait for payloads, or behind others that do."""
+        self._at_work.stands_alone |= admitted.command.command != "heartbeat"
         self.shard.use(admitted.at_ms, self._step)
         if admitted.row_filter is not None:
             try:
@@ -321,7 +322,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._at_work.instants["delivered"] = self.now_ms = max(self.now_ms, now_ms)
         self._note_arrivals()
         self.letters.let_go(self._step)
-        return self.shard.deliver(self.now_ms, self._step)
+        more = self.shard.deliver(self.now_ms, self._step)
+        self._at_work.stands_alone |= more  # such as what is to be judged first
+        return more
 
     # Topics
 
@@ -429,6 +432,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
         effects.instants = at_work.instants | ({} if self.unfinished is None else {"unfinished": self.unfinished})
+        effects.stands_alone = at_work.stands_alone or self.unfinished is not None
         self.figures.queue_step(step)
 
     # For people, and for who looks through the table

@@ -20,7 +20,7 @@ from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.figures import ShardFigures
-from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
+from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, READ, STEPS
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
@@ -73,7 +73,10 @@ class EffectWriter:
         self._figures = figures
         self._journaled_at = 0.0
         self._instants: dict[str, int] = {}
-        """What was done by the clock since the last journal."""
+        """What was done by the clock since the last journal, or the last of the steps that it has to know."""
+
+        self._steps: list[dict[str, dict[str, int]]] = []
+        """Steps since the last journal that changed nothing, and that are to be gone through again by themselves."""
 
     async def begin(self, began: Items, processed: Mapping[TP, int]) -> None:
         """Make the epoch's beginning durable."""
@@ -105,6 +108,9 @@ class EffectWriter:
             await after  # journals are written one after the other
         if effects.journal or effects.ahead or time.monotonic() - self._journaled_at > 1:
             await self._write_journal(effects, processed)
+        elif effects.stands_alone:
+            self._steps.append({READ: _places(processed), INSTANTS: self._instants})
+            self._instants = {}
         if effects.after:
             await self._deliveries.send(effects.step, effects.after, decided)
             if effects.must_arrive:
@@ -139,10 +145,17 @@ class EffectWriter:
         return await self._letters.write(letters)
 
     def _progress(self, processed: Mapping[TP, int], step: int) -> tuple[bytes, bytes]:
-        offsets = {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}
         sent = self._deliveries.progress(step)
         if self._instants and PROGRESS_KEY in sent:
             sent[PROGRESS_KEY][INSTANTS] = self._instants
             self._instants = {}
-        known = {**self._topics.absent, **offsets, **self._topics.facts, **sent}
+        if self._steps and PROGRESS_KEY in sent:
+            sent[PROGRESS_KEY][STEPS] = self._steps
+            self._steps = []
+        known = {**self._topics.absent, **_places(processed), **self._topics.facts, **sent}
         return progress_key(self._epoch), orjson.dumps(known)
+
+
+def _places(processed: Mapping[TP, int]) -> dict[str, int]:
+    """How far each source was taken in, as the journal says it."""
+    return {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}

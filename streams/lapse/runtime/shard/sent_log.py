@@ -17,6 +17,12 @@ PROGRESS_KEY: Final = ":deliveries"
 INSTANTS: Final = "at"
 """Beside it: what was done by the clock, by name, so that a recording can be gone through again (X10)."""
 
+STEPS: Final = "steps"
+"""And the steps before it that changed nothing: where each ended (`READ`), and its `INSTANTS`."""
+
+READ: Final = "read"
+"""Next offset of each source behind a step, by its place."""
+
 Sent = asyncio.Future[Any]
 
 
