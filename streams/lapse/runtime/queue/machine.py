@@ -296,6 +296,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def arrivals_are_in(self, to_ms: int) -> None:
         """Know that what arrived up to an instant was taken in."""
+        self._at_work.instants["in"] = to_ms
         self.shard.arrivals_are_in(to_ms)
 
     def advance(self, now_ms: int) -> None:

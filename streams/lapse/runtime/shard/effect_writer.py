@@ -20,7 +20,8 @@ from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.figures import ShardFigures
-from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, READ, STEPS
+from lapse.runtime.shard.quiet_steps import QuietSteps
+from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, STEPS
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
@@ -75,11 +76,11 @@ class EffectWriter:
         self._instants: dict[str, int] = {}
         """What was done by the clock since the last journal, or the last of the steps that it has to know."""
 
-        self._steps: list[dict[str, dict[str, int]]] = []
-        """Steps since the last journal that changed nothing, and that are to be gone through again by themselves."""
+        self._quiet = QuietSteps()
 
     async def begin(self, began: Items, processed: Mapping[TP, int]) -> None:
         """Make the epoch's beginning durable."""
+        self._quiet.begin(_places(processed))
         await self._store.commit(self._partition, self._epoch, began, [self._progress(processed, 0)])
         self._journaled_at = time.monotonic()
 
@@ -108,8 +109,7 @@ class EffectWriter:
             await after  # journals are written one after the other
         if effects.journal or effects.ahead or time.monotonic() - self._journaled_at > 1:
             await self._write_journal(effects, processed)
-        elif effects.stands_alone:
-            self._steps.append({READ: _places(processed), INSTANTS: self._instants})
+        elif self._quiet.add(_places(processed), self._instants, alone=effects.stands_alone):
             self._instants = {}
         if effects.after:
             await self._deliveries.send(effects.step, effects.after, decided)
@@ -149,10 +149,10 @@ class EffectWriter:
         if self._instants and PROGRESS_KEY in sent:
             sent[PROGRESS_KEY][INSTANTS] = self._instants
             self._instants = {}
-        if self._steps and PROGRESS_KEY in sent:
-            sent[PROGRESS_KEY][STEPS] = self._steps
-            self._steps = []
-        known = {**self._topics.absent, **_places(processed), **self._topics.facts, **sent}
+        offsets = _places(processed)
+        if (quiet := self._quiet.take(offsets)) and PROGRESS_KEY in sent:
+            sent[PROGRESS_KEY][STEPS] = quiet
+        known = {**self._topics.absent, **offsets, **self._topics.facts, **sent}
         return progress_key(self._epoch), orjson.dumps(known)
 
 

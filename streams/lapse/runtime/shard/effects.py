@@ -42,8 +42,8 @@ class Effects:
         step: by which number the journal knows the step (C55).
         counted_to: number of the last deliveries that count in the windows of rates; negative = there are none (Q25).
         instants: what the step did by the clock, as the journal keeps it.
-        stands_alone: whether going through it again together with the next step would come to something else, so that
-            the journal has to know where it ended although it changed nothing (X10).
+        stands_alone: whether going through it again together with its neighbours would come to something else, also if
+            it changed nothing (X10).
     """
 
     before: list[Output | Packed] = field(default_factory=list)
