@@ -256,7 +256,6 @@ def test_the_readme_fits_two_screens() -> None:
 
 
 def test_the_readme_repeats_figures_as_they_are() -> None:
-    """Figures in bold type or tables of the README stand on the page of figures, too."""
     shown = set(re.findall(r"\d+,\d{3}|\d[\d.]* ×", PAGES["README.md"].split("\n## How fast\n")[1].split("\n## ")[0]))
     assert len(shown) > 5
     assert not {figure for figure in shown if figure not in DOCS["figures.md"]}
