@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -17,8 +18,12 @@ from lapse_gateway.user import Caller
 _LATE_MS: Final = 5_000
 """So long after its end a lease is still remembered: the broker's clock is another one."""
 
-_INSTANCE: Final = uuid4().hex[:8]
-"""Of this process: a second gateway may be asked for a subscription of the same name, and is another client."""
+
+@functools.cache
+def _instance() -> str:
+    """Of this process: a second gateway may be asked for a subscription of the same name, and is another client."""
+    return uuid4().hex[:8]
+
 
 T = TypeVar("T")
 
@@ -187,7 +192,7 @@ class Subscriptions:
             queue,
             terms.max_backlog,
             connection=caller.connection,
-            name=f"{name}@{_INSTANCE}",
+            name=f"{name}@{_instance()}",
             filter=terms.filter,
             timeout_s=self._timeout_s,
         )

@@ -213,7 +213,7 @@ def test_fausts_own_command_runs_the_same_worker(deploy: Deploy) -> None:
     """`faust -A lapse.app worker`, with LAPSE_CONFIG."""
     here = deploy({"fausty": {"expiration": "1s"}}).apply()
     arguments = ["-m", "faust", "-A", "lapse.app", "--datadir", str(here.directory / "data"), "worker", "-l", "info"]
-    worker = here.run(arguments, {"LAPSE_CONFIG": str(here.config)})
+    worker = here.run(arguments, {"LAPSE_CONFIG": str(here.config)}, fresh=True)
     worker.wait_for_shards(1)
     here.write("fausty", "x")
     assert texts(here.letters("fausty", 1)[0])["lapse-reasons"] == "time_limit"

@@ -145,7 +145,7 @@ def test_messages_are_handed_over_to_it_and_back(deployment, deploy, tmp_path):
 
 @pytest.mark.feature("Q5", "D1")
 def test_a_worker_and_clients(deployment, tmp_path):
-    worker = deployment.apply().worker()
+    worker = deployment.apply().worker(fresh=True)  # its command line is looked at
     worker.wait_for_shards(1)
     name = deployment.name("orders")
     with Publisher(deployment.connection) as publisher:

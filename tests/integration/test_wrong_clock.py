@@ -30,7 +30,7 @@ class Skewed:
         self.step(ahead_s)
         data = here.directory / f"data-{len(here.workers)}"
         command = ["worker", "--config", str(here.config), "--data-dir", str(data), "--no-supervise"]
-        self.worker: WorkerProcess = here.run([support.skewed_worker.__file__, str(self._clock), *command])
+        self.worker: WorkerProcess = here.run([support.skewed_worker.__file__, str(self._clock), *command], fresh=True)
 
     def step(self, ahead_s: float) -> None:
         """Set its clock."""

@@ -22,7 +22,7 @@ from lapse.protocol.event import Event
 from lapse_client.connection import Connection
 from lapse_client.queue import Queue
 from lapse_client.subscriber import QueueSubscriber
-from support import command
+from support import command, fork_server
 from support.log import Headers, Tail, Written, until, write
 
 Settings = Mapping[str, Any]
@@ -33,22 +33,21 @@ _RESTORED = "; epoch "
 
 
 class WorkerProcess:
-    """One worker, in a process group of its own."""
+    """One worker, in a process group of its own: a Python that begins with lapse imported, or a `fresh` one."""
 
-    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
-        self._command = command
+    def __init__(self, arguments: list[str], log: Path, environment: Mapping[str, str], fresh: bool = False) -> None:
+        self._arguments = arguments
         self._environment = {**os.environ, **environment}
+        self._start = fork_server.fresh if fresh else fork_server.start
         self.log = log
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: fork_server.Process | None = None
         self._seen = 0
 
     def start(self) -> "WorkerProcess":
         """Start it, or start it again; `text` is the log from here on."""
         self._seen = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
-            )
+            self.process = self._start(self._arguments, log, self._environment)
         return self
 
     @property
@@ -177,18 +176,18 @@ class Deployment:
         apply(self.config, self.environment())
         return self
 
-    def worker(self, *options: str, supervised: bool = False, environment: Settings = {}) -> WorkerProcess:  # noqa: B006
+    def worker(self, *options: str, supervised: bool = False, fresh: bool = False) -> WorkerProcess:
         """Start a worker with a data directory of its own."""
         number = len(self.workers)
         arguments = [*options, "--data-dir", str(self.directory / f"data-{number}")]
         if not supervised:
             arguments.append("--no-supervise")
-        return self.run(["-m", "lapse", "worker", "--config", str(self.config), *arguments], environment)
+        return self.run(["-m", "lapse", "worker", "--config", str(self.config), *arguments], fresh=fresh)
 
-    def run(self, arguments: list[str], environment: Settings = {}) -> WorkerProcess:  # noqa: B006
-        """Start any Python process as a worker of this deployment."""
+    def run(self, arguments: list[str], environment: Settings = {}, fresh: bool = False) -> WorkerProcess:  # noqa: B006
+        """Start any Python process as a worker of this deployment; a `fresh` one has nothing imported yet."""
         log = self.directory / f"worker-{len(self.workers)}.log"
-        worker = WorkerProcess([sys.executable, *arguments], log, {**self.environment(), **environment})
+        worker = WorkerProcess(arguments, log, {**self.environment(), **environment}, fresh)
         self.workers.append(worker)
         return worker.start()
 

@@ -6,10 +6,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from support import fork_server
 from support.deployment import apply
 
 PATIENCE_S = 60.0
@@ -36,7 +36,7 @@ class Worker:
         self._environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": servers, **environment}
         self._head = f'[lapse]\napp_id = "{app_id}"\nbootstrap_servers = "{servers}"\nsession_timeout = "6s"\n'
         self._head += f'store = "{store}"\n'
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: fork_server.Process | None = None
         self.entity = ""
         """Name of the first entity."""
         self.configure(entities)
@@ -54,9 +54,9 @@ class Worker:
     def start(self) -> None:
         """Start it, and wait until a shard is restored."""
         before = self.text().count("restored")
-        command = [sys.executable, "-m", "lapse", "worker", "--config", str(self.config), "--no-supervise"]
+        command = ["-m", "lapse", "worker", "--config", str(self.config), "--no-supervise"]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+            self.process = fork_server.start(command, log, self._environment)
         deadline = time.monotonic() + PATIENCE_S
         while self.text().count("restored") == before:
             assert self.process.poll() is None, self.text()[-4000:]

@@ -14,6 +14,7 @@ them to begin after a death takes all their notes into account, and the others f
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import mmap
 import secrets
@@ -33,8 +34,12 @@ _HOPELESS_DEATHS: Final = 5
 _SIZE: Final = 512
 _NOTE: Final = struct.Struct(">8s?iqqH")
 _SET: Final = 2
-PROCESS: Final = secrets.token_bytes(8)
-"""Token of this process."""
+
+
+@functools.cache
+def _own_token() -> bytes:
+    """Token of this process; drawn when it is first asked for, so that a fork has another one."""
+    return secrets.token_bytes(8)
 
 
 class UnderWay:
@@ -44,14 +49,14 @@ class UnderWay:
         path: the entity's files, without shard and suffix; None = nothing is noted.
         shard: the shard's number.
         shards: how many shards read the same records (C46); 1 = this one alone.
-        process: token of this process, eight bytes.
+        process: token of the process, eight bytes; None = of this one.
     """
 
-    def __init__(self, path: Path | None = None, shard: int = 0, shards: int = 1, process: bytes = PROCESS) -> None:
+    def __init__(self, path: Path | None = None, shard: int = 0, shards: int = 1, process: bytes | None = None) -> None:
         self._path = path
         self._shard = shard
         self._together = range(shards) if shards > 1 else range(shard, shard + 1)
-        self._process = process
+        self._process = process or (b"" if path is None else _own_token())
         self._map: mmap.mmap | None = None
         self._suspects: list[Mark] = []
         self._aside: dict[Name, Aside] = {}

@@ -1,0 +1,221 @@
+"""Python processes that begin with lapse imported: forks of one that has, each in a process group of its own.
+
+The imports of a worker take 0.9 s of CPU, most of what a worker of a test takes at all. What runs is the same program,
+with its own arguments, environment, output, signals and end. Each pytest process has a server of its own, which starts
+with the first process that it is asked for and ends with the pytest process, as do processes that are left then.
+A process that has to begin before anything is imported, or whose start is what a test looks at, is not for it.
+"""
+
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+_IMPORTED = (
+    "lapse.cli.worker",
+    "lapse.cli.gateway",
+    "lapse.cli.transfer",
+    "lapse.runtime.application",
+    "lapse.runtime.worker_log",
+    "lapse.runtime.topics.cluster",
+    "lapse.runtime.topics.definitions",
+    "faust.worker",
+    "uvloop",
+)
+_LONGEST_REQUEST = 1 << 20
+_STATUS = struct.Struct("i")
+
+
+class Forked:
+    """A process, with those parts of `subprocess.Popen` that tests use."""
+
+    def __init__(self, pid: int, arguments: Sequence[str], ended: int) -> None:
+        self.pid = pid
+        self.args = arguments
+        self.returncode: int | None = None
+        self._ended = ended
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait so many seconds for its end, and return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: It goes on.
+        """
+        with self._lock:
+            if self.returncode is None:
+                if not select.select([self._ended], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
+                status = os.read(self._ended, _STATUS.size)
+                assert status, "the fork server has ended before this process"
+                os.close(self._ended)
+                self.returncode = os.waitstatus_to_exitcode(*_STATUS.unpack(status))
+            return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+Process: TypeAlias = "Forked | subprocess.Popen[bytes]"
+
+
+class _Server:
+    """The server of this pytest process."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's threads would not go on in a fork
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], output: int) -> Forked:
+        request = {"arguments": list(arguments), "environment": dict(environment), "directory": str(Path.cwd())}
+        ended, ends = os.pipe()
+        try:
+            with self._lock:
+                socket.send_fds(self._control, [json.dumps(request).encode()], [output, ends])
+                pid = self._control.recv(_LONGEST_REQUEST)
+        finally:
+            os.close(ends)
+        assert pid, f"the fork server has ended with {self._process.wait(10)}"
+        return Forked(int(pid), arguments, ended)
+
+
+@functools.cache
+def _server() -> _Server:
+    return _Server()
+
+
+def start(arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str]) -> Process:
+    """Start a Python process, as `python <arguments>` would: a module (-m), code (-c), or a file.
+
+    Args:
+        arguments: what follows the name of the interpreter.
+        output: an open file for its output and its errors.
+        environment: its whole environment.
+    """
+    if sys.platform != "linux":  # system libraries of others do not go on in a fork
+        return fresh(arguments, output, environment)
+    return _server().start(arguments, environment, output.fileno())
+
+
+def fresh(arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str]) -> Process:
+    """The same with an interpreter of its own, which has imported nothing yet."""
+    return subprocess.Popen(
+        [sys.executable, *arguments], stdout=output, stderr=output, env=environment, process_group=0
+    )
+
+
+def _serve(control: socket.socket) -> dict[str, Any]:
+    """Fork for each request until the other side is gone; returns in the forks only, with what they were asked."""
+    for module in _IMPORTED:
+        importlib.import_module(module)
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "an imported module has begun a thread"
+    gc.collect()
+    gc.freeze()
+    wakes, wake = os.pipe()
+    for end in (wakes, wake):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    running: dict[int, int] = {}
+    while True:
+        ready = select.select([control, wakes], [], [])[0]
+        if wakes in ready:
+            os.read(wakes, 4096)
+            _bury(running)
+        if control not in ready:
+            continue
+        data, files, _, _ = socket.recv_fds(control, _LONGEST_REQUEST, 2)
+        if not data:
+            for pid in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            os._exit(0)
+        output, ends = files
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            control.close()
+            for file in (wakes, wake, *files, *running.values()):
+                os.close(file)
+            return json.loads(data)
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(pid, pid)  # whoever gets its id may signal the group at once
+        os.close(output)
+        running[pid] = ends
+        control.send(str(pid).encode())
+
+
+def _bury(running: dict[int, int]) -> None:
+    """Tell how children have ended."""
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        ends = running.pop(pid)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(ends, _STATUS.pack(status))
+        os.close(ends)
+
+
+def _run(arguments: list[str]) -> None:
+    """Do what `python <arguments>` does."""
+    match arguments:
+        case ["-m", module, *_]:
+            sys.argv, sys.path[0] = arguments[1:], str(Path.cwd())
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["-c", code, *rest]:
+            sys.argv, sys.path[0] = ["-c", *rest], ""
+            exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        case _:
+            sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
+            runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    _run(request["arguments"])
