@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from lapse.protocol.answer import Answer
 
@@ -28,7 +29,18 @@ _NAMES_SHOWN = 20
 
 
 class LapseError(Exception):
-    """What all errors of the client have in common."""
+    """What all errors of the client have in common: they can be sent to another process, as pools of processes do."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how to make it again from its text and attributes: what it was made from is not kept."""
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[LapseError], args: tuple[Any, ...], attributes: dict[str, Any]) -> LapseError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class ConnectionFailed(LapseError):

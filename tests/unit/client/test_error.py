@@ -1,0 +1,52 @@
+"""Errors of the client reach another process as they are: process pools and task queues pickle them."""
+
+import copy
+import pickle
+
+import pytest
+
+import lapse_client.error as errors
+from lapse.protocol.answer import Answer
+from lapse_client import LapseError, Retry
+
+
+def _all() -> list[LapseError]:
+    refused = Answer(
+        id="1", command="peek", status="error", partition=3, error="no such filter", code="invalid_argument"
+    )
+    return [
+        errors.LapseError("plain"),
+        errors.ConnectionFailed("127.0.0.1:9092", "timed out"),
+        errors.UnknownEntity("queue", "ordres", ["orders", "jobs"]),
+        errors.InvalidPayload("no number"),
+        errors.InvalidPublication("a lifetime below zero"),
+        errors.PublishFailed("orders", b"k", "too large", 3),
+        errors.CommandFailed("orders", refused),
+        errors.EntityDeleted("orders", "it was deleted"),
+        errors.NoRecord("orders:0:7"),
+        errors.NoReply("orders", 2.5),
+        errors.AnswerTimeout("orders", "peek", [1, 0], 5.0),
+        errors.TransactionFailed("fenced", outcome_unknown=True),
+        errors.AlreadySettled("orders:0:7", "acknowledged"),
+        errors.Closed("the subscriber"),
+        errors.OtherEventLoop("the subscriber"),
+    ]
+
+
+@pytest.mark.parametrize("error", _all(), ids=lambda error: type(error).__name__)
+def test_an_error_is_the_same_in_another_process(error: LapseError) -> None:
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)
+
+
+def test_every_kind_of_error_is_tried() -> None:
+    kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LapseError)}
+    assert kinds == {type(error) for error in _all()}
+
+
+def test_a_retry_is_the_same_in_another_process() -> None:
+    again = pickle.loads(pickle.dumps(Retry(after=1.5)))
+    assert again.delay_ms == 1500
+    assert str(again) == "retry after 1500 ms"
