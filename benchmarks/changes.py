@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 from confluent_kafka.admin import AdminClient
@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import turns
 from benchmarks.contestant import Figures, alone
-from benchmarks.trickle import Trickle
+from benchmarks.trickle import PlainTrickle, Trickle
 from benchmarks.worker import Worker
 from lapse.protocol import topic as names
 from lapse_client import Admin, Connection, Queue
@@ -26,7 +26,9 @@ _SHARDS = 2
 def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int = 200, together: int = 50) -> Figures:
     """Idle queues and two busy ones, which shards of different numbers serve: with two workers, one each.
 
-    The longest times without a delivery are compared with those before. A turn is what a worker's loop does without a
+    The longest times without a delivery are compared with those before, and with those of a plain Kafka consumer
+    meanwhile: topics that are created and deleted keep the broker busy. Altering a busy queue has its own shards taken
+    over anew, so its own time stands by itself. A turn is what a worker's loop does without a
     pause: its CPU does not depend on what else the machine has to do.
 
     Args:
@@ -41,9 +43,10 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
     idle = [f"idle-{stamp}-{number}" for number in range(queues - 2)]
     busy = [f"busy-{stamp}-{number}" for number in range(2)]
     fresh = [f"fresh-{stamp}-{number}" for number in range(together + 1)]
+    plain = f"plain-{stamp}"
     admin_client = AdminClient({"bootstrap.servers": bootstrap_servers})
     settings = {"message.timestamp.type": "LogAppendTime"}
-    made = [NewTopic(name, _SHARDS, 1, config=settings) for name in [*idle, *busy, *fresh]]
+    made = [NewTopic(name, _SHARDS, 1, config=settings) for name in [*idle, *busy, *fresh, plain]]
     for future in admin_client.create_topics(made).values():
         future.result()
     figures: Figures = {"queues": queues, "workers": workers}
@@ -63,18 +66,22 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
             with Queue(name, connection=connection, timeout_s=_START_S) as queue:
                 queue.depth()
         trickles = [Trickle(bootstrap_servers, name, rate, partition) for partition, name in enumerate(busy)]
+        kafka = PlainTrickle(bootstrap_servers, plain, rate, 0)
         first.until(lambda: all(len(trickle.delivered_at) > rate for trickle in trickles))
         # In another process, whose threads do not hold up the consumers of this one.
         elsewhere = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
         admin = stack.enter_context(Admin(deployment, connection=connection, timeout_s=60))
 
-        def measured(what: str, change: Callable[[], object]) -> None:
+        def measured(what: str, change: Callable[[], object], others: Sequence[Trickle] = trickles) -> None:
             since_s = time.time()
             change()
             until_s = time.time() + _AFTER_S
             time.sleep(_AFTER_S + 0.2)
             figures[f"{what}_s"] = until_s - _AFTER_S - since_s
-            figures[f"{what}_gap_ms"] = max(trickle.longest_ms(since_s, until_s) for trickle in trickles)
+            figures[f"{what}_gap_ms"] = max(trickle.longest_ms(since_s, until_s) for trickle in others)
+            figures[f"{what}_kafka_gap_ms"] = kafka.longest_ms(since_s, until_s)
+            if len(others) < len(trickles):
+                figures[f"{what}_own_gap_ms"] = max(trickle.longest_ms(since_s, until_s) for trickle in trickles)
             found = [turns.longest(worker.turns_file, since_s, until_s) for worker in serving]
             figures[f"{what}_turn_cpu_ms"] = max(cpu_ms for cpu_ms, _ in found)
 
@@ -89,7 +96,7 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
         measured("create", lambda: admin.create_queue(one))
         measured("alter", lambda: admin.alter_queue(one, lease_period="50s"))
         measured("delete", lambda: gone([one]))
-        measured("alter_busy", lambda: admin.alter_queue(busy[0], max_deliveries=50))
+        measured("alter_busy", lambda: admin.alter_queue(busy[0], max_deliveries=50), trickles[1:])
 
         def apply() -> None:
             first.apply(_tables([*idle, *busy, *several]))
@@ -97,7 +104,7 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
 
         measured("create_many", apply)
         measured("delete_many", lambda: gone(several))
-        for trickle in trickles:
+        for trickle in [*trickles, kafka]:
             trickle.end()
     return figures
 

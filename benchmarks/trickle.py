@@ -1,4 +1,4 @@
-"""A steady trickle of messages through one queue, and when each was delivered."""
+"""A steady trickle of messages through one queue, or one plain topic, and when each was delivered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from itertools import pairwise
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from lapse_client import Connection, QueueSubscriber
 
@@ -68,3 +68,18 @@ class Trickle:
                     subscriber.acknowledge(batch)
                     if self._over.is_set():
                         break
+
+
+class PlainTrickle(Trickle):
+    """The same through Kafka alone: what the broker and the machine hold up, with nothing of lapse between."""
+
+    def _consume(self) -> None:
+        settings = {"bootstrap.servers": self._servers, "group.id": self._name, "fetch.wait.max.ms": 10}
+        consumer = Consumer(settings)
+        try:
+            consumer.assign([TopicPartition(self._name, max(0, self._partition), 0)])
+            while not self._over.is_set():
+                if consumer.poll(0.5) is not None:
+                    self.delivered_at.append(time.time())
+        finally:
+            consumer.close()

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.shard.inbox import Reader
@@ -130,7 +132,11 @@ class Feeder:
         """Take in topics and partitions that were created meanwhile (Q2)."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return
-        there = await self._partitions()
+        try:
+            there = await self._partitions()
+        except KafkaException as error:  # what is read goes on; the next look may find the brokers
+            logger.debug("%s, partition %d: cannot look for its topics: %s", runner.entity, runner.partition, error)
+            return
         if self._own_commands is not None:
             there.append(self._own_commands)
         gone = self._present.keys() - set(there)
@@ -161,19 +167,19 @@ class Feeder:
 
     async def _partitions(self) -> list[TP]:
         """The partitions that are the shard's."""
-        assert self._consumer is not None
         self._looked_at = time.monotonic()
-        # The consumer's own metadata know what it is assigned to; these know every topic.
-        cluster = await self._consumer._client.fetch_all_metadata()
-        names = set(self._topics)
+        there = {name: shape.partitions for name, shape in (await self._topic_ids.shapes(self._topics)).items()}
         if self._pattern is not None:
-            names |= {name for name in cluster.topics() if self._pattern.fullmatch(name)}
-        found: list[TP] = []
-        for name in sorted(names):
-            numbers = cluster.partitions_for_topic(name) or ()
-            mine = (number for number in sorted(numbers) if number % self._shards == self._shard)
-            found += [TP(name, number) for number in mine if self._most is None or number < self._most]
-        return found
+            # All shards of a worker that look for topics share one look at the cluster.
+            listed = await self._topic_ids.listed(_LOOK_EVERY_S / 2)
+            there |= {name: partitions for name, partitions in listed.items() if self._pattern.fullmatch(name)}
+        most = math.inf if self._most is None else self._most
+        return [
+            TP(name, number)
+            for name in sorted(there)
+            for number in range(self._shard, there[name], self._shards)
+            if number < most
+        ]
 
     def _assign(self, positions: Mapping[TP, int]) -> None:
         assert self._consumer is not None

@@ -5,15 +5,36 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from aiokafka.cluster import ClusterMetadata
+
 
 async def know(client: Any, topics: Iterable[str], soon: Collection[str] = ()) -> None:
     """Have a client know where topics are; those that do not exist are left to whoever uses them.
 
+    Only what is new is asked for: each of a worker's clients knows the topics of all its entities, and what tells of
+    thousands takes aiokafka longer than others are to wait (C90).
+
     Args:
         client: an aiokafka client.
         topics: any that it will need.
-        soon: what it will need after them: each question is about all topics that it knows, so it asks once.
+        soon: what it will need after them.
     """
-    unknown = {topic for topic in topics if client.cluster.partitions_for_topic(topic) is None}
-    if unknown:
-        await client.set_topics(client._topics | unknown | set(soon))
+    cluster = client.cluster
+    unknown = {topic for topic in topics if cluster.partitions_for_topic(topic) is None}
+    if not unknown:
+        return
+    unknown |= {topic for topic in soon if cluster.partitions_for_topic(topic) is None}
+    client._topics = client._topics | unknown  # looked at again from now on, with the others
+    found = ClusterMetadata()
+    if await client._metadata_update(found, unknown):
+        _add(cluster, found)
+
+
+def _add(cluster: ClusterMetadata, found: ClusterMetadata) -> None:
+    """Have a cluster know what another one knows."""
+    with cluster._lock:
+        cluster._brokers.update(found._brokers)
+        cluster._partitions.update(found._partitions)
+        for broker, partitions in found._broker_partitions.items():
+            cluster._broker_partitions[broker] |= partitions
+        cluster.unauthorized_topics |= found.unauthorized_topics

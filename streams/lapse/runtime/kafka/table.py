@@ -16,7 +16,10 @@ from faust.types import TP
 from lapse.runtime.watch import end_process
 
 _AT_ONCE: Final = 100
-"""So many shards are taken over side by side."""
+"""So many shards are taken over side by side where none is served yet."""
+
+_BESIDE: Final = 20
+"""So many beside shards that are served: each turn of the loop has a portion of every one of them (C90)."""
 
 
 class NoRecovery(Recovery):
@@ -98,6 +101,10 @@ class SelfRestoredTables(TableManager):
 
     def begin(self, name: str, take_over: Coroutine[Any, Any, None]) -> None:
         """Take a shard over beside Faust, and not too many at once: the first are not to wait for the last."""
+        if not self._begun:
+            app: Any = self.app
+            serves = any(entity.runners for entity in app.entities.values())
+            self._places = asyncio.Semaphore(_BESIDE if serves else _AT_ONCE)
         task = asyncio.create_task(self._in_turn(take_over), name=f"take-over {name}")
         self._begun.add(task)
         task.add_done_callback(lambda done: self._ended(name, done))

@@ -74,8 +74,7 @@ class Services:
 
     async def topics(self) -> set[str]:
         """Every topic on the cluster now."""
-        cluster = await self.output_producer.producer.client.fetch_all_metadata()
-        return set(cluster.topics())
+        return set(await self.topic_ids.listed())
 
     def forget(self, topics: Iterable[str]) -> None:
         """Ask for these topics no more."""

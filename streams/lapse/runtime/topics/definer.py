@@ -123,13 +123,21 @@ class Definer:
     async def _wait_for_topics(self) -> None:
         needed = set(names.of_definer(self._config.lapse.app_id, self._config.creators()))
         told = False
-        while missing := needed - await self._services.topics():
+        while missing := await self._missing(needed):
             if not told:
                 logger.warning(
                     "Clients cannot create entities: missing %s. Run `lapse apply`", ", ".join(sorted(missing))
                 )
                 told = True
             await asyncio.sleep(_LOOK_S)
+
+    async def _missing(self, needed: set[str]) -> set[str]:
+        """Which of these topics are not there; all of them while no broker answers."""
+        try:
+            return needed - await self._services.topics()
+        except KafkaException as error:
+            logger.debug("cannot look for topics, and tries again: %s", error)
+            return needed
 
     def _forget(self) -> None:
         """Another worker may have carried out commands meanwhile."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError, for_code
+from confluent_kafka import KafkaException
 
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.subscription import dismiss, take_out
@@ -136,10 +137,19 @@ class EntityCleanup:
         """Let the entities go whose changelog is gone, however that came about."""
         app = self._app
         async with self.busy:
-            there = await app.services.topics()
+            there = await self._there()
             gone = [one for one in app.entities.values() if names.changelog(app.conf.id, one.name) not in there]
             if gone:
                 await self._let_go(gone)
+
+    async def _there(self) -> set[str]:
+        """Every topic on the cluster, once a broker answers."""
+        while True:
+            try:
+                return await self._app.services.topics()
+            except KafkaException as error:
+                logger.debug("cannot look for topics, and tries again: %s", error)
+                await asyncio.sleep(_PAUSE_S)
 
     async def _let_go(self, entities: list[Entity]) -> None:
         app = self._app
@@ -205,7 +215,7 @@ class EntityCleanup:
         return set()
 
     async def _remove(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
-        there = await self._app.services.topics()
+        there = await self._there()
         own = {name: (*names.private_deliveries(name, there), *names.own(self._app.conf.id, name)) for name in entities}
         left = list(entities)
         for part in (slice(None, -1), slice(-1, None)):  # the changelogs go last

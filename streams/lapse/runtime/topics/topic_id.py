@@ -7,6 +7,9 @@ record: the two cannot disagree.
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
@@ -32,7 +35,10 @@ class Shape(NamedTuple):
 
 
 class TopicIds:
-    """Asks the brokers for the ids of topics.
+    """Asks the brokers for the ids of topics, and which topics there are.
+
+    A cluster may have thousands of topics. What is made of the answers is made in threads, so that shards have their
+    turns meanwhile (C90).
 
     Args:
         settings: librdkafka's: brokers and security.
@@ -42,6 +48,31 @@ class TopicIds:
         self._settings = {"log_level": 0, **settings}
         self._admin: AdminClient | None = None
         self._together = Together(self._ask)
+        self._listed: dict[str, int] = {}
+        self._listed_at = -math.inf
+        self._listing = asyncio.Lock()
+        self._connecting = threading.Lock()
+
+    async def listed(self, at_most_s: float = 0.0) -> Mapping[str, int]:
+        """Every topic that this worker may know of, with the number of its partitions.
+
+        Args:
+            at_most_s: an answer that was asked for so many seconds ago is good enough.
+
+        Raises:
+            KafkaException: no answer in time, or a refusal.
+        """
+        wanted = time.monotonic() - at_most_s
+        async with self._listing:
+            if self._listed_at < wanted:
+                asked_at = time.monotonic()
+                self._listed = await asyncio.to_thread(self._list)
+                self._listed_at = asked_at
+            return self._listed
+
+    def _list(self) -> dict[str, int]:
+        found = self._connected().list_topics(timeout=_PATIENCE_S)
+        return {name: len(topic.partitions) for name, topic in found.topics.items() if topic.error is None}
 
     async def of(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids of topics; those that do not exist are left out.
@@ -60,10 +91,16 @@ class TopicIds:
         return await self._together.of(set(topics))
 
     async def _ask(self, names: list[str]) -> dict[str, Shape]:
-        if self._admin is None:
-            self._admin = AdminClient(self._settings)
-        asked = self._admin.describe_topics(TopicCollection(names), request_timeout=_PATIENCE_S)
-        return await asyncio.to_thread(_shapes, asked)  # each that this loop waited for would cost it a turn
+        return await asyncio.to_thread(self._describe, names)
+
+    def _describe(self, names: list[str]) -> dict[str, Shape]:
+        return _shapes(self._connected().describe_topics(TopicCollection(names), request_timeout=_PATIENCE_S))
+
+    def _connected(self) -> AdminClient:
+        with self._connecting:
+            if self._admin is None:
+                self._admin = AdminClient(self._settings)
+            return self._admin
 
 
 def _shapes(asked: Mapping[str, Future[Any]]) -> dict[str, Shape]:

@@ -1,0 +1,66 @@
+"""What a worker asks of the brokers about topics costs by what is new, however many topics the cluster has (C90)."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.cluster import ClusterMetadata
+
+from lapse.runtime.kafka.metadata import know
+from lapse.runtime.topics.topic_id import TopicIds
+
+pytestmark = pytest.mark.feature("C90")
+
+
+def test_a_client_asks_only_for_topics_that_it_does_not_know(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str]
+) -> None:
+    old, new, soon = (create_topic(unique(name), partitions=3) for name in ("old", "new", "soon"))
+
+    async def run() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=kafka) as producer:
+            client, asked = producer.client, []
+            plain = client._metadata_update
+
+            async def noted(cluster: ClusterMetadata, topics: Collection[str]) -> Any:
+                asked.append(set(topics))
+                return await plain(cluster, topics)
+
+            client._metadata_update = noted
+            await know(client, [old])
+            await know(client, [old, new], {soon})
+            await know(client, [new, soon])
+            assert asked == [{old}, {new, soon}]
+            assert client.cluster.partitions_for_topic(old) == {0, 1, 2}
+            assert client.cluster.partitions_for_topic(new) == {0, 1, 2}
+            assert {old, new, soon} <= client._topics, "a later look at the cluster would forget them"
+            sent = [await producer.send_and_wait(topic, b"v", partition=0) for topic in (old, new, soon)]
+            assert [one.offset for one in sent] == [0, 0, 0]
+            assert asked == [{old}, {new, soon}], "the producer had to ask again"
+
+    asyncio.run(run())
+
+
+def test_shards_that_look_for_topics_share_one_look(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str]
+) -> None:
+    one = create_topic(unique("one"), partitions=4)
+
+    async def run() -> None:
+        ids, looks = TopicIds({"bootstrap.servers": kafka}), []
+        plain = ids._list
+
+        def noted() -> dict[str, int]:
+            looks.append(1)
+            return plain()
+
+        ids._list = noted  # type: ignore[method-assign]
+        found = await asyncio.gather(*(ids.listed(5.0) for _ in range(50)))
+        assert [listed[one] for listed in found] == [4] * 50
+        assert len(looks) == 1
+        await ids.listed()
+        assert len(looks) == 2, "who needs the topics of now does not get those of before"
+
+    asyncio.run(run())
