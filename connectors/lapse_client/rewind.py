@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Final
 
 from lapse.protocol.bookmark import Bookmark
+from lapse_client.instant import instant_ms
 
 _LEFT_OUT: Final = {
     "live": "live",
@@ -51,15 +51,3 @@ def point(text: str) -> str:
             f"to: expected beginning, an instant (2026-01-31T12:00:00, or ms since the epoch) or a bookmark such as "
             f"orders:0:1200, not {text[:40]!r}"
         ) from None
-
-
-def instant_ms(text: str) -> int:
-    """Read an instant, ISO 8601 (UTC unless it says otherwise) or ms since the epoch, as ms since the epoch.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if text.isascii() and text.isdigit():
-        return int(text)
-    read = datetime.fromisoformat(text)
-    return int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lapse.protocol import topic
+from lapse_client.instant import shown
 from lapse_spark import sow
 
 TOMBSTONES_KEPT_MS = 7 * 86_400_000
@@ -87,20 +87,12 @@ def check(at_ms: int, now_ms: int) -> None:
         ValueError: it has not.
     """
     if at_ms > now_ms:
-        raise ValueError(f"--at {shown(at_ms)} is in the future: the broker's time is {shown(now_ms)}")
+        raise ValueError(f"--at {shown(at_ms)} is in the future: the broker's time is {shown(now_ms)} (UTC)")
 
 
 def unknown(entity: str) -> ValueError:
     """What to say of an entity without a state that can be told."""
     return ValueError(f"{entity}: no SOW topic of this name: there is no topic {topic.sow(entity)}")
-
-
-def shown(at_ms: int) -> str:
-    """An instant, ms since the epoch, for people."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"epoch + {at_ms} ms"  # beyond the calendar's years
 
 
 def _until(updates: DataFrame, at_ms: int) -> DataFrame:

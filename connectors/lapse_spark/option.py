@@ -20,7 +20,7 @@ from rich.console import Console
 
 from lapse_client import time_check
 from lapse_client.error import LapseError
-from lapse_client.rewind import instant_ms
+from lapse_client.instant import instant_ms
 from lapse_spark import lapse_toml
 from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined

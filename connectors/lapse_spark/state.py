@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from lapse.protocol import topic
+from lapse_client.instant import shown
 from lapse_spark import as_of, quarantine, read
 from lapse_spark.option import INSTANT, Cluster, cluster, print_json, working
 from lapse_spark.report import Cell, Report
@@ -71,9 +72,9 @@ def _facts(row: Row) -> dict[str, Cell]:
 
 def _show(entity: str, at: int, count: int, rows: list[Row], output: str | None) -> None:
     if output:
-        click.echo(f"{entity} at {as_of.shown(at)}: {count:,} records written to {output}")
+        click.echo(f"{entity} at {shown(at)} (UTC): {count:,} records written to {output}")
         return
-    page = Report(f"{entity} at {as_of.shown(at)}")
+    page = Report(f"{entity} at {shown(at)} (UTC)")
     cells = [list(_facts(row).values())[:4] for row in rows]
     title = f"{count:,} records" + (f", the first {len(rows)}" if len(rows) < count else "")
     page.table(("key", "value", "expires_at_ms", "updated_at_ms"), cells, title=title)

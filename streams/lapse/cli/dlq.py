@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import cluster
-from lapse.cli.instant import INSTANT, When, at_ms, shown
+from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.tables import print_table
 from lapse.config.duration import duration_ms
 from lapse.core.expression import ExpressionError
@@ -27,6 +27,7 @@ from lapse_client import time_check
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.error import LapseError
+from lapse_client.instant import shown
 from lapse_client.letter_purge import LetterPurge
 from lapse_client.letter_queues import LetterQueues
 from lapse_client.redrive import Choice, Known, Line, Target, plan, send

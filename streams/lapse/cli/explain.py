@@ -13,11 +13,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import cluster
-from lapse.cli.instant import shown
 from lapse.cli.tables import print_table
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
 from lapse_client.history import History, history
+from lapse_client.instant import shown
 
 
 @click.command()

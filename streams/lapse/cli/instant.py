@@ -1,32 +1,16 @@
-"""Instants as people read and write them."""
+"""Instants as options say them."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from lapse.config.duration import duration_ms
-from lapse_client.rewind import instant_ms
-
-
-def shown(at_ms: int | None) -> str:
-    """Write an instant, ms since the epoch, for a table whose heading says UTC; empty for None.
-
-    It is as short as it can be without a loss: `2026-01-31 12:00:00`, with `.250` behind it where it has ms. The
-    options that take an instant read it back.
-    """
-    if at_ms is None:
-        return ""
-    try:
-        found = datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None)
-    except (ValueError, OverflowError, OSError):
-        return f"epoch + {at_ms} ms"  # beyond the calendar's years
-    return found.isoformat(" ", timespec="milliseconds").removesuffix(".000")
+from lapse_client.instant import instant_ms
 
 
 @dataclass(frozen=True, slots=True)

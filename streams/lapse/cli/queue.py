@@ -14,11 +14,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import Lazy, LazyGroup, cluster
-from lapse.cli.instant import INSTANT, When, at_ms, shown
+from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.tables import print_table
 from lapse_client import time_check
 from lapse_client.delivery import Delivery
 from lapse_client.error import AnswerTimeout, LapseError
+from lapse_client.instant import shown
 from lapse_client.queue import Queue
 from lapse_client.rewind import left_out, point
 from lapse_client.settlement import SettlementResult

@@ -11,7 +11,6 @@ import orjson
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from rich.table import Table
 
-from lapse.cli.instant import shown
 from lapse.cli.tables import print_table
 from lapse.config import Config, QueueConfig
 from lapse.protocol import event, topic
@@ -24,6 +23,7 @@ from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
+from lapse_client.instant import shown
 from lapse_client.span import span
 
 _DIFFERENCES_SHOWN: Final = 5

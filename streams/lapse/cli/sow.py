@@ -11,9 +11,9 @@ import orjson
 from rich.table import Column, Table
 
 from lapse.cli import Lazy, LazyGroup, cluster
-from lapse.cli.instant import shown
 from lapse.cli.tables import print_table
 from lapse_client.error import LapseError
+from lapse_client.instant import shown
 from lapse_client.sow import SowClient
 from lapse_client.sow_record import SowRecord
 

@@ -3,8 +3,9 @@
 import pytest
 from rich.table import Table
 
-from lapse.cli.instant import INSTANT, shown
+from lapse.cli.instant import INSTANT
 from lapse.cli.tables import print_table
+from lapse_client.instant import shown
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
