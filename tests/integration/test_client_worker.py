@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from lapse.cli.publish import publish as publish_command
 from lapse.cli.queue import queue as queue_command
 from lapse.cli.sow import sow as sow_command
 from lapse_client import Connection, Delivery, Publisher, Queue, QueueSubscriber, SowClient
+from support import fork_server
 
 
 class Deployment:
@@ -35,9 +35,9 @@ class Deployment:
         assert applied.wait(60) == 0
         self.worker = self._lapse("worker", "--no-supervise")
 
-    def _lapse(self, command: str, option: str) -> subprocess.Popen[bytes]:
-        line = [sys.executable, "-m", "lapse", command, option, "-c", str(self._config)]
-        return subprocess.Popen(line, env=self._environment, stdout=self._log, stderr=self._log)
+    def _lapse(self, command: str, option: str) -> fork_server.Process:
+        arguments = ["-m", "lapse", command, option, "-c", str(self._config)]
+        return fork_server.start(arguments, self._log, self._environment)
 
     def take_over(self) -> None:
         self.worker.kill()

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse_client import CommandFailed, LapseError, Publisher, Queue, QueueSubscriber, SowClient, history
 from lapse_client.clock import BrokerClock
 from lapse_client.connection import Connection
+from support import fork_server
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.entitled import Entitled
 from support.log import Tail, header, texts, until, write
@@ -352,13 +352,7 @@ def test_the_command_line_signs_with_a_key_from_a_file_that_nobody_sees(office: 
     environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": office.servers, "LAPSE_USER": "alice"}
 
     def lapse(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "lapse", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**environment, **more},
-        )
+        return fork_server.run(["-m", "lapse", *arguments], {**environment, **more})
 
     done = lapse("queue", "depth", office.name("plain"), "--json", LAPSE_SECRET_FILE=str(key))
     assert done.returncode == 0, done.stderr

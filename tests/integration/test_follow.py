@@ -1,14 +1,9 @@
 """`lapse transfer --follow` between two real deployments: messages go where consumers wait, whatever is killed."""
 
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 
@@ -18,58 +13,13 @@ from lapse_client.clock import BrokerClock
 from support import command
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.log import until
+from support.sides import Sides
 
 QUEUES = {
     "orders": {"expiration": "enabled", "partitions": 2, "lease_period": "10m"},
     "flights": {"expiration": "enabled", "ordering": "total", "barrier": "/b = 1"},
     "short": {"expiration": "enabled"},
 }
-KILLED = """
-import os, signal, sys
-from lapse.transfer import copier, mover
-
-def killed(owner, name, before):
-    method = getattr(owner, name)
-    def instead(*arguments):
-        if not before:
-            method(*arguments)
-        os.kill(os.getpid(), signal.SIGKILL)
-    setattr(owner, name, instead)
-
-killed(*{
-    "put": (copier.Copier, "put", False),
-    "confirm": (mover.Mover, "_accept", True),
-    "accept": (mover.Mover, "_accept", False),
-}[sys.argv.pop(1)])
-from lapse.cli import main
-main(["transfer", *sys.argv[1:]])
-"""
-
-
-class Sides(NamedTuple):
-    """Two deployments."""
-
-    here: Deployment
-    there: Deployment
-
-    def command(self, stem: str, back: bool = False) -> list[str]:
-        source, target = (self.there, self.here) if back else self
-        to = ["--to", target.servers, "--to-queue", target.name(stem)]
-        return [source.name(stem), "-b", source.servers, *to, "--follow"]
-
-    @contextmanager
-    def following(self, stem: str, back: bool = False) -> Iterator[subprocess.Popen[bytes]]:
-        process = subprocess.Popen([sys.executable, "-m", "lapse", "transfer", *self.command(stem, back)])
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) in (0, -signal.SIGKILL, -signal.SIGTERM)
-
-    def killed(self, at: str, stem: str) -> None:
-        """Follow, and be killed at a moment of the first round that hands something over."""
-        done = subprocess.run([sys.executable, "-c", KILLED, at, *self.command(stem)], timeout=60, check=False)
-        assert done.returncode == -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +70,7 @@ def test_whatever_is_killed_nothing_is_lost_nor_delivered_on_both_sides(sides: S
     until(lambda: sides.here.depth("orders")["available"] == len(deadlines), "all messages")
     with Consumer(sides.there, "orders", 10, 0.005) as there:
         for moment in ("put", "confirm", "accept"):
-            sides.killed(moment, "orders")
+            sides.killed(moment, "orders", "--follow")
         with Consumer(sides.here, "orders", 2, 0.05) as here:
             with sides.following("orders") as follower:
                 until(lambda: len(there.got) > 60, "messages there")

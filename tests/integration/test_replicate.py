@@ -1,8 +1,8 @@
 """`lapse replicate` between two real deployments: two brokers, two workers, two processes for both directions (S10)."""
 
+import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +18,7 @@ import support.skewed_worker
 from lapse.embedded import EmbeddedKafka
 from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow_record import SowRecord
+from support import fork_server
 from support.compaction import compact_eagerly
 from support.deployment import broker_now_ms
 from support.log import Tail, until
@@ -30,19 +31,19 @@ class Replica:
 
     def __init__(self, directory: Path, source: str, target: str, topic: str) -> None:
         self.log = directory / "replicate.log"
-        self._run = ["-m", "lapse"]
+        self._run, self._start = ["-m", "lapse"], fork_server.start
         self._command = ["replicate", "--from", source, "--to", target, "--topic", topic]
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: fork_server.Process | None = None
 
     def skew(self, ahead_s: float) -> None:
         """Have its wall clock be wrong from the next start on."""
         clock = self.log.with_name("replicate.clock")
         clock.write_text(str(ahead_s))
-        self._run = [support.skewed_worker.__file__, str(clock)]
+        self._run, self._start = [support.skewed_worker.__file__, str(clock)], fork_server.fresh
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, *self._run, *self._command], stdout=log, stderr=log)
+            self.process = self._start([*self._run, *self._command], log, os.environ)
 
     def end(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None and self.process.poll() is None:

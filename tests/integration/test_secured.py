@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from lapse.protocol.event import EventKind
 from lapse_client import DeadLetterReader, Publisher, QueueSubscriber
 from lapse_client.connection import Connection as ClientConnection
 from lapse_client.error import ConnectionFailed
+from support import fork_server
 from support.deployment import Deployment
 from support.log import Tail, until
 from support.secure import PASSWORD, USER
@@ -125,15 +124,11 @@ def test_messages_are_handed_over_to_it_and_back(deployment, deploy, tmp_path):
             f'from = "{here.servers}"\nto = "{there.servers}"\nto_queue = "{there.name("orders")}"\n'
             f"[{side}_security]\n{security}"
         )
-        command = [sys.executable, "-m", "lapse", "transfer", here.name("orders"), "--all", "--json", "-c", str(file)]
-        wrong = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env={**os.environ, "LAPSE_SASL_PASSWORD": "s3cret-no"}
-        )
+        command = ["-m", "lapse", "transfer", here.name("orders"), "--all", "--json", "-c", str(file)]
+        wrong = fork_server.run(command, {**os.environ, "LAPSE_SASL_PASSWORD": "s3cret-no"})
         assert wrong.returncode == 1
         assert "Traceback" not in wrong.stderr
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env=os.environ | deployment.environment()
-        )
+        done = fork_server.run(command, {**os.environ, **deployment.environment()})
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["transferred"] == 2
         assert here.depth("orders")["depth"] == 0

@@ -2,19 +2,20 @@
 
 import asyncio
 import itertools
+import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import support.atomic_consumer
 import support.dying_consumer
 from lapse_client import Delivery, InvalidPublication, QueueSubscriber, Retry, TransactionFailed, aio
+from support import fork_server
 from support.at_length import AT_LENGTH, cases
 from support.deployment import Deployment
 from support.log import Tail, until
@@ -168,13 +169,17 @@ def test_what_has_no_lease_has_no_transaction(served: Deployment) -> None:
         delivery.acknowledge()
 
 
+def program(module: ModuleType, *arguments: str) -> fork_server.Process:
+    """Start a consumer of `support`; its output goes where that of the tests goes."""
+    return fork_server.start([str(module.__file__), *arguments], sys.__stderr__.buffer, os.environ)
+
+
 def test_a_consumer_that_is_killed_at_any_step_leaves_both_or_neither(served: Deployment) -> None:
     """Four consumers die, each at another step; others work on meanwhile, and get what those had once it is known."""
     shipments, queue = served.name("shipments"), served.name("killed")
     steps = ("begun", "written", "held", "decided")
     served.write("killed", *(f"k{number}" for number in range(len(steps))))
-    program = str(Path(support.dying_consumer.__file__))
-    dying = [subprocess.Popen([sys.executable, program, served.servers, queue, shipments, step]) for step in steps]
+    dying = [program(support.dying_consumer, served.servers, queue, shipments, step) for step in steps]
     assert [one.wait(60) for one in dying] == [-signal.SIGKILL] * len(steps)
     served.write("killed", *(f"l{number}" for number in range(200)))
     seen: list[bytes | None] = []
@@ -221,18 +226,18 @@ def test_a_transaction_finds_out_what_another_had_committed(served: Deployment) 
 def test_outputs_and_acknowledgments_agree_over_random_kills(served: Deployment, messages: int, kills: int) -> None:
     """Two consumers work, and every half a second one of them is killed."""
     queue, topic = f"many{messages}", served.name(f"done{messages}")
-    program = [sys.executable, str(Path(support.atomic_consumer.__file__)), served.servers, served.name(queue), topic]
+    arguments = (support.atomic_consumer, served.servers, served.name(queue), topic)
     written = served.write(queue, *(b"%d" % number for number in range(messages)))
     served.write(f"done{messages}", b"first")
     assert len(written) == messages
-    consumers = [subprocess.Popen(program) for _ in range(2)]
+    consumers = [program(*arguments) for _ in range(2)]
     chance = random.Random(messages)
     try:
         for kill in range(kills):
             time.sleep(1 + 1.5 * chance.random())
             consumers[kill % 2].kill()
             consumers[kill % 2].wait()
-            consumers[kill % 2] = subprocess.Popen(program)
+            consumers[kill % 2] = program(*arguments)
         until(lambda: served.depth(queue)["depth"] == 0, "all are acknowledged", 60 + messages / 1_000)
     finally:
         for one in consumers:

@@ -10,9 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-import orjson
 import pytest
 
 from lapse.core.reason import Reason
@@ -26,6 +25,7 @@ from lapse_client import dead_letter
 from lapse_client.error import UnknownEntity
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.log import until
+from support.sides import Sides
 
 RULE = """
 import json, os
@@ -46,59 +46,6 @@ QUEUES = {
         "default_publish_target": "t1{}",
     },
 }
-TRANSFER = ["-m", "lapse", "transfer"]
-KILLED = """
-import os, signal, sys
-from lapse.transfer import mover
-from lapse.transfer import copier
-
-def killed(owner, name, before):
-    method = getattr(owner, name)
-    def instead(*arguments):
-        if before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        method(*arguments)
-        os.kill(os.getpid(), signal.SIGKILL)
-    setattr(owner, name, instead)
-
-killed(*{
-    "put": (copier.Copier, "put", False),
-    "confirm": (mover.Mover, "_accept", True),
-    "accept": (mover.Mover, "_accept", False),
-}[sys.argv.pop(1)])
-from lapse.cli import main
-main(["transfer", *sys.argv[1:]])
-"""
-
-
-class Sides(NamedTuple):
-    """Two deployments."""
-
-    here: Deployment
-    there: Deployment
-
-    def command(self, stem: str, *options: str) -> list[str]:
-        to = ["--to", self.there.servers, "--to-queue", self.there.name(stem)]
-        return [self.here.name(stem), "-b", self.here.servers, *to, *options, "--json"]
-
-    def transfer(self, stem: str, *options: str, code: int | None = 0) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, *TRANSFER, *self.command(stem, *options)], capture_output=True, text=True, timeout=120
-        )
-        assert code is None or done.returncode == code, done.stdout + done.stderr
-        return orjson.loads(done.stdout) if done.stdout else {"error": done.stderr}
-
-    def mover(self, stem: str, ident: str) -> Mover:
-        """The same within this process."""
-        here, there = self.here.connection, self.there.connection
-        return Mover(here, self.here.name(stem), there, self.there.name(stem), None, ident)
-
-    def killed(self, at: str, stem: str, *options: str) -> None:
-        """Run a transfer that is killed at a moment of its first round."""
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, at, *self.command(stem, *options)], capture_output=True, timeout=120
-        )
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

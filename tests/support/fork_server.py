@@ -19,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,11 +28,17 @@ from typing import IO, Any, TypeAlias
 _IMPORTED = (
     "lapse.cli.worker",
     "lapse.cli.gateway",
+    "lapse.cli.replicate",
     "lapse.cli.transfer",
+    "lapse.replication.replicator",
     "lapse.runtime.application",
     "lapse.runtime.worker_log",
     "lapse.runtime.topics.cluster",
     "lapse.runtime.topics.definitions",
+    "lapse.transfer.follower",
+    "lapse.transfer.link",
+    "lapse_client",
+    "lapse_gateway.server",
     "faust.worker",
     "uvloop",
 )
@@ -104,12 +111,12 @@ class _Server:
                 start_new_session=True,
             )
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], output: int) -> Forked:
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], outputs: list[int]) -> Forked:
         request = {"arguments": list(arguments), "environment": dict(environment), "directory": str(Path.cwd())}
         ended, ends = os.pipe()
         try:
             with self._lock:
-                socket.send_fds(self._control, [json.dumps(request).encode()], [output, ends])
+                socket.send_fds(self._control, [json.dumps(request).encode()], [*outputs, ends])
                 pid = self._control.recv(_LONGEST_REQUEST)
         finally:
             os.close(ends)
@@ -122,23 +129,45 @@ def _server() -> _Server:
     return _Server()
 
 
-def start(arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str]) -> Process:
+def start(
+    arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], errors: IO[bytes] | None = None
+) -> Process:
     """Start a Python process, as `python <arguments>` would: a module (-m), code (-c), or a file.
 
     Args:
         arguments: what follows the name of the interpreter.
-        output: an open file for its output and its errors.
+        output: an open file for its output.
         environment: its whole environment.
+        errors: an open file for its errors; None = with the output.
     """
     if sys.platform != "linux":  # system libraries of others do not go on in a fork
-        return fresh(arguments, output, environment)
-    return _server().start(arguments, environment, output.fileno())
+        return fresh(arguments, output, environment, errors)
+    return _server().start(arguments, environment, [output.fileno(), (errors or output).fileno()])
 
 
-def fresh(arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str]) -> Process:
-    """The same with an interpreter of its own, which has imported nothing yet."""
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float = 120
+) -> "subprocess.CompletedProcess[str]":
+    """Start it, and wait for its end: its output, its errors and its exit code."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = start(arguments, output, environment, errors)
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        told = []
+        for file in (output, errors):
+            file.seek(0)
+            told.append(file.read().decode("utf-8", "replace"))
+    return subprocess.CompletedProcess(arguments, code, *told)
+
+
+def fresh(
+    arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], errors: IO[bytes] | None = None
+) -> Process:
+    """The same as `start` with an interpreter of its own, which has imported nothing yet."""
     return subprocess.Popen(
-        [sys.executable, *arguments], stdout=output, stderr=output, env=environment, process_group=0
+        [sys.executable, *arguments], stdout=output, stderr=errors or output, env=environment, process_group=0
     )
 
 
@@ -162,20 +191,20 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             _bury(running)
         if control not in ready:
             continue
-        data, files, _, _ = socket.recv_fds(control, _LONGEST_REQUEST, 2)
+        data, files, _, _ = socket.recv_fds(control, _LONGEST_REQUEST, 3)
         if not data:
             for pid in running:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
             os._exit(0)
-        output, ends = files
+        output, errors, ends = files
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setpgid(0, 0)
             os.dup2(output, 1)
-            os.dup2(output, 2)
+            os.dup2(errors, 2)
             control.close()
             for file in (wakes, wake, *files, *running.values()):
                 os.close(file)
@@ -183,6 +212,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpgid(pid, pid)  # whoever gets its id may signal the group at once
         os.close(output)
+        os.close(errors)
         running[pid] = ends
         control.send(str(pid).encode())
 

@@ -38,7 +38,7 @@ class Tail:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 20,
+                "fetch.wait.max.ms": 100,  # a tail that is open costs the broker ten fetches a second
             }
         )
         partitions = self._consumer.list_topics(topic, timeout=15).topics[topic].partitions

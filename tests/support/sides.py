@@ -1,0 +1,77 @@
+"""Two deployments between which `lapse transfer` hands messages over, in processes that may be killed on the way."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import orjson
+
+from lapse.transfer.mover import Mover
+from support import fork_server
+from support.deployment import Deployment
+
+KILLED = """
+import os, signal, sys
+from lapse.transfer import copier, mover
+
+def killed(owner, name, before):
+    method = getattr(owner, name)
+    def instead(*arguments):
+        if not before:
+            method(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+    setattr(owner, name, instead)
+
+killed(*{
+    "put": (copier.Copier, "put", False),
+    "confirm": (mover.Mover, "_accept", True),
+    "accept": (mover.Mover, "_accept", False),
+}[sys.argv.pop(1)])
+from lapse.cli import main
+main(["transfer", *sys.argv[1:]])
+"""
+"""The command with a moment before its arguments, at which it is killed in its first round."""
+
+
+class Sides(NamedTuple):
+    """The two: messages go from here to there, unless they go back."""
+
+    here: Deployment
+    there: Deployment
+
+    def command(self, stem: str, *options: str, back: bool = False) -> list[str]:
+        """The arguments of `lapse transfer` for a queue."""
+        source, target = (self.there, self.here) if back else self
+        to = ["--to", target.servers, "--to-queue", target.name(stem)]
+        return [source.name(stem), "-b", source.servers, *to, *options]
+
+    def transfer(self, stem: str, *options: str, code: int | None = 0) -> dict[str, Any]:
+        """Run a transfer to its end; what it tells, or its `error`."""
+        done = fork_server.run(["-m", "lapse", "transfer", *self.command(stem, *options, "--json")], os.environ)
+        assert code is None or done.returncode == code, done.stdout + done.stderr
+        return orjson.loads(done.stdout) if done.stdout else {"error": done.stderr}
+
+    def mover(self, stem: str, ident: str) -> Mover:
+        """The same within this process."""
+        here, there = self.here.connection, self.there.connection
+        return Mover(here, self.here.name(stem), there, self.there.name(stem), None, ident)
+
+    def killed(self, at: str, stem: str, *options: str) -> None:
+        """Run a transfer that is killed in its first round: after `put`, before `confirm`, or after `accept`."""
+        done = fork_server.run(["-c", KILLED, at, *self.command(stem, *options)], os.environ)
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+    @contextmanager
+    def following(self, stem: str, back: bool = False) -> Iterator[fork_server.Process]:
+        """Follow, until the end of the block."""
+        log = self.here.directory / f"follow-{stem}.log"
+        with log.open("ab") as output:
+            arguments = ["-m", "lapse", "transfer", *self.command(stem, "--follow", back=back)]
+            process = fork_server.start(arguments, output, os.environ)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            assert process.wait(30) in (0, -signal.SIGKILL, -signal.SIGTERM), log.read_text("utf-8")
