@@ -21,9 +21,11 @@ PART = re.compile(r"^```(toml|python|text)\n(.*?)^```$|^<!-- ([\d.]+) s later --
 FROM_EXAMPLES = {"fastapi.md": "fastapi_app.py", "exactly-once-postgresql.md": "exactly_once_postgres.py"}
 """Recipes whose code is that of an example, which a test runs as a whole."""
 
+RUN = sorted({path.name for path in RECIPES.glob("*.md")} - FROM_EXAMPLES.keys())
+
 
 @pytest.mark.feature("X8")
-@pytest.mark.parametrize("page", sorted({path.name for path in RECIPES.glob("*.md")} - FROM_EXAMPLES.keys()))
+@pytest.mark.parametrize("page", [*RUN, "../from-celery.md"])
 def test_a_recipe_does_what_it_shows(lapse: Lapse, page: str, tmp_path: Path) -> None:
     program: dict[str, Any] = {}
     printed, ran = "", 0
