@@ -53,14 +53,13 @@ def told(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFram
         queue: whose they must be.
         until_ms: only what was decided before this instant, ms since the epoch.
     """
-    fate = F.lit(0)
-    for bit, kind in enumerate(FATES):
-        fate = F.when(F.col("event") == kind.value, 1 << bit).otherwise(fate)
     ends = events.where((F.col("entity") == queue) & F.col("event").isin([kind.value for kind in FATES]))
     if until_ms is not None:
         ends = ends.where(F.col("at_ms") < until_ms)
     return generation.apart(event.ranges(ends)).select(
-        "topic", "partition", "first", "last", "epoch", fate.alias("fates"), _mask(F.col("reasons")).alias("reasons")
+        *("topic", "partition", "first", "last", "epoch"),
+        fate_bit(F.col("event")).alias("fates"),
+        reason_bits(F.col("reasons")).alias("reasons"),
     )
 
 
@@ -95,15 +94,20 @@ def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> Dat
     ours = letters.where((F.col("family") == LAPSE.name) & (F.col("entity") == queue))
     if until_ms is not None:
         ours = ours.where(F.col("expired_at_ms") < until_ms)
-    rewound = F.regexp_extract("id", _GENERATION, 1).try_cast("int")
     return ours.select(
-        generation.named(F.col("topic"), F.coalesce(rewound, F.lit(0))).alias("topic"),
+        lettered_topic().alias("topic"),
         "partition",
         F.col("offset").alias("first"),
         F.col("offset").alias("last"),
         "epoch",
-        _mask(F.col("reasons")).alias("letter"),
+        reason_bits(F.col("reasons")).alias("letter"),
     )
+
+
+def lettered_topic() -> Column:
+    """The topic of a letter's message, or its generation, which only the letter's id tells."""
+    rewound = F.regexp_extract("id", _GENERATION, 1).try_cast("int")
+    return generation.named(F.col("topic"), F.coalesce(rewound, F.lit(0)))
 
 
 def since(data: DataFrame, start: Mapping[tuple[str, int], int], *, last: str) -> DataFrame:
@@ -176,7 +180,16 @@ def in_words(mask: Column, words: tuple[str, ...]) -> Column:
     return F.concat_ws(",", *(F.when(mask.bitwiseAND(1 << bit) != 0, word) for bit, word in enumerate(words)))
 
 
-def _mask(reasons: Column) -> Column:
+def fate_bit(kind: Column) -> Column:
+    """The bit of a kind of event in `FATES`; 0 where it ends nothing."""
+    fate = F.lit(0)
+    for bit, one in enumerate(FATES):
+        fate = F.when(kind == one.value, 1 << bit).otherwise(fate)
+    return fate
+
+
+def reason_bits(reasons: Column) -> Column:
+    """The bits of reasons in `REASONS`."""
     known = F.lit(0)
     for bit, reason in enumerate(REASONS[:-1]):
         known = known.bitwiseOR(F.when(F.array_contains(reasons, reason), 1 << bit).otherwise(0))

@@ -41,7 +41,8 @@ def cover(ranges: DataFrame) -> DataFrame:
     """Ranges of offsets as blocks: the other columns of `ranges`, then `block` and `mask`, a row per range and block.
 
     Args:
-        ranges: with `first` and `last`, both included, `first` at most `last`, none below 0.
+        ranges: with `first` and `last`, both included, `first` at most `last`, none below 0; where they are null, so
+            are `block` and `mask`.
     """
     first, last, found = F.col("first"), F.col("last"), F.col("block")
     low = F.when(number(first) == found, _within(first)).otherwise(F.lit(0))
@@ -49,7 +50,7 @@ def cover(ranges: DataFrame) -> DataFrame:
     mask = _shifted("shiftleft", all_bits(), low).bitwiseAND(
         _shifted("shiftrightunsigned", all_bits(), F.lit(_LAST) - high)
     )
-    blocks = ranges.withColumn("block", F.explode(F.sequence(number(first), number(last))))
+    blocks = ranges.withColumn("block", F.explode_outer(F.sequence(number(first), number(last))))
     return blocks.withColumn("mask", mask).drop("first", "last")
 
 

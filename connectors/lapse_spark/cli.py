@@ -14,6 +14,7 @@ from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_spark import archive as archive_job
 from lapse_spark import audit, delta, inquiry, read, upkeep
 from lapse_spark import monitor as monitor_job
+from lapse_spark.ledger_command import ledger
 from lapse_spark.option import INSTANT, Cluster, cluster, kept_as, print_json, stream_options, working
 from lapse_spark.redrive import Choice, Target
 from lapse_spark.report import Report
@@ -26,7 +27,7 @@ def spark() -> None:
     """Count, archive, redrive and audit dead letters with Apache Spark."""
 
 
-spark.add_command(inquiry.ledger)
+spark.add_command(ledger)
 spark.add_command(inquiry.lives)
 spark.add_command(inquiry.report)
 spark.add_command(state)

@@ -1,9 +1,8 @@
-"""The commands that only ask: the ledger, the lives of messages, the report on what the monitor has counted."""
+"""The commands that only ask: the lives of messages, the report on what the monitor has counted."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -12,80 +11,12 @@ from rich.console import Console
 
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
-from lapse_spark import account, delivery, lifetime, overview, quarantine, read, statement
+from lapse_spark import account, delivery, lifetime, overview, quarantine, read
 from lapse_spark import ledger as ledger_job
 from lapse_spark import lives as lives_job
-from lapse_spark.option import DURATION, INSTANT, Cluster, cluster, plain_faults, print_json, working
+from lapse_spark.option import DURATION, Cluster, cluster, event_schemas, plain_faults, print_json, working
 from lapse_spark.report import Report
 from lapse_spark.session import session
-
-
-def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that reads events the option for schemas of other versions; it gets them as `written_with`."""
-    return click.option(
-        "--event-schema",
-        "written_with",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        multiple=True,
-        help="event.avsc of another version of lapse, whose workers have written events, too; may be repeated.",
-    )(command)
-
-
-@click.command()
-@click.option("--queue", required=True, help="The queue.")
-@click.option("--topics", required=True, metavar="NAME,…", help="Its underlying topics, all of them.")
-@click.option("--dead-letter-topic", multiple=True, help="Where its letters are, besides dlq.<queue>; may be repeated.")
-@click.option("--start", multiple=True, metavar="BOOKMARK", help="First message of a partition; may be repeated.")
-@click.option("--since", type=INSTANT, help="Only messages that arrived at this instant or later.")
-@click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
-@click.option("--expected-depth", type=int, help="Messages in all states as the queue says, to be compared.")
-@click.option("--ask/--no-ask", default=True, show_default=True, help="Ask the queue itself what it holds.")
-@click.option("--strict", is_flag=True, help="Records that cannot be read spoil the balance.")
-@click.option("--limit", default=ledger_job.SHOWN, show_default=True, help="How many differences are listed.")
-@click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
-@event_schemas
-@cluster
-def ledger(
-    *,
-    cluster: Cluster,
-    as_json: bool,
-    queue: str,
-    topics: str,
-    dead_letter_topic: tuple[str, ...],
-    start: tuple[str, ...],
-    since: int | None,
-    until: int | None,
-    expected_depth: int | None,
-    ask: bool,
-    strict: bool,
-    limit: int,
-    output: str | None,
-    written_with: tuple[Path, ...],
-) -> None:
-    """Reckon what became of every message; exits with 1 where it does not add up."""
-    with working(f"Reckoning the ledger of {queue}"):
-        found = ledger_job.run(
-            cluster.session("ledger"),
-            cluster.connection,
-            queue,
-            [name.strip() for name in topics.split(",") if name.strip()],
-            dead_letter_topics=dead_letter_topic,
-            start=[Bookmark.parse(text) for text in start],
-            since_ms=since,
-            until_ms=until,
-            expected_depth=expected_depth,
-            ask=ask,
-            strict=strict,
-            shown=limit,
-            output=output,
-            written_with=[file.read_text("utf-8") for file in written_with],
-        )
-    if as_json:
-        print_json(found.as_json())
-    else:
-        statement.show(found, Console())
-    if not found.balanced:
-        raise SystemExit(1)
 
 
 @click.command()

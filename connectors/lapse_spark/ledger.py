@@ -149,7 +149,7 @@ def reckon(
         if ours or row["state"] == verdict.ELSEWHERE:
             state[row["state"]] = state.get(row["state"], 0) + number
         if row["state"] in by_reasons:
-            words = _words(row["reasons"])
+            words = reasons_words(row["reasons"])
             by_reasons[row["state"]][words] = by_reasons[row["state"]].get(words, 0) + number
     # Decimal: damaged ranges may name more offsets than 64 bits can count.
     width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
@@ -332,6 +332,7 @@ def _listed(differences: DataFrame, shown: int) -> list[dict[str, str]]:
     ]
 
 
-def _words(mask: int | None) -> str:
+def reasons_words(mask: int | None) -> str:
+    """The reasons of a bit mask, as a ledger names them."""
     found = [word for bit, word in enumerate(account.REASONS) if mask and mask >> bit & 1]
     return ",".join(found) or "unstated"

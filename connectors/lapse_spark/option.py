@@ -38,11 +38,13 @@ class Cluster:
         connection: the Kafka cluster.
         master: Spark's master; None = as configured, else this machine.
         config: further Spark settings.
+        file: the `lapse.toml` that the options name; None = none.
     """
 
     connection: Connection
     master: str | None
     config: Mapping[str, str]
+    file: Path | None = None
 
     def session(self, name: str, *, delta: bool = False) -> SparkSession:
         """The Spark session for a job of this name; with `delta` one that knows Delta Lake."""
@@ -134,7 +136,7 @@ def cluster(command: Callable[..., None]) -> Callable[..., None]:
         with plain_faults():
             settings = dict(_setting(text) for text in conf)
             connection = _connection(bootstrap, config, kafka_config)
-            command(*args, cluster=Cluster(connection, master, settings), **options)
+            command(*args, cluster=Cluster(connection, master, settings, config), **options)
 
     return with_cluster
 
@@ -169,6 +171,17 @@ def kept_as(command: Callable[..., None]) -> Callable[..., None]:
         "kind",
         type=click.Choice(["parquet", "delta"]),
         help="How the archive is kept. [default: as it is; Parquet where nothing is yet]",
+    )(command)
+
+
+def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that reads events the option for schemas of other versions; it gets them as `written_with`."""
+    return click.option(
+        "--event-schema",
+        "written_with",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        help="event.avsc of another version of lapse, whose workers have written events, too; may be repeated.",
     )(command)
 
 

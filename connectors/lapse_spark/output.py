@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-TABLES: Final = ("letters", "counts", "quarantine", "partitions")
+TABLES: Final = ("letters", "counts", "quarantine", "partitions", "closed")
 """What the streaming jobs write; other tables of an output are not theirs."""
 
 _DAY_MS: Final = 86_400_000
@@ -91,8 +91,7 @@ class Output:
     def delete(self, table: str, days: Sequence[date]) -> None:
         """Delete days of a table."""
         for day in days:
-            path = self._path(f"{table}/day={day.isoformat()}")
-            path.getFileSystem(self._configuration()).delete(path, True)
+            self.remove(f"{table}/day={day.isoformat()}")
 
     def compact(self, table: str) -> int:
         """Make one batch of each day's many, with fewer files; returns how many were merged (0 = nothing to do).
@@ -165,6 +164,11 @@ class Output:
             stream.close()
         system.delete(whole, False)
         system.rename(part, whole)
+
+    def remove(self, name: str) -> None:
+        """Delete a file, or a directory with all that is in it; nothing happens where there is none."""
+        path = self._path(name)
+        path.getFileSystem(self._configuration()).delete(path, True)
 
     def names(self, directory: str, prefix: str) -> list[str]:
         """Names in a directory that begin so; of the root, in any table of it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from rich.console import Console
 from rich.table import Table
 
@@ -72,6 +74,11 @@ def add(page: Report, ledger: Ledger) -> None:
     if ledger.differences:
         listed = [tuple(row[name] for name in _COLUMNS) for row in ledger.differences]
         page.table(_COLUMNS, listed, title=f"Differences of {ledger.queue}: {_counted(ledger)}")
+
+
+def instant(at_ms: int) -> str:
+    """An instant for people: RFC 3339, UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 _UNASKED = "The queue itself was not asked: what is gone without an event counts as still queued"

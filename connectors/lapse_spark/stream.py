@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -41,6 +41,21 @@ class Standing:
     at: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A stream and where it writes.
+
+    Attributes:
+        source: a streaming DataFrame on Kafka.
+        write: is given each batch and its number; called again with the same batch after a crash.
+        output: whose checkpoint says how far the stream has come.
+    """
+
+    source: DataFrame
+    write: Callable[[DataFrame, int], None]
+    output: Output
+
+
 def follow(
     source: DataFrame,
     write: Callable[[DataFrame, int], None],
@@ -54,9 +69,9 @@ def follow(
     A batch that is cut short so is done again by the next run.
 
     Args:
-        source: a streaming DataFrame on Kafka.
-        write: is given each batch and its number; called again with the same batch after a crash.
-        output: whose checkpoint says how far the stream has come.
+        source: as in `Job`.
+        write: as in `Job`.
+        output: as in `Job`.
         every: begin a batch so often (`30 seconds`), and go on; None = take what there is now, and end.
         watch: is told where the stream stands, now and then.
 
@@ -64,53 +79,111 @@ def follow(
         StreamingQueryException: the source failed. What was finished stays, and is not done again.
         Exception: what `write` raised, likewise.
     """
-    output.check()
+    with interruption() as interrupted:
+        return follow_all([Job(source, write, output)], interrupted.is_set, every=every, watch=watch)
+
+
+def follow_all(
+    jobs: Sequence[Job],
+    stop: Callable[[], bool],
+    *,
+    every: str | None = None,
+    watch: Callable[[Standing], None] | None = None,
+) -> Standing:
+    """Run several streams side by side, as `follow` does one, until all have ended, or until `stop` says so.
+
+    Returns:
+        Where they stand, together.
+    """
+    for job in jobs:
+        job.output.check()
     faults: list[Exception] = []
-
-    def keep_fault(batch: DataFrame, number: int) -> None:
-        try:
-            write(batch, number)
-        except Exception as error:
-            faults.append(error)  # on its way through the JVM it becomes a stack trace in a text
-            raise
-
-    writer = source.writeStream.foreachBatch(keep_fault).option("checkpointLocation", output.checkpoint)
-    query = (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
-    standing = Standing()
-    seen: set[int] = set()
-    records = 0
-    with _interruption() as interrupted:
-        try:
-            while not interrupted.is_set():
-                ended = query.awaitTermination(_LOOK_EVERY_S)
-                for progress in query.recentProgress:
-                    told: Mapping[str, Any] = orjson.loads(progress.json)
-                    if told["batchId"] in seen:
-                        continue
-                    if told["numInputRows"]:
-                        seen.add(told["batchId"])
-                    records += told["numInputRows"]
-                    standing = _standing(told, records)
-                if watch is not None:
-                    watch(standing)
-                if standing.batch >= 0:
-                    output.put_text(LAG_FILE, orjson.dumps(asdict(standing), option=orjson.OPT_INDENT_2).decode())
-                if ended:
-                    break
-        except (StreamingQueryException, Py4JError) as error:
-            if interrupted.is_set():  # whoever ends us may have ended the JVM as well
-                return standing
-            if faults:
-                raise faults[0] from error
-            raise
-        finally:
+    runs: list[_Run] = []
+    try:
+        runs.extend(_Run(job, every, faults) for job in jobs)
+        while not stop():
+            running = [run for run in runs if run.query.isActive]
+            if running:
+                running[0].query.awaitTermination(_LOOK_EVERY_S)
+            standing = _together([run.look() for run in runs])
+            if watch is not None:
+                watch(standing)
+            if not running:
+                break
+            for run in runs:
+                if not run.query.isActive:
+                    run.query.awaitTermination()  # raises what has ended it
+    except (StreamingQueryException, Py4JError) as error:
+        if stop():  # whoever ends us may have ended the JVM as well
+            return _together([run.standing for run in runs])
+        if faults:
+            raise faults[0] from error
+        raise
+    finally:
+        for run in runs:
             with suppress(Py4JError):
-                query.stop()
-    return standing
+                run.query.stop()
+    return _together([run.standing for run in runs])
+
+
+class _Run:
+    """One stream at work."""
+
+    def __init__(self, job: Job, every: str | None, faults: list[Exception]) -> None:
+        def keep_fault(batch: DataFrame, number: int) -> None:
+            try:
+                job.write(batch, number)
+            except Exception as error:
+                faults.append(error)  # on its way through the JVM it becomes a stack trace in a text
+                raise
+
+        writer = job.source.writeStream.foreachBatch(keep_fault).option("checkpointLocation", job.output.checkpoint)
+        self.query = (
+            writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
+        ).start()
+        self.standing = Standing()
+        self._output = job.output
+        self._seen: set[int] = set()
+        self._records = 0
+
+    def look(self) -> Standing:
+        """Where it stands now; the output is told, too."""
+        for progress in self.query.recentProgress:
+            told: Mapping[str, Any] = orjson.loads(progress.json)
+            if told["batchId"] in self._seen:
+                continue
+            if told["numInputRows"]:
+                self._seen.add(told["batchId"])
+            self._records += sum(one["numInputRows"] for one in told["sources"] if _is_kafka(one))
+            self.standing = _standing(told, self._records)
+        if self.standing.batch >= 0:
+            text = orjson.dumps(asdict(self.standing), option=orjson.OPT_INDENT_2).decode()
+            self._output.put_text(LAG_FILE, text)
+        return self.standing
+
+
+def _is_kafka(source: Mapping[str, Any]) -> bool:
+    """Whether it is one of the topics, and no clock."""
+    return "Kafka" in source["description"]
+
+
+def _together(standings: Sequence[Standing]) -> Standing:
+    if len(standings) == 1:
+        return standings[0]
+    behind: dict[str, int] = {}
+    for one in standings:
+        behind |= one.lag_by_partition or {}
+    return Standing(
+        batch=min((one.batch for one in standings), default=-1),
+        records=sum(one.records for one in standings),
+        lag=sum(one.lag for one in standings),
+        lag_by_partition=behind,
+        at=max((one.at for one in standings), default=""),
+    )
 
 
 @contextmanager
-def _interruption() -> Iterator[threading.Event]:
+def interruption() -> Iterator[threading.Event]:
     """Set an event where a signal asks for the end; a second one ends the process at once.
 
     An exception from a signal's handler would break into the conversation with the JVM, wherever that is.

@@ -34,6 +34,9 @@ class Difference(StrEnum):
     EVENT_MISSING = "event_missing"  # a letter names it, no event says dead_lettered
     LOST = "lost"  # published and without a fate, and the queue itself does not have it
     REASONS_DIFFER = "reasons_differ"  # two letters, or event and letter, give different reasons
+    TOLD_TWICE = "told_twice"  # one epoch tells the same fate of two instants; a crash's copy has the same instant
+    STILL_HELD = "still_held"  # its fate is told, and the queue itself still has it
+    FORGOTTEN = "forgotten"  # its fate is told again so late that the first one is remembered no more
 
 
 def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame) -> DataFrame:
@@ -47,10 +50,17 @@ def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame) -> DataFra
         fates: from `account.told`, `within` the log.
         letters: from `account.lettered`, `within` the log.
     """
+    return judged(blocks, _statements(fates, letters))
+
+
+def judged(blocks: DataFrame, statements: DataFrame) -> DataFrame:
+    """The same from statements about blocks: `block`, and `statement`, the fields of `SAME` and a `mask`."""
     nothing = F.lit(None).cast(_STATEMENT)
     rows = blocks.select(*block.PLACE, *_MASKS, nothing.alias("statement")).unionByName(
-        _statements(fates, letters).select(
-            *block.PLACE, *(F.lit(0).cast("bigint").alias(name) for name in _MASKS), "statement"
+        statements.select(
+            *block.PLACE,
+            *(F.lit(0).cast("bigint").alias(name) for name in _MASKS),
+            F.col("statement").cast(_STATEMENT).alias("statement"),
         )
     )
     each = rows.groupBy(*block.PLACE).agg(
@@ -82,16 +92,19 @@ def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame) -> DataFra
     # What is told again after a lost epoch agrees with it as a rule; then there is nothing to report.
     void = F.col("void").bitwiseOR(F.when(F.col("stale"), _DEAD).otherwise(0))
     superseded = block.without(void, F.col("fates")) != 0
-    judged = placed.withColumns({"difference": _difference(), "superseded": superseded})
+    found = placed.withColumns({"difference": _difference(), "superseded": superseded})
     reasons = F.coalesce(F.nullif(F.col("letter"), F.lit(0)), F.col("reasons"))
-    return judged.withColumn("state", _state()).select(
+    return found.withColumn("state", _state()).select(
         *block.PLACE, "mask", "place", "state", "fates", reasons.alias("reasons"), "difference", "superseded"
     )
 
 
 _MASKS: Final = ("ours", "elsewhere", "early", "late")
 _STATEMENT: Final = "struct<epoch:bigint,fates:int,reasons:int,letter:int,mask:bigint>"
-_UNKNOWN_EPOCH: Final = (1 << 63) - 1
+SAME: Final = ("epoch", "fates", "reasons", "letter")
+"""What a statement says of its messages; `letter` is null of an event's, `fates` and `reasons` are 0 of a letter's."""
+
+UNKNOWN_EPOCH: Final = (1 << 63) - 1
 """Of a letter without `lapse-epoch`: it goes with whatever the events say."""
 
 
@@ -99,14 +112,13 @@ def _statements(fates: DataFrame, letters: DataFrame) -> DataFrame:
     """What is told of a block, each thing once, with the bits of the messages that it is told of."""
     by_events = block.cover(fates).withColumn("letter", F.lit(None).cast("int"))
     by_letters = block.cover(letters).withColumns(
-        {"fates": F.lit(0), "reasons": F.lit(0), "epoch": F.coalesce("epoch", F.lit(_UNKNOWN_EPOCH))}
+        {"fates": F.lit(0), "reasons": F.lit(0), "epoch": F.coalesce("epoch", F.lit(UNKNOWN_EPOCH))}
     )
-    same = ("epoch", "fates", "reasons", "letter")
     return (
         by_events.unionByName(by_letters)
-        .groupBy(*block.PLACE, *same)
+        .groupBy(*block.PLACE, *SAME)
         .agg(F.bit_or("mask").alias("mask"))
-        .select(*block.PLACE, F.struct(*same, "mask").cast(_STATEMENT).alias("statement"))
+        .select(*block.PLACE, F.struct(*SAME, "mask").alias("statement"))
     )
 
 
@@ -136,7 +148,7 @@ _CLASS: Final = ("mask", "epoch", "fates", "reasons", "letter", "least", "void",
 
 def _joined(known: Column, one: Column) -> Column:
     """The bits that the statement is about, with it. A higher epoch's makes void what lower ones have told."""
-    newer = (one["epoch"] > known["epoch"]) & (one["epoch"] != _UNKNOWN_EPOCH)
+    newer = (one["epoch"] > known["epoch"]) & (one["epoch"] != UNKNOWN_EPOCH)
     letter = F.when(newer, F.lit(None).cast("int")).otherwise(known["letter"])
     least = F.when(newer, F.lit(None).cast("int")).otherwise(known["least"])
     facts = {

@@ -1,0 +1,145 @@
+"""The ledger that goes on: each batch adds to the account, and what does not add up is named by bookmark."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from lapse.core.reason import Reason
+from lapse.protocol import topic
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.event import EventKind
+from lapse_spark import Connection, ledger, memory, running_ledger
+from lapse_spark.intake import Followed
+from lapse_spark.running_ledger import Rule
+from support.wire import Wire
+
+pytestmark = [pytest.mark.spark, pytest.mark.feature("D8")]
+
+
+class Account:
+    """A queue without a worker, and its ledger."""
+
+    def __init__(self, spark, kafka, unique, create_topic, path):
+        self.name, self.wire, self.kafka, self.spark, self.path = unique("q"), Wire(kafka), kafka, spark, str(path)
+        self.under = create_topic(f"under-{self.name}", partitions=2)
+        self.topic = f"balance-{self.name}"
+        for own in (topic.events(self.name), topic.dead_letters(self.name)):
+            create_topic(own)
+
+    def publish(self, count, partition=0):
+        self.wire.records(self.under, [b"x"] * count, partition=partition)
+
+    def tell(self, kind, first, last=None, partition=0, **facts):
+        where = topic.dead_letters(self.name) if kind is EventKind.DEAD_LETTERED else ""
+        facts.setdefault("dead_letter_topic", where)
+        whole = BookmarkRange(self.under, partition, first, first if last is None else last)
+        self.wire.event(self.name, kind, whole, **facts)
+
+    def letter(self, offset, partition=0, **facts):
+        self.wire.letter(self.name, Bookmark(self.under, partition, offset), Reason.TIME_LIMIT, **facts)
+
+    def die(self, first, last, **facts):
+        self.tell(EventKind.DEAD_LETTERED, first, last, reasons=("time_limit",), **facts)
+        for offset in range(first, last + 1):
+            self.letter(offset, **facts)
+
+    def run(self, **rule):
+        self.wire.flush()
+        rule = {"grace": timedelta(0), "ask_every": None, **rule}
+        queue = Followed(name=self.name, underlying=[self.under])
+        (found,) = running_ledger.run(
+            self.spark, Connection(self.kafka), [queue], self.path, Rule(topic=self.topic, **rule), every=None
+        )
+        return found
+
+    def reckoned(self):
+        return ledger.run(self.spark, Connection(self.kafka), self.name, [self.under], ask=False)
+
+    def told(self):
+        """What is on the topic: the last record of each key."""
+        consumer = Consumer({"bootstrap.servers": self.kafka, "group.id": self.name, "enable.auto.commit": False})
+        place = TopicPartition(self.topic, 0, 0)
+        _, end = consumer.get_watermark_offsets(place, timeout=10)
+        consumer.assign([place])
+        found = {}
+        while consumer.position([place])[0].offset < end:
+            for message in consumer.consume(100, 1):
+                found[message.key().decode()] = json.loads(message.value())
+        consumer.close()
+        return found
+
+
+@pytest.fixture
+def account(spark, kafka, unique, create_topic, tmp_path):
+    return Account(spark, kafka, unique, create_topic, tmp_path / "ledger")
+
+
+def same(balance, reckoned):
+    names = ("published", "rewound", "fates", "dead_lettered", "expired", "still_queued", "contradictory", "superseded")
+    ours, whole = balance.ledger, reckoned
+    assert {name: getattr(ours, name) for name in names} == {name: getattr(whole, name) for name in names}
+
+
+def offsets(balance):
+    return [(one.partition, one.offset, one.read) for one in balance.balanced_up_to]
+
+
+def findings(balance):
+    return {row["bookmark"].partition(":")[2]: row["difference"] for row in balance.ledger.differences}
+
+
+def test_injected_faults_are_named_by_bookmark_and_what_is_mended_is_withdrawn(account):
+    account.publish(300)
+    account.publish(20, partition=1)
+    account.tell(EventKind.ACKNOWLEDGED, 0, 199)
+    account.die(200, 209)
+    account.tell(EventKind.EXPIRED, 210, 212, reasons=("purged",))
+    first = account.run()
+    assert first.ledger.balanced
+    assert (first.ledger.published, first.ledger.still_queued) == (320, 107)
+    assert offsets(first) == [(0, 300, 300), (1, 20, 20)]
+    same(first, account.reckoned())
+
+    # The blocks 0 to 2 are closed by now. What comes of them is held against what is remembered.
+    account.tell(EventKind.ACKNOWLEDGED, 213, 280)
+    account.tell(EventKind.ACKNOWLEDGED, 0, 199)  # a copy, as a crash makes it
+    account.die(200, 209)
+    account.tell(EventKind.EXPIRED, 7, reasons=("purged",))  # a second fate, of a closed block
+    account.tell(EventKind.ACKNOWLEDGED, 70, at_ms=2_000)  # doubled: acknowledged once more
+    account.tell(EventKind.ACKNOWLEDGED, 205)  # swapped: its letter is there
+    account.tell(EventKind.DEAD_LETTERED, 281, reasons=("time_limit",))  # swapped: no letter
+    account.letter(3, partition=1)  # a letter, its event is gone
+    account.tell(EventKind.ACKNOWLEDGED, 400, 402)  # forged
+    account.tell(EventKind.ACKNOWLEDGED, 0, partition=9)
+    account.wire.records(topic.events(account.name), [b"foreign"])
+    second = account.run()
+    assert findings(second) == {
+        "0:7": "several_fates",
+        "0:70": "told_twice",
+        "0:205": "several_fates",
+        "0:281": "letter_missing",
+        "0:400-402": "not_published",
+        "1:3": "event_missing",
+        "9:0": "not_published",
+    }
+    same(second, account.reckoned())
+    assert not second.ledger.balanced
+    assert offsets(second) == [(0, 7, 300), (1, 3, 20)]
+    assert second.ledger.quarantined == 1
+
+    account.letter(281)
+    account.tell(EventKind.DEAD_LETTERED, 3, partition=1, reasons=("time_limit",))
+    third = account.run()
+    same(third, account.reckoned())
+    assert set(findings(third)) == {"0:7", "0:70", "0:205", "0:400-402", "9:0"}
+    assert offsets(third)[1] == (1, 20, 20)
+    told = account.told()
+    assert told.pop(account.name) == json.loads(json.dumps(third.as_json()))
+    states = {(one["difference"], one["bookmark"].partition(":")[2]): one["state"] for one in told.values()}
+    assert {key for key, state in states.items() if state == "withdrawn"} == {
+        ("letter_missing", "0:281"),
+        ("event_missing", "1:3"),
+    }
+    assert len(states) == 7
