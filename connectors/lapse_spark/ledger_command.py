@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from lapse_spark.intake import Followed
 from lapse_spark.option import DURATION, INSTANT, Cluster, cluster, event_schemas, print_json, working
 from lapse_spark.running_ledger import Rule
 
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _DIRECTORY: Final = "lapse-ledger"
 
 
@@ -35,7 +37,7 @@ _DIRECTORY: Final = "lapse-ledger"
 @click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
 @click.option("--follow", is_flag=True, help="Go on: keep the account, and publish up to when it balances.")
 @click.option("--once", is_flag=True, help="With --follow: take what there is now, and end; for cron.")
-@click.option("--every", help=f"With --follow: begin a batch so often. [default: {running_ledger.EVERY}]")
+@click.option("--every", type=DURATION, help="With --follow: begin a batch so often. [default: 10s]")
 @click.option("--grace", type=DURATION, help="With --follow: how long something may not add up. [default: 1m]")
 @click.option("--ask-every", type=DURATION, help="With --follow: how often the queue is asked. [default: 1m]")
 @click.option("--horizon", type=DURATION, help="With --follow: how long fates are remembered. [default: 1d]")
@@ -121,6 +123,9 @@ def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, 
             raise ValueError(f"{', '.join(wrong)}: not with --follow, which keeps the account of all messages")
         if following["once"] and following["every"] is not None:
             raise ValueError("--every: not with --once, which ends when it has read what there is")
+        named = following["publish_to"]
+        if named is not None and not _TOPIC.match(named):
+            raise ValueError(f"--publish-to {named!r}: no name of a topic: up to 249 letters, digits, '.', '_' and '-'")
         return
     if wrong := [f"--{name.replace('_', '-')}" for name, value in following.items() if value not in (None, False)]:
         raise ValueError(f"{', '.join(wrong)}: only with --follow")
@@ -162,6 +167,11 @@ def _rule(following: Mapping[str, Any], *, ask: bool, shown: int, written_with: 
     )
 
 
+def _interval(every_ms: int | None) -> str:
+    """How often a batch begins, in Spark's words."""
+    return running_ledger.EVERY if every_ms is None else f"{every_ms} milliseconds"
+
+
 def _follow(
     cluster: Cluster, followed: Sequence[Followed], rule: Rule, following: Mapping[str, Any], as_json: bool
 ) -> None:
@@ -173,7 +183,7 @@ def _follow(
             followed,
             following["state"] or _DIRECTORY,
             rule,
-            every=None if following["once"] else following["every"] or running_ledger.EVERY,
+            every=None if following["once"] else _interval(following["every"]),
             watch=watch,
         )
     if as_json:

@@ -104,11 +104,11 @@ class RunningLedger:
             if number:
                 raise ValueError(f"{kept.output.path} has no ledger of batch {number - 1}; give a new directory")
             before = Note(queue=self._queue.name, at_ms=0)
-        with Settling(self._spark, kept, number, reached, before, self._rule.grace) as settling:
-            often = self._rule.ask_every
-            if often is not None and reached.at_ms - before.asked_at_ms >= often.total_seconds() * 1000:
-                settling.hold_against(*self._list())
-            return settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
+        settling = Settling(self._spark, kept, number, reached, before, self._rule.grace)
+        often = self._rule.ask_every
+        if often is not None and reached.at_ms - before.asked_at_ms >= often.total_seconds() * 1000:
+            settling.hold_against(*self._list())
+        return settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
 
     def _list(self) -> tuple[Inventory | None, str]:
         try:

@@ -6,27 +6,26 @@ Nothing here knows where the rows come from, or where the figures go (D8).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lapse_spark import account, balance, block, doubt, generation, memory, portion, tally, verdict
+from lapse_spark import account, balance, block, doubt, generation, memory, odd, portion, tally, verdict
 from lapse_spark.balance import Balance, UpTo
 from lapse_spark.intake import Reach
 from lapse_spark.inventory import Inventory
 from lapse_spark.memory import Memory, Note
+from lapse_spark.odd import Odd
 
 _RANGE: Final = "topic string, partition int, first bigint, last bigint"
 
 
 class Settling:
-    """One batch of a ledger that goes on; a context manager, which lets go of what it keeps in Spark's memory."""
+    """One batch of a ledger that goes on."""
 
     def __init__(
         self, spark: SparkSession, kept: Memory, number: int, reached: Reach, before: Note, grace: timedelta
@@ -34,22 +33,12 @@ class Settling:
         self._spark, self._memory, self._number, self._reach, self._before = spark, kept, number, reached, before
         self._grace_ms = round(grace.total_seconds() * 1000)
         self._logs = portion.logs(spark, reached)
-        self._persisted: list[DataFrame] = []
         self._opened = kept.table(number - 1, memory.OPEN)
         self._doubted = kept.table(number - 1, memory.DOUBTS)
         self._was_ahead = kept.table(number - 1, memory.AHEAD)
         self._held: DataFrame | None = None
         self._listed: Inventory | None = None
         self._not_listed: str | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for kept in self._persisted:
-            kept.unpersist()
 
     def hold_against(self, listed: Inventory | None, not_listed: str) -> None:
         """Compare with the queue's own list, from now; None = it gave none, and why."""
@@ -63,11 +52,8 @@ class Settling:
             parts.append(block.cover(rows).withColumn("of", F.lit(name)))
         mask, of = F.col("mask"), F.col("of")
         both = parts[0].unionByName(parts[1]).groupBy(*block.PLACE)
-        self._held = self._keep(
-            both.agg(
-                F.bit_or(F.when(of == "listed", mask).otherwise(0)).alias("listed"), F.bit_or("mask").alias("excused")
-            )
-        )
+        own = F.bit_or(F.when(of == "listed", mask).otherwise(0)).alias("listed")
+        self._held = _apart(both.agg(own, F.bit_or("mask").alias("excused")))
 
     def settle(self, batch: DataFrame, *, shown: int, horizon: timedelta) -> Note:
         """Settle the batch, and write the version.
@@ -77,40 +63,39 @@ class Settling:
             shown: how many findings the balance lists.
             horizon: how long closed blocks are kept.
         """
-        now_ms, number = self._reach.at_ms, self._number
-        fresh = self._keep(portion.portion(batch, self._logs, now_ms, self._was_ahead))
-        counted = {row["part"]: int(row["n"]) for row in fresh.groupBy("part").agg(F.sum("count").alias("n")).collect()}
+        now_ms, number, before = self._reach.at_ms, self._number, self._before
+        fresh = _apart(portion.portion(batch, self._logs, now_ms, self._was_ahead))
+        counted = fresh.groupBy("part", "letter_topic").agg(F.sum("count").alias("n")).collect()
+        parts: Counter[str] = Counter()
+        for row in counted:
+            parts[row["part"]] += int(row["n"])
         inside = fresh.where(F.col("part") == portion.INSIDE).select(*portion.ROW)
-        ahead = self._keep(fresh.where(F.col("part") == portion.AHEAD).select(*portion.RANGE))
+        ahead = fresh.where(F.col("part") == portion.AHEAD).select(*portion.RANGE) if parts[portion.AHEAD] else None
         reopened = self._reopened(inside)
-        parts = [part for part in (inside, self._opened, reopened) if part is not None]
-        rows = self._keep(portion.merged(*parts))
+        rows = _apart(portion.merged(*(some for some in (inside, self._opened, reopened) if some is not None)))
         each, twice = portion.judged(rows)
-        each = self._keep(each)
-        doubts = self._keep(self._doubts(each, twice))
-        closing = self._keep(self._closing(rows, each, doubts))
-        standing, closed = tally.count(each, doubts, closing)
-        closed.update(self._before.closed)
+        each = _apart(each)
+        doubts = _apart(self._doubts(each, twice))
+        found = Odd.of(doubts, ahead, now_ms - self._grace_ms)
+        closing = _apart(self._closing(rows, each, doubts))
+        standing, closed = tally.count(each, doubts if found.kinds else None, closing)
+        self._write(rows, closing, found, closes=bool(closed))
+        closed.update(before.closed)
         if reopened is not None:
             closed.subtract(tally.count(portion.judged(portion.merged(reopened))[0], None, None)[0])
-        self._write(rows, doubts, closing, ahead)
         note = replace(
-            self._listing(doubts),
+            self._listing(found),
             at_ms=now_ms,
             closed=dict(+closed),
             ends={f"{topic}:{part}": end for (topic, part), end in self._reach.ends.items()},
-            letter_topics=sorted({*self._before.letter_topics, *self._letter_topics(fresh)}),
-            before=self._before.before + counted.get(portion.BEFORE, 0),
-            faults=self._before.faults + counted.get(portion.FAULTY, 0),
-            forgotten=self._memory.forget(now_ms, horizon, self._before.forgotten),
+            letter_topics=sorted({*before.letter_topics, *(row[1] for row in counted if row[1])}),
+            before=before.before + parts[portion.BEFORE],
+            faults=before.faults + parts[portion.FAULTY],
+            forgotten=self._memory.forget(now_ms, horizon, before.forgotten),
         )
-        note = replace(note, account=self._balance(note, standing + closed, doubts, ahead, shown).as_json())
+        note = replace(note, account=self._balance(note, standing + closed, found, shown).as_json())
         self._memory.finish(number, note)
         return note
-
-    def _keep(self, rows: DataFrame) -> DataFrame:
-        self._persisted.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
-        return rows
 
     def _by_partition(self, known: Mapping[str, int], name: str) -> DataFrame:
         """What a note says by `topic:partition`, as topic, partition and a column of that name."""
@@ -133,12 +118,12 @@ class Settling:
         known = touched.distinct().join(F.broadcast(ends), ["topic", "partition"], "left")
         # A block of a generation has no end: whatever a rewind brings back next may be in it.
         passed = generation.was_rewound(F.col("topic")) | (F.col("block") * block.WIDTH < F.col("end"))
-        late = self._keep(known.where(passed).select(*block.PLACE))
+        late = _apart(known.where(passed).select(*block.PLACE))
         least, most = late.agg(F.min("block"), F.max("block")).collect()[0]
         if least is None:
             return None
         found = self._memory.closed(self._number, late, least, most)
-        return None if found is None else self._keep(found)
+        return None if found is None else _apart(found)
 
     def _doubts(self, each: DataFrame, twice: DataFrame) -> DataFrame:
         below = self._before.forgotten
@@ -162,38 +147,26 @@ class Settling:
             F.broadcast(self._logs),
             (F.col("base") == F.col("log_topic")) & (F.col("partition") == F.col("log_partition")),
         )
-        done = known.where(
-            (F.col("newest") <= self._reach.at_ms - self._grace_ms)
-            & ((F.col("block") + 1) * block.WIDTH <= F.col("end"))
-        )
+        settled = F.col("newest") <= self._reach.at_ms - self._grace_ms
+        done = known.where(settled & ((F.col("block") + 1) * block.WIDTH <= F.col("end")))
         return done.select(*block.PLACE).join(unsettled, list(block.PLACE), "left_anti")
 
-    def _write(self, rows: DataFrame, doubts: DataFrame, closing: DataFrame, ahead: DataFrame) -> None:
+    def _write(self, rows: DataFrame, closing: DataFrame, found: Odd, *, closes: bool) -> None:
         place, number = list(block.PLACE), self._number
         self._memory.write(number, memory.OPEN, rows.join(closing, place, "left_anti"))
-        if closing.head(1):
+        if closes:
             self._memory.close(number, rows.join(closing, place, "left_semi"), self._reach.at_ms)
-        self._memory.write(number, memory.DOUBTS, doubts)
-        self._memory.write(number, memory.AHEAD, ahead)
-        told = self._beyond(ahead, self._reach.at_ms)
-        was = None if self._was_ahead is None else self._beyond(self._was_ahead, self._before.at_ms)
-        found = doubt.news(doubts, self._doubted)
-        new, gone = (told, None) if was is None else (told.subtract(was), was.subtract(told))
-        found = found.unionByName(new.withColumn("news", F.lit(doubt.FOUND)))
-        if gone is not None:
-            found = found.unionByName(gone.withColumn("news", F.lit(doubt.WITHDRAWN)))
-        words = doubt.in_words(found)
-        self._memory.write(number, memory.NEWS, balance.findings(words, self._before.queue, number, self._reach.at_ms))
+        if found.kinds:
+            self._memory.write(number, memory.DOUBTS, found.doubts)
+        if found.ahead is not None:
+            self._memory.write(number, memory.AHEAD, found.ahead)
+        was = odd.beyond(self._was_ahead, self._before.at_ms - self._grace_ms)
+        news = found.news(self._doubted, was)
+        if news is not None:
+            told = balance.findings(news, self._before.queue, number, self._reach.at_ms)
+            self._memory.write(number, memory.NEWS, told)
 
-    def _beyond(self, ahead: DataFrame, at_ms: int) -> DataFrame:
-        """What has been ahead of the log's end for the grace."""
-        return doubt.unpublished(ahead.where(F.col("since_ms") <= at_ms - self._grace_ms))
-
-    def _letter_topics(self, fresh: DataFrame) -> list[str]:
-        rows = fresh.where(F.col("letter_topic").isNotNull()).select("letter_topic").distinct().collect()
-        return [row["letter_topic"] for row in rows]
-
-    def _listing(self, doubts: DataFrame) -> Note:
+    def _listing(self, found: Odd) -> Note:
         """What is known of the queue's own list."""
         note, now_ms = self._before, self._reach.at_ms
         if self._not_listed is not None:
@@ -201,57 +174,39 @@ class Settling:
         if self._listed is not None:
             note = replace(note, listed=self._listed.messages, listed_at_ms=now_ms)
         # What was settled while the queue gave its list is in doubt until its event is read.
-        doubted = note.listed_at_ms is None or doubts.where(F.col("difference").isin(*doubt.BY_LIST)).head(1)
-        return note if doubted else replace(note, agreed_at_ms=note.listed_at_ms)
+        agreed = note.listed_at_ms is not None and not found.is_on_list
+        return replace(note, agreed_at_ms=note.listed_at_ms) if agreed else note
 
-    def _balance(self, note: Note, totals: Counter[str], doubts: DataFrame, ahead: DataFrame, shown: int) -> Balance:
-        beyond = self._beyond(ahead, note.at_ms)
-        kinds = (
-            doubts.groupBy("told", "difference")
-            .agg(F.sum(F.bit_count("mask")).alias("messages"), F.min("since_ms").alias("since_ms"))
-            .collect()
-        )
-        differ: Counter[str] = Counter()
-        for row in kinds:
-            differ[row["difference"]] += row["messages"] if row["told"] else 0
-        width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
-        differ[verdict.Difference.NOT_PUBLISHED.value] += int(beyond.agg(F.sum(width)).collect()[0][0] or 0)
-        differ = +differ
-        named = doubt.named(doubts.where("told")).unionByName(beyond)
-        listed = named.orderBy("topic", "partition", "first").limit(shown) if differ else None
-        ledger = replace(
-            tally.ledger(note.queue, totals, differ[verdict.Difference.LOST.value]),
-            listed=note.listed,
-            not_listed=note.not_listed if note.asked_at_ms else "it was not to be asked",
-            difference_counts=dict(sorted(differ.items())),
-            differences=[] if listed is None else [row.asDict() for row in doubt.in_words(listed).collect()],
-            before_log_start=note.before,
-            quarantined=note.faults,
-        )
+    def _balance(self, note: Note, totals: Counter[str], found: Odd, shown: int) -> Balance:
+        differ, first = found.told(), found.first_offsets()
+        since = [note.at_ms, *found.since_ms()]
+        if note.asked_at_ms and not note.not_listed:
+            since.append(note.agreed_at_ms or 0)
         return Balance(
-            ledger=ledger,
+            ledger=replace(
+                tally.ledger(note.queue, totals, differ[verdict.Difference.LOST.value]),
+                listed=note.listed,
+                not_listed=note.not_listed if note.asked_at_ms else "it was not to be asked",
+                difference_counts=dict(sorted(differ.items())),
+                differences=found.named(shown) if differ else [],
+                before_log_start=note.before,
+                quarantined=note.faults,
+            ),
             batch=self._number,
             at_ms=note.at_ms,
-            balanced_up_to_ms=self._instant(note, kinds, ahead),
-            balanced_up_to=self._offsets(doubts),
-            in_doubt=sum(row["messages"] for row in kinds if not row["told"]),
+            balanced_up_to_ms=max(0, min(since) - self._grace_ms),
+            balanced_up_to=[
+                UpTo(topic=topic, partition=part, offset=min(end, first.get((topic, part), end)), read=end)
+                for (topic, part), end in sorted(self._reach.ends.items())
+            ],
+            in_doubt=found.in_doubt,
             listed_at_ms=note.listed_at_ms,
         )
 
-    def _instant(self, note: Note, kinds: Sequence[Row], ahead: DataFrame) -> int:
-        """Up to when the account adds up: before the oldest doubt, and before the last list that agreed."""
-        since = [row["since_ms"] for row in kinds if row["difference"] not in doubt.BY_LIST]
-        since.append(ahead.agg(F.min("since_ms")).collect()[0][0])
-        if note.asked_at_ms and not note.not_listed:
-            since.append(note.agreed_at_ms or 0)
-        return max(0, min(note.at_ms, *(int(one) for one in since if one is not None), note.at_ms) - self._grace_ms)
 
-    def _offsets(self, doubts: DataFrame) -> list[UpTo]:
-        first = F.element_at(block.offsets(F.col("block"), F.col("mask")), 1)
-        base = F.substring_index("topic", "~", 1).alias("topic")
-        rows = doubts.groupBy(base, "partition").agg(F.min(first).alias("first")).collect()
-        odd = {(row["topic"], row["partition"]): row["first"] for row in rows}
-        return [
-            UpTo(topic=topic, partition=part, offset=min(end, odd.get((topic, part), end)), read=end)
-            for (topic, part), end in sorted(self._reach.ends.items())
-        ]
+def _apart(rows: DataFrame) -> DataFrame:
+    """Compute rows now, and forget how: what is made of them is planned as if they had been read.
+
+    Without it each step would plan all steps before it once more; that took longer than the work.
+    """
+    return rows.localCheckpoint()

@@ -45,7 +45,7 @@ from support.packed import outputs_of
 from unit.client import bad_calls
 from unit.gateway import bad_requests
 from unit.simulation import bad_options
-from unit.spark import bad_instants
+from unit.spark import bad_instants, bad_ledgers
 
 ARRIVAL_MS = 1_700_000_000_000
 """When all of it arrives."""
@@ -541,6 +541,8 @@ def page() -> str:
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in (*bad_options.CASES, *bad_options.GOALS))
     parts.append(_AS_OF)
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_instants.CASES)
+    parts.append(_FOLLOWED)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_ledgers.CASES)
     return "".join(parts)
 
 
@@ -589,6 +591,15 @@ _AS_OF = """
 Nothing is told; the broker's time is 2026-01-01 here ([spark.md](spark.md#a-sow-topic-as-of-an-instant)).
 
 | option | what is told |
+|---|---|
+"""
+
+_FOLLOWED = """
+## Options of `lapse spark ledger`
+
+Nothing is read or told ([spark.md](spark.md#a-ledger-that-goes-on)).
+
+| options | what is told |
 |---|---|
 """
 
