@@ -25,10 +25,7 @@ def read(path: Path) -> tuple[str, dict[str, str], dict[str, str]]:
         OSError: the file, or one that it names, cannot be read.
         ValueError: it is no TOML, or not as `lapse check` wants it.
     """
-    try:
-        tree = tomllib.loads(path.read_text("utf-8-sig"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    tree = _tree(path)
     servers = _table(tree, "lapse", path).get("bootstrap_servers", _DEFAULT_SERVERS)
     security = _table(tree, "security", path)
     said = [servers, *security.values()]
@@ -45,6 +42,24 @@ def read(path: Path) -> tuple[str, dict[str, str], dict[str, str]]:
     if protocol != "PLAINTEXT":
         java["security.protocol"] = librdkafka["security.protocol"] = protocol
     return str(servers), java, librdkafka
+
+
+def queues(path: Path) -> dict[str, Mapping[str, Any]]:
+    """What the file says of its queues, by name; `lapse check` looks at it more closely.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no TOML, or its queues are not as `lapse check` wants them.
+    """
+    found = _table(_tree(path), "queue", path)
+    return {name: _table(found, name, path) for name in found}
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8-sig"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _tls(security: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

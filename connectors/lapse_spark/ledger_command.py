@@ -11,7 +11,6 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from lapse.config import ConfigError, load
 from lapse.protocol.bookmark import Bookmark
 from lapse_spark import balance, lapse_toml, running_ledger, statement
 from lapse_spark import ledger as ledger_job
@@ -134,22 +133,28 @@ def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, 
 def _all(file: Path) -> list[Followed]:
     """The queues that a `lapse.toml` has."""
     try:
-        config = load(file)
-    except ConfigError as error:
+        queues = lapse_toml.queues(file)
+    except OSError as error:
         raise ValueError(f"which queue? give --queue and --topics, or a lapse.toml: {error}") from error
-    if not config.queue:
+    if not queues:
         raise ValueError(f"{file}: no queues; give --queue and --topics")
-    found = []
-    for name, queue in config.queue.items():
-        underlying = queue.underlying(name)
-        if not underlying or queue.topic_pattern is not None:
-            raise ValueError(
-                f"{file}: queue {name} has a topic_pattern; give --queue {name}, and its topics with --topics"
-            )
-        begins = queue.recovery_point if isinstance(queue.recovery_point, tuple) else ()
-        letters = {queue.dead_letter_topic(name)} - {""}
-        found.append(Followed(name=name, underlying=underlying, dead_letter_topics=letters, start=begins))
-    return found
+    return [_configured(file, name, settings) for name, settings in queues.items()]
+
+
+def _configured(file: Path, name: str, settings: Mapping[str, Any]) -> Followed:
+    underlying, letters = settings.get("topics", [name]), settings.get("dead_letter", True)
+    begins = settings.get("recovery_point", "beginning")
+    if "topic_pattern" in settings:
+        raise ValueError(f"{file}: queue {name} has a topic_pattern; give --queue {name}, and its topics with --topics")
+    if not isinstance(underlying, list) or not all(isinstance(topic, str) for topic in underlying):
+        raise ValueError(f"{file}: queue {name}: topics is no list of names; `lapse check` names the fault")
+    marks = begins if isinstance(begins, list) else [begins] if isinstance(begins, str) and ":" in begins else []
+    return Followed(
+        name=name,
+        underlying=underlying or [name],
+        dead_letter_topics=[letters] if isinstance(letters, str) and letters else [],
+        start=[Bookmark.parse(str(text)) for text in marks],
+    )
 
 
 def _rule(following: Mapping[str, Any], *, ask: bool, shown: int, written_with: Sequence[str]) -> Rule:
