@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -66,6 +66,7 @@ class SimulatedQueue:
         settings = [config.settings(name, partition, count) for partition in range(count)]
         # It is used all the time, and nobody deletes it: idle time is no matter of a simulation.
         self._shards = [QueueShard(dataclasses.replace(one, idle_ms=0)) for one in settings]
+        self._has_barriers = settings[0].traits.barrier is not None
         self._outside: list[deque[tuple[str, int, list[Record]]]] = [deque() for _ in self._shards]
         self._consumers = [Consumer(f"consumer-{at + 1}") for at in range(crew.subscribers)]
         self._named = {one.name: one for one in self._consumers}
@@ -76,6 +77,8 @@ class SimulatedQueue:
         self._outcome = Outcome(np.array([_comes_ms(one.at_ms, one.record) for one in arrivals], np.int64))
         self._there = [0] * count
         self._due_ms: list[int] = []
+        """When each shard has something to do by itself."""
+
         self._subscriptions: list[list[Subscription]] = []
         """Those of each consumer, by shards."""
 
@@ -104,9 +107,9 @@ class SimulatedQueue:
             ]
             for one in self._consumers
         ]
+        self._due_ms = [shard.next_due_ms() for shard in self._shards]
 
     def _next_ms(self) -> int:
-        self._due_ms = [shard.next_due_ms() for shard in self._shards]
         due_ms = min(self._due_ms)
         if self._finishes:
             due_ms = min(due_ms, self._finishes[0][0])
@@ -115,7 +118,7 @@ class SimulatedQueue:
         return due_ms
 
     def _happen(self, now_ms: int) -> None:
-        steps = [Step() for _ in self._shards]
+        steps: dict[int, Step] = defaultdict(Step)
         touched = self._arrive(now_ms)
         for at, shard in enumerate(self._shards):
             if at in touched:
@@ -125,13 +128,18 @@ class SimulatedQueue:
                     shard.advance(now_ms, steps[at])
                 touched.add(at)
         finished = self._settle(now_ms, steps)
-        if finished:  # consumers have room again, for what waits in any of them
-            touched.update(one.shard for one in finished)
-            touched.update(at for at, there in enumerate(self._there) if there > self._handed_out(at))
-        for at in touched:
-            self._take_in(at, now_ms, steps[at])
-            self._note(at, steps[at], now_ms)
-            self._deliver(at, now_ms)
+        touched.update(one.shard for one in finished)
+        for at, shard in enumerate(self._shards):
+            if at in touched:
+                self._take_in(at, now_ms, steps[at])
+                self._note(at, steps[at], now_ms)
+            elif not finished:
+                continue
+            delivers = self._has_barriers or self._waits_for_room(at)
+            if delivers:
+                self._deliver(at, now_ms)
+            if delivers or at in touched:
+                self._due_ms[at] = shard.next_due_ms()
         for one in finished:
             self._work_on(one.consumer, now_ms)
         self._outcome.deepest = max(self._outcome.deepest, sum(self._there))
@@ -167,7 +175,7 @@ class SimulatedQueue:
                 return
             outside.popleft()
 
-    def _settle(self, now_ms: int, steps: list[Step]) -> list[_Finish]:
+    def _settle(self, now_ms: int, steps: Mapping[int, Step]) -> list[_Finish]:
         """Let consumers settle what they have finished now."""
         finished: list[_Finish] = []
         claims: dict[tuple[_Finish, SettleAction], list[Claim]] = {}
@@ -204,16 +212,23 @@ class SimulatedQueue:
             self._note(at, step, now_ms)
             more = more and handed
 
-    def _handed_out(self, at: int) -> int:
-        """How many messages of a shard consumers have."""
-        return sum(here[at].outstanding for here in self._subscriptions)
+    def _waits_for_room(self, at: int) -> bool:
+        """Whether a shard may have something to hand out, and a consumer has room: another shard may have taken that."""
+        waiting, has_room = self._there[at], False
+        for here in self._subscriptions:
+            waiting -= here[at].outstanding
+            has_room |= self._free(here) > 0
+        return has_room and waiting > 0
+
+    def _free(self, here: list[Subscription]) -> int:
+        """How many more messages a consumer takes, by its subscriptions."""
+        return self._crew.backlog - sum([one.outstanding for one in here])
 
     def _grant(self, at: int) -> None:
         """Let a shard know how many more messages each consumer takes, as clients do where there are several (Q3)."""
         cap = self._shards[at].settings.max_backlog
         for here in self._subscriptions:
-            free = self._crew.backlog - sum(one.outstanding for one in here)
-            granted = here[at].outstanding + max(0, free)
+            granted = here[at].outstanding + max(0, self._free(here))
             # What `subscribe` would do, again and again, without a change for a journal that nobody writes.
             here[at].max_backlog = granted if cap is None else min(granted, cap)
 

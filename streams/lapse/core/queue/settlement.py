@@ -237,6 +237,8 @@ def outcomes_of(claims: Sequence[Claim], codes: NDArray[np.uint8]) -> list[Outco
 
 def outcomes(topic: str, partition: int, offset: int, codes: NDArray[np.uint8]) -> list[Outcome]:
     """Join neighbours that share a result; `offset` is the first message's."""
+    if len(codes) == 1:
+        return [Outcome(topic, partition, offset, offset, RESULTS[codes[0]])]
     breaks = (np.flatnonzero(np.diff(codes)) + 1).tolist()
     edges = [0, *breaks, len(codes)]
     return [

@@ -63,7 +63,8 @@ class Sources:
         at = 0
         while at < len(slots):
             run = segment.run_at(int(slots[at]))
-            stop = int(np.searchsorted(slots, run.slot + run.count))
+            behind = run.slot + run.count
+            stop = len(slots) if slots[-1] < behind else int(np.searchsorted(slots, behind))
             some = slots[at:stop]
             source = self._sources[run.source]
             yield (
