@@ -10,6 +10,7 @@ import pytest
 from lapse.protocol.event import Event
 from support import command
 from support.deployment import Deploy, Deployment, broker_now_ms
+from support.entitled import Entitled
 from support.log import until
 
 QUEUES = {
@@ -126,6 +127,67 @@ def test_a_later_part_of_a_recording_comes_again_by_itself(lived: Deployment) ->
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
     sums = [one for one in map(orjson.loads, done.stdout.splitlines()) if "same" in one]
     assert 0 < sum(one["replayed"] for one in sums) < len(events)
+
+
+def test_users_and_changes_of_a_definition_come_again(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    office = Entitled(kafka, tmp_path_factory.mktemp("lapse"), {})
+    office.users = {
+        "alice": {"entitlements": {"desks{}": {"read": True, "filter": "/desk = 'A'"}}},
+        "bob": {"entitlements": {"desks{}": {"read": True}}},
+        "ops": {"entitlements": {".*": {"admin": True}}},
+    }
+    settings = {"lease_period": "400ms", "expiration": "enabled", "max_deliveries": 3}
+    office.configure({"desks": settings}, definitions="topic", session_timeout="3s")
+    office.apply()
+    worker = office.worker().wait_for_shards(1)
+    try:
+        publish_to_desks(office)
+        consume_as_users(office)
+        office.configure({"desks": {**settings, "lease_period": "250ms"}}, definitions="topic", session_timeout="3s")
+        office.apply()
+        until(lambda: "version 2 is served" in worker.text, "the running worker has taken it up")
+        publish_to_desks(office)
+        consume_as_users(office)
+        worker.kill()
+        worker = office.worker().wait_for_shards(1)
+        publish_to_desks(office)
+        consume_as_users(office)
+        office.configure(
+            {"others": {}}, definitions="topic", session_timeout="3s"
+        )  # the topic says what the queue is, not the file
+        done = office.lapse("simulate", office.name("desks"), "--replay", "--json")
+        recorded = office.lapse("simulate", office.name("desks"), "--recorded", "--json")
+    finally:
+        worker.kill()
+        office.close()
+    assert done.returncode == 0, done.stdout[-1_500:] + done.stderr[-1_500:]
+    (whole,) = [one for one in map(orjson.loads, done.stdout.splitlines()) if "same" in one]
+    assert whole["same"], whole
+    assert whole["epochs"] == 3
+    assert whole["replayed"] > 40
+    told = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert {one["subscription"].partition("/")[0] for one in told if one.get("event") == "subscribed"} == {
+        "alice",
+        "bob",
+    }
+    assert recorded.returncode == 0, recorded.stderr
+    assert str(orjson.loads(recorded.stdout)["service"]).startswith("recorded (")
+
+
+def publish_to_desks(office: Entitled) -> None:
+    office.write("desks", *(b'{"desk": "%c"}' % "ABC"[at % 3].encode() for at in range(15)))
+
+
+def consume_as_users(office: Entitled) -> None:
+    """Acknowledge as users, and leave some to their leases' ends."""
+    for user in ("alice", "bob"):
+        with office.subscriber_of(user, "desks") as subscriber:
+            end, count = time.monotonic() + 0.7, 0
+            while time.monotonic() < end:
+                delivery = subscriber.receive(0.1)
+                count += delivery is not None
+                if delivery is not None and count % 4:
+                    subscriber.settle("acknowledge", [delivery])
 
 
 def test_another_configuration_comes_to_other_events(lived: Deployment) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -13,14 +14,17 @@ from rich.table import Table
 
 from lapse.cli.tables import print_table
 from lapse.config import Config, QueueConfig
+from lapse.config.definition import Definition, decide
 from lapse.protocol import event, topic
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.runtime.topics.definitions import note
 from lapse.simulation.arrival import Arrivals
 from lapse.simulation.comparison import Comparison, Told, compare, facts
 from lapse.simulation.recorded_journal import RecordedJournal
 from lapse.simulation.recorded_work import RecordedWork, recorded_arrivals, recorded_work
 from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
+from lapse.simulation.serving import Serving, by_version
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
 from lapse_client.instant import shown
@@ -68,6 +72,41 @@ def _records(connection: Connection, topics: Mapping[str, int], since_ms: int | 
         )
 
 
+def defined(
+    name: str, path: Path, config: Config, connection: Connection
+) -> tuple[Definition, Config, Mapping[int, Serving]]:
+    """A queue as a definitions topic has it, and what it was served by.
+
+    The topic has the latest version, and earlier ones until Kafka compacts it.
+
+    Args:
+        name: the queue.
+        path: the `lapse.toml`.
+        config: what it says.
+        connection: the cluster.
+
+    Returns:
+        The latest definition; the configuration with all entities that are defined; what the queue was served by.
+
+    Raises:
+        ConfigError: the key of a user cannot be read.
+        LapseError: the topic cannot be read, or does not define such a queue.
+    """
+    place = topic.definitions(config.lapse.app_id)
+    latest: dict[str, bytes] = {}
+    told = [one.value for one in _all(read(connection, [place]), place) if note(latest, one.key, one.value) == name]
+    if None in told:  # what stands before defined another queue of that name
+        told = told[len(told) - told[::-1].index(None) :]
+    try:
+        versions = [Definition.decode(name, value) for value in told]
+        if name not in latest or versions[-1].kind != "queue":
+            raise LapseError(f"{place} defines no queue {name}; `lapse apply` defines what lapse.toml has")
+        whole = decide(path, config, latest).config
+        return versions[-1], whole, by_version(name, whole, versions, path.absolute().parent)
+    except ValueError as error:
+        raise LapseError(str(error)) from error
+
+
 def stretch(
     name: str, config: QueueConfig, connection: Connection, since_ms: int | None, until_ms: int | None
 ) -> tuple[Arrivals, RecordedWork]:
@@ -84,15 +123,17 @@ def stretch(
         LapseError: the topics cannot be read, or hold no message of that stretch.
     """
     there = connection.partitions()
-    sources, deliveries, events = underlying(name, config, there), topic.deliveries(name), topic.events(name)
-    recording = read(connection, [*sources, deliveries, events], since_ms)
+    sources, events = underlying(name, config, there), topic.events(name)
+    deliveries = [topic.deliveries(name), *topic.private_deliveries(name, there)]
+    recording = read(connection, [*sources, *deliveries, events], since_ms)
     arrivals = recorded_arrivals(recording, sources, since_ms, until_ms)
     if not len(arrivals):
         raise LapseError(
             f"{name}: its underlying topics ({', '.join(sources) or 'none'}) hold no message of that stretch"
         )
     told = [event.decode(one.value) for one in _all(recording, events) if one.value is not None]
-    return arrivals, recorded_work(_all(recording, deliveries), told)
+    handed_out = (record for one in deliveries for record in _all(recording, one))
+    return arrivals, recorded_work(handed_out, told)
 
 
 def _all(recording: Recording, name: str) -> Iterator[Any]:
@@ -101,13 +142,19 @@ def _all(recording: Recording, name: str) -> Iterator[Any]:
 
 
 def replay(
-    name: str, config: Config, connection: Connection, since_ms: int | None, until_ms: int | None
+    name: str,
+    config: Config,
+    servings: Mapping[int, Serving],
+    connection: Connection,
+    since_ms: int | None,
+    until_ms: int | None,
 ) -> list[Comparison]:
     """Go through all that a queue's shards did, and compare the events.
 
     Args:
         name: the queue.
         config: the configuration that it had.
+        servings: what it was served by, by the version of its definition.
         connection: its cluster.
         since_ms: from when on, ms since the epoch; None = from as early as possible.
         until_ms: until when; None = to the end.
@@ -115,16 +162,15 @@ def replay(
     Raises:
         LapseError: the topics cannot be read, or lack something.
     """
-    if config.users:
-        raise LapseError(f"{name}: deployments with users cannot be gone through again: their commands are signed")
-    queue, there = config.queue[name], connection.partitions()
+    there = connection.partitions()
     changelog = topic.changelog(config.lapse.app_id, name)
     if changelog not in there:
         raise LapseError(f"{name}: there is no topic {changelog}; did a worker of this lapse.toml ever run here?")
     own = [changelog, topic.commands(name), topic.deliveries(name), topic.events(name)]
-    recording = read(connection, [*own, *underlying(name, queue, there)])
-    forward = config.forward_topic(name)
-    if forward is not None:
+    own += topic.private_deliveries(name, there)
+    sources = {source for one in servings.values() for source in underlying(name, one.config, there)}
+    recording = read(connection, [*own, *sorted(sources)])
+    for forward in {one.forward for one in servings.values() if one.forward is not None}:
         recording.create(forward, there.get(forward, 1))
     found = []
     for partition in range(there[changelog]):
@@ -135,7 +181,7 @@ def replay(
             if one.value is not None and (until_ms is None or one.timestamp <= until_ms)
         ]
         try:
-            again = list(ReplayedShard(name, queue, partition, recording, journal, forward).events())
+            again = list(ReplayedShard(name, servings, partition, recording, journal).events())
         except NotReplayable as error:
             raise LapseError(f"{name}, partition {partition}: {error}") from error
         found.append(compare(partition, journal, told, again))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from lapse.simulation.outcome import SERVED
 from lapse.simulation.recorded_work import RecordedWork
 from lapse.simulation.scenario import Run, Scenario, Setting, changed, scenarios
 from lapse.simulation.scenario import simulate as run
+from lapse.simulation.serving import Serving, by_version
 from lapse_client.error import LapseError
 
 _SERVICE: Final = "100ms"
@@ -175,7 +176,7 @@ def simulate(
     With --replay, it goes through all that the cluster has recorded of the queue, with the commands and the clock of
     then, and compares the events that come with those on its events topic. The exit code is 1 if they differ.
     """
-    whole, definition = _definition(config, queue)
+    whole = _loaded(config)
     if [replay, from_topics, gaps is not None].count(True) != 1:
         raise click.UsageError("say what comes in: --arrivals, --recorded, or --replay to compare the events")
     arrivals, work = None, _NO_WORK
@@ -183,13 +184,18 @@ def simulate(
         _refuse_others(replay)
         first_ms, last_ms = (None if one is None else at_ms(one, _now_ms) for one in (since, until))
         try:
+            by_file = whole.lapse.definitions == "file"
+            served = _by_file(config, whole, queue) if by_file else None
             connection = cluster.connection(bootstrap_servers, config)
+            definition, whole, servings = served or recorded.defined(queue, config, whole, connection)
             if replay:
-                recorded.show(recorded.replay(queue, whole, connection, first_ms, last_ms), as_json)
+                recorded.show(recorded.replay(queue, whole, servings, connection, first_ms, last_ms), as_json)
                 return
             arrivals, work = recorded.stretch(queue, whole.queue[queue], connection, first_ms, last_ms)
-        except LapseError as error:
+        except (ConfigError, LapseError) as error:
             raise click.ClickException(str(error)) from error
+    else:
+        definition = _in_file(config, whole, queue)
     try:
         crews = _crews(subscribers, backlog, service, cancels, work, arrivals)
         some = scenarios(definition, config.absolute().parent, list(_settings(settings)), crews)
@@ -257,16 +263,24 @@ def _refuse_others(replay: bool) -> None:
             raise click.UsageError(f"{parameter.opts[-1]} says what the recording says; leave it out")
 
 
-def _definition(config: Path, queue: str) -> tuple[Config, Definition]:
+def _loaded(config: Path) -> Config:
     try:
-        whole = load(config)
-        found = in_file(config)
+        return load(config)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _by_file(config: Path, whole: Config, queue: str) -> tuple[Definition, Config, Mapping[int, Serving]]:
+    """A queue as `lapse.toml` has it, and what it is served by."""
+    return _in_file(config, whole, queue), whole, by_version(queue, whole, None, config.absolute().parent)
+
+
+def _in_file(config: Path, whole: Config, queue: str) -> Definition:
+    """What `lapse.toml` says of a queue."""
     if queue not in whole.queue:
         there = ", ".join(sorted(whole.queue)) or "none"
         raise click.ClickException(f"{config}: there is no [queue.{queue}]; its queues are: {there}")
-    return whole, found[queue]
+    return in_file(config)[queue]
 
 
 def _drawn(

@@ -43,12 +43,14 @@ class RecordedEpoch:
         begin: where it began.
         steps: what it did.
         taken_over: whether it begins here; else it is gone on with.
+        definition: version of the queue's definition that its owner went by; 0 = that of its `lapse.toml` (C66).
     """
 
     number: int
     begin: RecordedStep
     steps: list[RecordedStep] = field(default_factory=list)
     taken_over: bool = True
+    definition: int = 0
 
 
 class RecordedJournal:
@@ -68,7 +70,7 @@ class RecordedJournal:
         self.before = Changelog()
         self.epochs: list[RecordedEpoch] = []
         told, begins = Changelog(), _first_whole(records)
-        claimed = False
+        claimed, definition = False, 0
         for at, record in enumerate(records):
             if until_ms is not None and record.timestamp > until_ms:
                 break
@@ -78,11 +80,12 @@ class RecordedJournal:
             if is_before:
                 self.before.take(record.key, record.value, record.headers)
             if record.key.startswith(CLAIM):
-                claimed = True
+                claimed, definition = True, _definition(record.value)
             elif record.key.startswith(PROGRESS) and record.value is not None:
                 *alone, step = _steps(record)
                 if claimed or not self.epochs:
-                    self.epochs.append(RecordedEpoch(told.epoch, step, taken_over=claimed and not is_before))
+                    taken_over = claimed and not is_before
+                    self.epochs.append(RecordedEpoch(told.epoch, step, [], taken_over, definition))
                     claimed = False
                 elif is_before:
                     self.epochs[-1].begin, self.epochs[-1].taken_over = step, False
@@ -115,6 +118,12 @@ def _first_whole(records: Sequence[Any]) -> int:
         if records[at].key is not None and records[at].key.startswith(PROGRESS):
             return at + 1
     return len(records)
+
+
+def _definition(claim: bytes | None) -> int:
+    """The version that a claim names behind its worker (C66)."""
+    _, _, version = (claim or b"").rpartition(b", definition ")
+    return int(version) if version.isdigit() else 0
 
 
 def _steps(record: Any) -> list[RecordedStep]:

@@ -63,14 +63,15 @@ def recorded_work(deliveries: Iterable[Any], events: Iterable[Event]) -> Recorde
     the one before.
 
     Args:
-        deliveries: records of the deliveries topic.
+        deliveries: records of the deliveries topic, and of those of users.
         events: the queue's events.
     """
     moments: list[tuple[int, int, Any]] = []
-    epochs: dict[int, int] = {}
+    epochs: dict[tuple[str, int], int] = {}
     for record in deliveries:
         rows: set[Row] = set()
-        epochs[record.partition] = take(record, epochs.get(record.partition, 0), rows)
+        place = record.topic, record.partition
+        epochs[place] = take(record, epochs.get(place, 0), rows)
         moments += [(record.timestamp, 1, row) for row in sorted(rows)]
     moments += [(told.at_ms, 0 if told.event == EventKind.SUBSCRIBED else 2, told) for told in events]
     moments.sort(key=lambda moment: moment[:2])

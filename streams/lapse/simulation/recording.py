@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 from lapse.runtime.tp import TP
@@ -93,10 +93,14 @@ class Recording(Cluster):
         """See `Cluster`."""
         return self._recorded.get(TP(topic, partition), _NOTHING)
 
-    def cut(self, tp: TP, end: int) -> Recording:
-        """The same, but that one partition ends below an offset."""
-        kept = {one: log[:] for one, log in self._recorded.items()}
-        kept[tp] = self.log(*tp)[:end]
+    def offset_at(self, topic: str, partition: int, instant_ms: int) -> int:
+        """See `Cluster`."""
+        found = (one.offset for one in self.log(topic, partition)[:] if one.timestamp >= instant_ms)
+        return next(found, len(self.log(topic, partition)))
+
+    def cut(self, ends: Mapping[TP, int]) -> Recording:
+        """The same, but that some partitions end below an offset."""
+        kept = {tp: log[: ends.get(tp, len(log))] for tp, log in self._recorded.items()}
         return Recording(self.partitions(), (record for records in kept.values() for record in records))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from lapse.config import QueueConfig
 from lapse.protocol import event, header
 from lapse.protocol import topic as names
 from lapse.protocol.event import Event
@@ -18,6 +17,7 @@ from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.unwritten import noted_of, read_written
+from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.machine import Machine
@@ -25,6 +25,7 @@ from lapse.runtime.tp import TP
 from lapse.simulation.arriving import ArrivingAsRecorded
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
 from lapse.simulation.recording import Recording
+from lapse.simulation.serving import Serving
 from lapse.testing.entity import QueueEntity
 from lapse.testing.memory_log import MemoryLog, at_once
 from lapse.testing.memory_reader import MemoryReader
@@ -42,29 +43,27 @@ class ReplayedShard:
 
     Args:
         name: its queue.
-        config: the queue's settings.
+        servings: what the queue was served by, by the version of its definition.
         partition: which shard.
         recording: the topics.
         journal: the shard's journal.
-        forward: the topic to which the queue forwards; None = it does not.
     """
 
     def __init__(
         self,
         name: str,
-        config: QueueConfig,
+        servings: Mapping[int, Serving],
         partition: int,
         recording: Recording,
         journal: RecordedJournal,
-        forward: str | None,
     ) -> None:
-        self._entity = QueueEntity(name, config, recording, forward)
+        self._name = name
+        self._servings = servings
         self._recording = recording
         self._partition = partition
         self._journal = journal
         self._own = Changelog(dict(journal.before.latest), journal.before.epoch)
         self._commands = TP(names.commands(name), partition)
-        self._deliveries = TP(names.deliveries(name), partition)
         self._events = names.events(name)
         self._noted: Mapping[str, Any] | None = None
         self._reached_ms = 0
@@ -82,19 +81,26 @@ class ReplayedShard:
 
     def _epoch(self, epoch: RecordedEpoch) -> Iterator[Event]:
         self._check(epoch)
+        serving = self._served_by(epoch)
         if epoch.taken_over:
             self._own.take(claim_key(epoch.number), b"", epoch_header(epoch.number))
         positions = dict(epoch.begin.positions)
         of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
         instants = next((step.instants for step in epoch.steps if "began" in step.instants), {})
         began_ms = instants.get("began", epoch.begin.at_ms)
-        machine = self._entity.machine(self._partition, epoch.number, self._own, of_messages)
+        entity = QueueEntity(self._name, serving.config, self._recording, serving.forward)
+        machine = entity.machine(self._partition, epoch.number, self._own, of_messages)
         assert isinstance(machine, QueueMachine)
+        deliveries = [names.deliveries(self._name)]
+        if serving.guard is not None:
+            log, position = MemoryLog(self._recording), positions[self._commands]
+            machine.guarded(at_once(remembering(serving.guard, self._commands, position, log, began_ms)))
+            deliveries += serving.guard.deliveries
         arriving = ArrivingAsRecorded(machine, self._recording)
         taking = cast("Machine", arriving)  # it has all that an inbox asks for
         inbox = Inbox(MemoryReader(self._recording), taking, self._commands, positions, None, lambda: None)
         machine.begin_topics([], {})
-        self._find_unwritten(machine, epoch, began_ms)
+        self._find_unwritten(machine, epoch, began_ms, deliveries)
         # What the epoch itself has written under the same keys is kept, where it is gone on with.
         self._take(epoch.number, sorted(machine.take_over(began_ms), key=lambda item: item[1] is not None))
         machine.arrivals_are_in(0)
@@ -123,16 +129,31 @@ class ReplayedShard:
                     f"read it from {offset} on; begin later, with --since"
                 )
 
-    def _find_unwritten(self, machine: QueueMachine, epoch: RecordedEpoch, began_ms: int) -> None:
+    def _served_by(self, epoch: RecordedEpoch) -> Serving:
+        """What the owner went by."""
+        found = self._servings.get(epoch.definition)
+        if found is None:
+            there = ", ".join(map(str, sorted(self._servings))) or "none"
+            raise NotReplayable(
+                f"epoch {epoch.number} was served by version {epoch.definition} of the definition of {self._name}. "
+                f"Its topic has version {there} by now: Kafka compacts it. Begin later, with --since"
+            )
+        return found
+
+    def _find_unwritten(
+        self, machine: QueueMachine, epoch: RecordedEpoch, began_ms: int, deliveries: Sequence[str]
+    ) -> None:
         """Deliveries that the owner before journaled and did not write count as they did then (C55)."""
         noted = noted_of(self._noted)
         if noted is None:
             return
-        log = self._recording.log(*self._deliveries)
-        since = log[noted.floors.get(self._deliveries.topic, 0) :]
-        end = next((one.offset for one in since if _epoch(one) >= epoch.number), len(log))
-        reader = MemoryLog(self._recording.cut(self._deliveries, end))
-        read = lambda: read_written(reader, noted, [self._deliveries.topic], self._partition)  # noqa: E731
+        ends: dict[TP, int] = {}
+        for place in (TP(topic, self._partition) for topic in deliveries):
+            log = self._recording.log(*place)
+            since = log[noted.floors.get(place.topic, 0) :]
+            ends[place] = next((one.offset for one in since if _epoch(one) >= epoch.number), len(log))
+        reader = MemoryLog(self._recording.cut(ends))
+        read = lambda: read_written(reader, noted, deliveries, self._partition)  # noqa: E731
         at_once(machine.unwritten(noted, read, began_ms))
 
     def _take(self, epoch: int, items: Items) -> None:

@@ -213,7 +213,7 @@ class SimulatedQueue:
             more = more and handed
 
     def _waits_for_room(self, at: int) -> bool:
-        """Whether a shard may have something to hand out, and a consumer has room: another shard may have taken that."""
+        """Whether a shard may have something to hand out, and a consumer room: another shard may have taken that."""
         waiting, has_room = self._there[at], False
         for here in self._subscriptions:
             waiting -= here[at].outstanding

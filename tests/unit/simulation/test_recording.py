@@ -8,12 +8,15 @@ from typing import Any
 import orjson
 import pytest
 
+from lapse.config import QueueConfig
 from lapse.protocol.event import Event
 from lapse.runtime.journal.changelog import claim_key, epoch_header, progress_key
 from lapse.runtime.tp import TP
 from lapse.simulation.comparison import Told, compare
 from lapse.simulation.recorded_journal import RecordedJournal
 from lapse.simulation.recording import Recorded, RecordedLog, Recording
+from lapse.simulation.replay import NotReplayable, ReplayedShard
+from lapse.simulation.serving import Serving
 
 pytestmark = pytest.mark.feature("X10")
 
@@ -62,7 +65,7 @@ def test_a_recording_is_a_cluster_and_can_be_cut() -> None:
     recording = Recording({"t": 1, "u": 2}, [record(offset) for offset in (0, 1, 2)])
     assert recording.partitions() == {"t": 1, "u": 2}
     assert len(recording.log("u", 1)) == 0
-    assert len(recording.cut(TP("t", 0), 1).log("t", 0)) == 1
+    assert len(recording.cut({TP("t", 0): 1}).log("t", 0)) == 1
     assert len(recording.log("t", 0)) == 3
 
 
@@ -85,6 +88,19 @@ def test_steps_that_changed_nothing_are_gone_through_by_themselves() -> None:
     assert (quiet.instants, loud.instants) == ({"delivered": 70}, {"delivered": 77})
     assert (quiet.batches, loud.batches) == ({TP("t", 0): [(1, 3)]}, {TP("t", 0): [(3, 5)]})
     assert (quiet.arrived_ms, loud.arrived_ms) == ({("t", 0, 1): 69}, {})
+
+
+def test_a_version_of_the_definition_that_is_compacted_away_is_named() -> None:
+    journal = RecordedJournal([claim(0, 1)._replace(value=b"host:17, definition 3"), progress(1, 1, 0)])
+    assert [one.definition for one in journal.epochs] == [3]
+    shard = ReplayedShard("q", {4: Serving(QueueConfig(), None, None)}, 0, Recording({}, []), journal)
+    with pytest.raises(NotReplayable, match=r"served by version 3 .* has version 4 by now.* --since"):
+        list(shard.events())
+
+
+def test_an_instant_is_found_in_a_log_that_lacks_records() -> None:
+    recording = Recording({"t": 1}, [record(offset) for offset in (3, 4, 7)])
+    assert [recording.offset_at("t", 0, instant_ms) for instant_ms in (0, 1_004, 1_005, 2_000)] == [3, 4, 7, 8]
 
 
 def test_a_journal_can_be_begun_with_in_the_middle_and_ended_before_its_end() -> None:

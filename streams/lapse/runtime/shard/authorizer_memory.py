@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lapse.core.used_signature import REMEMBERED_MS
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
-from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.log import Log
 from lapse.runtime.tp import TP
 
 
-async def remembering(guard: Guard, commands: TP, position: int, reader: LogReader, now_ms: int) -> CommandAuthorizer:
+async def remembering(guard: Guard, commands: TP, position: int, reader: Log, now_ms: int) -> CommandAuthorizer:
     """A shard's authorizer, who knows the commands that counted shortly before those still to be read (X4).
 
     Args:
