@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -145,6 +145,8 @@ def run(
     Raises:
         ValueError: a directory and its checkpoint do not belong together, or there is no such topic.
     """
+    if every is None and rule.ask_every is not None:
+        rule = replace(rule, ask_every=timedelta(0))  # each run asks: when the next one comes is cron's business
     balance.make_topic(connection, rule.topic)
     ledgers = [RunningLedger(spark, connection, queue, path, rule) for queue in queues]
     with stream.interruption() as interrupted:
