@@ -77,7 +77,7 @@ bench: setup ## Measure throughput, latency and memory, side by side with peers
 
 screenshots: setup ## Take the docs' pictures of the console again, in the browser test
 	@mkdir -p docs/images
-	@LAPSE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/integration/test_console.py \
+	@LAPSE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/integration/test_console.py tests/integration/test_console_pages.py \
 	  -k "overview or edited or accessibility" $(ARGS)
 
 chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)

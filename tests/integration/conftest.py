@@ -6,11 +6,12 @@ import pytest
 
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
+from support.browser import browser, view
 from support.deployment import LIVE, deploy, served
 from support.gateway import gateway, shop
 from support.wire import Wire
 
-__all__ = ["deploy", "gateway", "served", "shop"]
+__all__ = ["browser", "deploy", "gateway", "served", "shop", "view"]
 
 _HOUR_MS = 3_600_000
 

@@ -1,29 +1,25 @@
 """The console in a real browser: what it shows, and each action, with a real worker behind it."""
 
-import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support import axe
+from support.browser import notice, shot, view_of
 from support.deployment import Deploy, Deployment
 from support.entitled import Entitled
 from support.figures import free_port
 from support.gateway import Door, door
 from support.log import until
-from support.program import program
 
-playwright = pytest.importorskip("playwright.sync_api")
+playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
 
 QUEUES = {
     "orders": {"lease_period": "60s"},
     "purged": {"lease_period": "60s"},
     "counted": {"expiration": "enabled"},
-    "shown": {"expiration": "enabled", "lease_period": "60s"},
     "rewound": {"lease_period": "60s"},
     "paused": {},
     "died": {"expiration": "enabled"},
@@ -32,59 +28,6 @@ QUEUES = {
 }
 SOW = {"prices": {}}
 LAPSE = {"metrics_port": free_port()}
-AT_MOST_MS = 20_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["playwright.Browser"]:
-    chromium = program("chromium", "chromium-browser", "google-chrome")
-    playwright.expect.set_options(timeout=AT_MOST_MS)
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def view(browser: "playwright.Browser", request: pytest.FixtureRequest) -> Iterator["playwright.Page"]:
-    """A page in which no script fails, and nothing is asked of another host."""
-    with view_of(browser, request.node.name) as page:
-        yield page
-
-
-@contextlib.contextmanager
-def view_of(browser: "playwright.Browser", name: str, **options: object) -> Iterator["playwright.Page"]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
-    context.set_default_timeout(AT_MOST_MS)
-    page = context.new_page()
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
-    hosts: set[str] = set()
-    page.on("request", lambda one: hosts.add(re.match(r"\w+:/*([^:/]*)", one.url)[1]))  # type: ignore[index]
-    yield page
-    context.close()
-    assert faults == []
-    assert hosts <= {"127.0.0.1", ""}
-
-
-def shot(page: "playwright.Page", gateway: Door, name: str) -> None:
-    """Take a picture for the docs, where `make screenshots` asks for it; names without what makes them this run's."""
-    if directory := os.environ.get("LAPSE_SCREENSHOTS"):
-        page.evaluate(
-            """token => {
-                const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-                while (walk.nextNode()) walk.currentNode.data = walk.currentNode.data.replaceAll(token, "");
-                for (const one of document.querySelectorAll("input"))
-                    one.value = one.value.replaceAll(token.slice(1), "");
-            }""",
-            f"-{gateway.deployment.token}",
-        )
-        page.screenshot(path=str(Path(directory) / f"console-{name}.png"))
-
-
-def notice(page: "playwright.Page", text: str) -> None:
-    playwright.expect(page.locator("#notice")).to_contain_text(text)
 
 
 def test_the_overview_says_what_needs_somebody_and_goes_on_by_itself(gateway: Door, view: "playwright.Page") -> None:
@@ -407,77 +350,3 @@ def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, brow
             assert letters.status_code == 403
     finally:
         office.close()
-
-
-@pytest.fixture(scope="module")
-def pages(gateway: Door) -> list[str]:
-    """A path to each kind of page, with something on it."""
-    name, prices = gateway.deployment.name("shown"), gateway.deployment.name("prices")
-    gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1}, content="{}").raise_for_status()
-    gateway.deployment.letters("shown", 1)
-    (bookmark,) = gateway.publish("shown", {"n": 1})
-    gateway.http.post(f"/publish/{prices}", params={"key": "Z"}, content='{"price": 1}').raise_for_status()
-    assert gateway.receive("shown")
-    return [
-        "/",
-        f"/console/queues/{name}",
-        f"/console/queues/{name}/message?bookmark={bookmark}",
-        f"/console/letters/{name}",
-        f"/console/letters/{name}/edit?letter=dlq.{name}:0:0",
-        f"/console/sow/{prices}",
-    ]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
-    gateway: Door, browser: "playwright.Browser", pages: list[str], scheme: str
-) -> None:
-    with view_of(browser, f"phone_{scheme}", color_scheme=scheme) as view:
-        wrong: dict[str, list[str]] = {}
-        for path in pages:
-            view.set_viewport_size({"width": 1280, "height": 900})
-            view.goto(f"{gateway.address}{path}")
-            if path.endswith(gateway.deployment.name("shown")):
-                view.wait_for_load_state("networkidle")
-            wrong[path] = axe.faults(view)
-            view.set_viewport_size({"width": 360, "height": 740})
-            assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
-            wrong[f"{path} on a phone"] = axe.faults(view)
-            assert view.evaluate("document.querySelectorAll('h1').length") == 1
-        view.goto(f"{gateway.address}{pages[1]}")
-        view.get_by_role("button", name="Follow events").click()
-        playwright.expect(view.locator("#messages tbody tr")).to_have_count(1)
-        view.get_by_role("button", name="Purge what is found").click()
-        playwright.expect(view.locator("#preview")).to_be_visible()
-        wrong["a dialog"] = axe.faults(view)
-        view.get_by_role("button", name="Leave it").click()
-        view.set_viewport_size({"width": 1280, "height": 900})
-        view.evaluate("scrollTo(0, 0)")
-        if scheme == "dark":
-            shot(view, gateway, "queue-dark")
-        ground = view.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert {path: found for path, found in wrong.items() if found} == {}
-    assert (int(re.findall(r"\d+", ground)[0]) > 128) is (scheme == "light")
-
-
-def test_the_keyboard_reaches_the_content_first_and_keeps_its_place(gateway: Door, view: "playwright.Page") -> None:
-    view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
-    view.keyboard.press("Tab")
-    assert view.evaluate("document.activeElement.textContent") == "To the content"
-    name = gateway.deployment.name("orders")
-    link = view.get_by_role("row", name=name).get_by_role("link", name=name, exact=True)
-    link.focus()
-    with view.expect_response(re.compile("/console/live")):
-        pass
-    link.evaluate("one => one.dataset.old = 1")
-    playwright.expect(link).not_to_have_attribute("data-old", "1")  # the figures have gone on
-    playwright.expect(link).to_be_focused()
-
-
-def test_a_queue_that_is_not_there_is_told_on_a_page(gateway: Door, browser: "playwright.Browser") -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    answer = page.goto(f"{gateway.address}/console/queues/nope")
-    assert answer.status == 404
-    playwright.expect(page.get_by_role("alert")).to_contain_text("there is no queue 'nope'")
-    context.close()

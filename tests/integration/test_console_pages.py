@@ -1,0 +1,90 @@
+"""What holds for each page of the console: it fits a phone, follows the rules of accessibility, and keeps the focus."""
+
+import re
+
+import pytest
+
+from support import axe
+from support.browser import shot, view_of
+from support.figures import free_port
+from support.gateway import Door
+
+playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
+
+QUEUES = {"orders": {"lease_period": "60s"}, "shown": {"expiration": "enabled", "lease_period": "60s"}}
+SOW = {"prices": {}}
+LAPSE = {"metrics_port": free_port()}
+
+
+@pytest.fixture(scope="module")
+def pages(gateway: Door) -> list[str]:
+    """A path to each kind of page, with something on it."""
+    name, prices = gateway.deployment.name("shown"), gateway.deployment.name("prices")
+    gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1}, content="{}").raise_for_status()
+    gateway.deployment.letters("shown", 1)
+    (bookmark,) = gateway.publish("shown", {"n": 1})
+    gateway.http.post(f"/publish/{prices}", params={"key": "Z"}, content='{"price": 1}').raise_for_status()
+    assert gateway.receive("shown")
+    return [
+        "/",
+        f"/console/queues/{name}",
+        f"/console/queues/{name}/message?bookmark={bookmark}",
+        f"/console/letters/{name}",
+        f"/console/letters/{name}/edit?letter=dlq.{name}:0:0",
+        f"/console/sow/{prices}",
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
+    gateway: Door, browser: "playwright.Browser", pages: list[str], scheme: str
+) -> None:
+    with view_of(browser, f"phone_{scheme}", color_scheme=scheme) as view:
+        wrong: dict[str, list[str]] = {}
+        for path in pages:
+            view.set_viewport_size({"width": 1280, "height": 900})
+            view.goto(f"{gateway.address}{path}")
+            if path.endswith(gateway.deployment.name("shown")):
+                view.wait_for_load_state("networkidle")
+            wrong[path] = axe.faults(view)
+            view.set_viewport_size({"width": 360, "height": 740})
+            assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            wrong[f"{path} on a phone"] = axe.faults(view)
+            assert view.evaluate("document.querySelectorAll('h1').length") == 1
+        view.goto(f"{gateway.address}{pages[1]}")
+        view.get_by_role("button", name="Follow events").click()
+        playwright.expect(view.locator("#messages tbody tr")).to_have_count(1)
+        view.get_by_role("button", name="Purge what is found").click()
+        playwright.expect(view.locator("#preview")).to_be_visible()
+        wrong["a dialog"] = axe.faults(view)
+        view.get_by_role("button", name="Leave it").click()
+        view.set_viewport_size({"width": 1280, "height": 900})
+        view.evaluate("scrollTo(0, 0)")
+        if scheme == "dark":
+            shot(view, gateway, "queue-dark")
+        ground = view.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert {path: found for path, found in wrong.items() if found} == {}
+    assert (int(re.findall(r"\d+", ground)[0]) > 128) is (scheme == "light")
+
+
+def test_the_keyboard_reaches_the_content_first_and_keeps_its_place(gateway: Door, view: "playwright.Page") -> None:
+    view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
+    view.keyboard.press("Tab")
+    assert view.evaluate("document.activeElement.textContent") == "To the content"
+    name = gateway.deployment.name("orders")
+    link = view.get_by_role("row", name=name).get_by_role("link", name=name, exact=True)
+    link.focus()
+    with view.expect_response(re.compile("/console/live")):
+        pass
+    link.evaluate("one => one.dataset.old = 1")
+    playwright.expect(link).not_to_have_attribute("data-old", "1")  # the figures have gone on
+    playwright.expect(link).to_be_focused()
+
+
+def test_a_queue_that_is_not_there_is_told_on_a_page(gateway: Door, browser: "playwright.Browser") -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    answer = page.goto(f"{gateway.address}/console/queues/nope")
+    assert answer.status == 404
+    playwright.expect(page.get_by_role("alert")).to_contain_text("there is no queue 'nope'")
+    context.close()
