@@ -125,3 +125,8 @@ def test_the_first_lines_of_the_documentation(spark, kafka, queue, number):
     exec(code.replace("localhost:9092", kafka).replace("dlq[.].*", f"dlq[.]{name}"), names)
     rows = names["letters"].where(f"entity = '{name}'").groupBy("reasons").count().collect()
     assert [(str(row["reasons"]), row["count"]) for row in rows] in ([("time_limit", 60)], [("['time_limit']", 60)])
+    if number:
+        for more in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[2:]:
+            exec(more, names)
+        assert names["stream"].isStreaming
+        assert "flight" in names["flight"].columns
