@@ -214,13 +214,15 @@ def simulate(
     for one_run in runs:
         if one_run.outcome.endless:
             click.echo(_endless(one_run), err=True)
+    advice: list[Advice] = []
     if goal is not None:
         chosen = {one.key: one for one in reversed(list(_settings(settings)))}  # of several values the first
         meant = changed(definition, chosen.values())
         adviser = Adviser(meant, config.absolute().parent, some[0], arrivals, seed, goal)
-        _advise(list(adviser.advice()), goal, as_json)
+        advice = list(adviser.advice())
+        _advise(advice, goal, as_json)
     if page is not None:
-        _write_page(page, queue, runs)
+        _write_page(page, queue, runs, advice, goal or ())
 
 
 def _now_ms() -> int:
@@ -310,14 +312,14 @@ def _named(scenario: Scenario) -> str:
     return ", ".join(f"{name} = {value}" for name, value in scenario.label.items())
 
 
-def _write_page(path: Path, queue: str, runs: Sequence[Run]) -> None:
+def _write_page(path: Path, queue: str, runs: Sequence[Run], advice: Sequence[Advice], goal: Sequence[Goal]) -> None:
     try:
         from lapse.cli import simulation_page  # few runs need what makes pages
     except ModuleNotFoundError as error:
-        advice = f"--page needs the Python package {error.name}. Install it with: pip install 'lapse[spark]'"
-        raise click.ClickException(advice) from error
+        remedy = f"--page needs the Python package {error.name}. Install it with: pip install 'lapse[spark]'"
+        raise click.ClickException(remedy) from error
     try:
-        simulation_page.write(path, queue, runs, _varied(runs), _duration)
+        simulation_page.write(path, queue, runs, _varied(runs), _duration, advice, ", ".join(map(str, goal)))
     except OSError as error:
         raise click.ClickException(f"{path}: cannot be written: {error}") from error
     click.echo(f"{path}: written", err=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from lapse.simulation.advice import Advice
 from lapse.simulation.outcome import SERVED
 from lapse.simulation.scenario import Run
 from lapse_spark.report import Cell, Report
@@ -17,7 +18,13 @@ _POINTS: Final = 80
 
 
 def write(
-    path: Path, queue: str, runs: Sequence[Run], varied: Sequence[str], shown: Callable[[float | None], str]
+    path: Path,
+    queue: str,
+    runs: Sequence[Run],
+    varied: Sequence[str],
+    shown: Callable[[float | None], str],
+    advice: Sequence[Advice] = (),
+    goal: str = "",
 ) -> Path:
     """Write the page.
 
@@ -27,6 +34,8 @@ def write(
         runs: what was simulated; one at least.
         varied: what differs between them.
         shown: a duration in ms as people read it.
+        advice: what each knob has to be; empty = nobody asked.
+        goal: for which goal.
     """
     first = runs[0]
     span = shown(first.outcome.ended_at_ms - first.outcome.began_ms)
@@ -38,6 +47,8 @@ def write(
         page.figure("served at worst", f"{worst.outcome.served_share:.2%}", note=name_of(worst, varied))
     page.figure("combinations", len(runs))
     _compared(page, runs, varied, shown)
+    if advice:
+        _advised(page, advice, goal, shown)
     _courses(page, runs[:_SERIES], varied, shown)
     return page.write(path)
 
@@ -76,6 +87,28 @@ def _compared(page: Report, runs: Sequence[Run], varied: Sequence[str], shown: C
     ]
     head = ("combination", "served", *lost, "redelivered", "wait median", "wait 99%", "deepest", "busy")
     page.table(head, rows, title="Figures")
+
+
+def _advised(page: Report, advice: Sequence[Advice], goal: str, shown: Callable[[float | None], str]) -> None:
+    page.section(
+        "How much is enough", f"The smallest values for {goal}, each with all else as in the first combination."
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for one in advice:
+        outcome = None if one.run is None else one.run.outcome
+        waits = None if outcome is None else outcome.waits
+        share = "" if outcome is None else f"{outcome.served_share:.2%}"
+        rows.append((one.what, one.now, one.smallest or "none", share, shown(None if waits is None else waits.p99)))
+    page.table(("what", "now", "smallest", "served", "wait 99%"), rows, title="Smallest values")
+    for one in advice:
+        values = [each.value for each in one.tried]
+        page.lines(
+            values, {"served": [100 * each.served_share for each in one.tried]}, title=f"{one.what}: served", unit="%"
+        )
+        waited = [(each.value, each.wait_p99_ms / 1000) for each in one.tried if each.wait_p99_ms is not None]
+        if waited:
+            labels, seconds = zip(*waited, strict=True)
+            page.lines(labels, {"wait 99%": seconds}, title=f"{one.what}: wait, 99%", unit="s")
 
 
 def _courses(page: Report, runs: Sequence[Run], varied: Sequence[str], shown: Callable[[float | None], str]) -> None:

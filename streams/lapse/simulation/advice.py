@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lapse.config.definition import Definition
 from lapse.config.duration import in_words
@@ -28,6 +28,20 @@ DURATIONS_MS: Final = (
 """Lifetimes and leases that are tried."""
 
 
+class Try(NamedTuple):
+    """What came of a value.
+
+    Attributes:
+        value: the value.
+        served_share: which share of the messages was served, from 0 to 1.
+        wait_p99_ms: 99 of 100 waited no longer for a consumer, ms; None = nobody got any.
+    """
+
+    value: str
+    served_share: float
+    wait_p99_ms: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What one knob has to be.
@@ -37,14 +51,14 @@ class Advice:
         now: what it is.
         smallest: the smallest value with which the goal is met; None = with none that was tried.
         run: what came of that; None without one.
-        tried: how many values were tried.
+        tried: what came of the values that were tried, from the smallest on.
     """
 
     what: str
     now: str
     smallest: str | None
     run: Run | None
-    tried: int
+    tried: tuple[Try, ...]
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -53,7 +67,7 @@ class Advice:
             "what": self.what,
             "now": self.now,
             "smallest": self.smallest,
-            "tried": self.tried,
+            "tried": len(self.tried),
             "figures": figures,
         }
 
@@ -113,9 +127,15 @@ class Adviser:
             return all(goal.is_met(tried[at].outcome) for goal in self._goals)
 
         found = smallest(len(values), is_met)
+        course = tuple(_told(values[at], run) for at, run in sorted(tried.items()))
         if found is None:
-            return Advice(what, now, None, None, len(tried))
-        return Advice(what, now, values[found], tried[found], len(tried))
+            return Advice(what, now, None, None, course)
+        return Advice(what, now, values[found], tried[found], course)
+
+
+def _told(value: str, run: Run) -> Try:
+    waits = run.outcome.waits
+    return Try(value, run.outcome.served_share, None if waits is None else waits.p99)
 
 
 def smallest(count: int, is_met: Callable[[int], bool]) -> int | None:

@@ -63,6 +63,19 @@ def test_the_page_shows_every_combination_and_its_course(config: Path, tmp_path:
     assert "cannot be written" in refused.output
 
 
+def test_the_page_shows_what_is_enough_and_what_was_tried(config: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")  # pages are made by what makes those of Spark jobs
+    page = tmp_path / "page.html"
+    options = ["--arrivals", "20/s", "--messages", "60", "--service", "90ms", "--goal", "100% served, wait 99% < 20ms"]
+    done = call(config, *options, "--page", str(page))
+    assert done.exit_code == 0, done.output
+    text = page.read_text("utf-8")
+    assert "The smallest values for 100% served, wait 99% &lt; 20ms" in text
+    for knob in ("subscribers", "backlog", "lease_period", "expiration"):
+        assert f"{knob}: served" in text
+        assert f"{knob}: wait, 99%" in text
+
+
 def test_a_goal_brings_the_smallest_values(config: Path) -> None:
     options = ["--arrivals", "20/s", "--messages", "60", "--service", "90ms", "--goal", "100% served, wait 99% < 20ms"]
     done = call(config, *options, "--json")
