@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import commands
-from lapse.cli import COMMANDS
+from lapse.cli import COMMANDS, main
 from lapse.config import loads
 from lapse.config.entity import EntityConfig, QueueConfig, SowConfig
 from lapse.config.root import SecurityConfig, WorkerConfig
@@ -259,3 +262,63 @@ def test_the_readme_repeats_figures_as_they_are() -> None:
     shown = set(re.findall(r"\d+,\d{3}|\d[\d.]* ×", PAGES["README.md"].split("\n## How fast\n")[1].split("\n## ")[0]))
     assert len(shown) > 5
     assert not {figure for figure in shown if figure not in DOCS["figures.md"]}
+
+
+# Commands
+
+
+def words_of_commands(line: str) -> Iterator[list[str]]:
+    """The words of each command of a shell's line."""
+    lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if set(word) <= set("();<>|&"):
+                yield words
+                words = []
+            else:
+                words.append(word)
+    except ValueError:  # text with an apostrophe, and no command
+        return
+    yield words
+
+
+def shown_commands() -> list[Any]:
+    """Every `lapse …` in an example."""
+    found: dict[tuple[str, ...], str] = {}
+    for page, text in PAGES.items():
+        if page == "docs/commands.md":
+            continue  # it has usages, and is printed from the commands
+        parts = re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+        fenced = [block for kind, block in parts if kind in ("", "sh", "console")]
+        indented = re.findall(r"^ {4}(\S.*)$", text, re.MULTILINE)
+        for line in "\n".join([*fenced, *indented]).replace("\\\n", " ").splitlines():
+            for words in words_of_commands(line):
+                if words[:1] == ["lapse"] and re.fullmatch("[a-z-]+", " ".join(words[1:2])):
+                    found.setdefault(tuple(words[1:]), page)
+    return [pytest.param(words, id=f"{page}: {' '.join(words)}") for words, page in found.items()]
+
+
+@pytest.mark.parametrize("words", shown_commands())
+def test_every_command_line_shown_is_accepted(words: tuple[str, ...]) -> None:
+    rest = list(words)
+    found: click.Command = main
+    context = click.Context(main)
+    while isinstance(found, click.Group):
+        name = rest.pop(0)
+        below = found.get_command(context, name)
+        assert below is not None, name
+        found, context = below, click.Context(below, parent=context, info_name=name)
+    found.make_parser(context).parse_args(args=rest)
+
+
+def test_command_lines_are_found() -> None:
+    found = {parameter.values[0] for parameter in shown_commands()}
+    assert len(found) > 80
+    assert ("queue", "subscribe", "parcels", "--count", "3") in found
+    assert list(words_of_commands("seq 2 | lapse publish 'a b' > out.txt # why")) == [
+        ["seq", "2"],
+        ["lapse", "publish", "a b"],
+        ["out.txt"],
+    ]
