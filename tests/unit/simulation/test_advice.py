@@ -56,6 +56,7 @@ def adviser(goal: str, subscribers: int, backlog: int = 1, **settings: object) -
     return {one.what: one.smallest for one in found}
 
 
+@pytest.mark.slow
 def test_consumers_backlog_lease_and_lifetime_are_each_as_small_as_they_can_be() -> None:
     """30 messages a second for 10 s, of 100 ms each: 3 consumers keep up, 2 are late by 5 s at the end."""
     found = adviser("100% served", 3, expiration="2s", leasing="strict")
