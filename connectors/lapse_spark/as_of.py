@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lapse.protocol import topic
 from lapse_client.instant import shown
 from lapse_spark import sow
 
@@ -91,8 +90,8 @@ def check(at_ms: int, now_ms: int) -> None:
 
 
 def unknown(entity: str) -> ValueError:
-    """What to say of an entity without a state that can be told."""
-    return ValueError(f"{entity}: no SOW topic of this name: there is no topic {topic.sow(entity)}")
+    """What to say of an entity that the cluster does not have."""
+    return ValueError(f"{entity}: there is no queue and no SOW topic of this name here")
 
 
 def _until(updates: DataFrame, at_ms: int) -> DataFrame:

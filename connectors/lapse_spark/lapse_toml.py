@@ -10,6 +10,7 @@ from typing import Any, Final
 
 DEFAULT: Final = Path("lapse.toml")
 _DEFAULT_SERVERS: Final = "localhost:9092"
+_DEFAULT_APP_ID: Final = "lapse"
 
 _MODULES: Final = {"PLAIN": "plain.PlainLoginModule"}
 _SCRAM: Final = "scram.ScramLoginModule"
@@ -53,6 +54,19 @@ def queues(path: Path) -> dict[str, Mapping[str, Any]]:
     """
     found = _table(_tree(path), "queue", path)
     return {name: _table(found, name, path) for name in found}
+
+
+def app_id(path: Path) -> str:
+    """The deployment's name.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no TOML, or the name is no text.
+    """
+    found = _table(_tree(path), "lapse", path).get("app_id", _DEFAULT_APP_ID)
+    if not isinstance(found, str):
+        raise ValueError(f"{path}: [lapse] app_id is a text; `lapse check` names the fault")
+    return found
 
 
 def _tree(path: Path) -> dict[str, Any]:

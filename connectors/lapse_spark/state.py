@@ -1,65 +1,120 @@
-"""`lapse spark state`: the records of a SOW topic as they were at an instant (D7)."""
+"""`lapse spark state`: the messages of a queue, or the records of a SOW topic, as they were at an instant (D7)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
 import click
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
 from lapse.protocol import topic
 from lapse_client.instant import shown
-from lapse_spark import as_of, quarantine, read
+from lapse_spark import as_of, lapse_toml, quarantine, queue_as_of, read
 from lapse_spark.option import INSTANT, Cluster, cluster, print_json, working
 from lapse_spark.report import Cell, Report
 
-_SHOWN = 50
+_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What an entity had.
+
+    Attributes:
+        what: `messages` or `records`.
+        rows: one each, with all their columns.
+        order: the columns that they are listed by.
+        facts: one for programs and tables.
+        columns: so many of the facts are shown to people.
+        missing: what is missing, in words; empty when nothing is.
+    """
+
+    what: str
+    rows: DataFrame
+    order: tuple[str, ...]
+    facts: Callable[[Row], dict[str, Cell]]
+    columns: int
+    missing: str
 
 
 @click.command()
-@click.option("--entity", required=True, help="The SOW topic.")
+@click.option("--entity", required=True, help="The queue or SOW topic.")
 @click.option("--at", type=INSTANT, required=True, help="The instant: RFC 3339, or ms since the epoch.")
-@click.option("--output", help="Directory for Parquet of all records with all their bytes, instead of a list.")
+@click.option("--output", help="Directory for Parquet of all, SOW records with all their bytes, instead of a list.")
 @cluster
 def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str | None) -> None:
-    """Show the records of a SOW topic as they were at an instant; exits with 1 where some may be missing."""
+    """Show the messages of a queue, or the records of a SOW topic, as they were at an instant.
+
+    Exits with 1 where some may be missing.
+    """
+    there = set(cluster.connection.of_lapse().partitions(topic.commands(entity)))
+    app_id = None if cluster.file is None else lapse_toml.app_id(cluster.file)
+    journal = None if topic.sow(entity) in there else queue_as_of.journal(entity, app_id, there)
+    if journal is None and topic.sow(entity) not in there:
+        raise as_of.unknown(entity)
     session = cluster.session("state")
     with working(f"Reading the state of {entity}"):
-        updates = quarantine.split(read.sow_updates(session, cluster.connection, entity))[0]
-        try:
-            with read.existing([topic.sow(entity)]):
-                # Spark asks for the topic when it plans an action: here, so that no worker is asked about another name.
-                updates.persist().head(1)
-        except ValueError as error:
-            raise as_of.unknown(entity) from error
-        try:
-            now_ms = cluster.now_ms(entity)
-            as_of.check(at, now_ms)
-            found, gaps = as_of.records(updates, at), as_of.gaps(updates, at, now_ms)
-            count = found.count()
+        now_ms = cluster.now_ms(entity)
+        as_of.check(at, now_ms)
+        having = (
+            _records(session, cluster, entity, at, now_ms)
+            if journal is None
+            else _messages(session, cluster, entity, journal, at)
+        )
+        with having as found:
+            count = found.rows.count()
             if output:
-                found.write.mode("overwrite").parquet(output)
+                found.rows.write.mode("overwrite").parquet(output)
             rows = [] if output else _listed(found, None if as_json else _SHOWN)
-        finally:
-            updates.unpersist()
     if as_json:
-        told = {"entity": entity, "at_ms": at, "count": count, "complete": gaps.complete, "missing": gaps.sentence}
-        print_json(told if output else {**told, "records": [_facts(row) for row in rows]})
+        complete = not found.missing
+        told = {"entity": entity, "at_ms": at, "count": count, "complete": complete, "missing": found.missing}
+        print_json(told if output else {**told, found.what: [found.facts(row) for row in rows]})
     else:
-        _show(entity, at, count, rows, output)
-        if not gaps.complete:
-            click.echo(f"Warning: {gaps.sentence}", err=True)
-    if not gaps.complete:
+        _show(entity, at, count, found, rows, output)
+        if found.missing:
+            click.echo(f"Warning: {found.missing}", err=True)
+    if found.missing:
         raise SystemExit(1)
 
 
-def _listed(found: DataFrame, most: int | None) -> list[Row]:
-    ordered = found.orderBy("key").withColumn("updated_at_ms", F.unix_millis("updated_at"))
+@contextmanager
+def _records(session: SparkSession, cluster: Cluster, entity: str, at: int, now_ms: int) -> Iterator[_Found]:
+    """The records of a SOW topic."""
+    updates = quarantine.split(read.sow_updates(session, cluster.connection, entity))[0]
+    updates.persist()
+    try:
+        missing = as_of.gaps(updates, at, now_ms).sentence
+        records = as_of.records(updates, at).withColumn("updated_at_ms", F.unix_millis("updated_at"))
+        yield _Found("records", records, ("key",), _record, 4, missing)
+    finally:
+        updates.unpersist()
+
+
+@contextmanager
+def _messages(session: SparkSession, cluster: Cluster, entity: str, journal: str, at: int) -> Iterator[_Found]:
+    """The messages of a queue."""
+    whole = read.Span(options={"minPartitions": "1"})  # a journal is gone through in one piece
+    records = read.records(session, cluster.connection, names=[journal], span=whole)
+    then = queue_as_of.messages(records, entity, at)
+    try:
+        yield _Found("messages", then.messages, ("_shard", "_at"), _message, 7, then.sentence)
+    finally:
+        then.release()
+
+
+def _listed(found: _Found, most: int | None) -> list[Row]:
+    ordered = found.rows.orderBy(*found.order)
     return (ordered if most is None else ordered.limit(most)).collect()
 
 
-def _facts(row: Row) -> dict[str, Cell]:
-    """A record for programs and tables; what is not UTF-8 in it becomes U+FFFD."""
+def _record(row: Row) -> dict[str, Cell]:
+    """A SOW record; what is not UTF-8 in it becomes U+FFFD."""
     return {
         "key": _text(row["key"]),
         "value": _text(row["value"]),
@@ -70,14 +125,29 @@ def _facts(row: Row) -> dict[str, Cell]:
     }
 
 
-def _show(entity: str, at: int, count: int, rows: list[Row], output: str | None) -> None:
+def _message(row: Row) -> dict[str, Cell]:
+    """A message, as a peek tells of it."""
+    columns = (
+        "bookmark",
+        "state",
+        "delivery_count",
+        "cancel_count",
+        "subscription",
+        "until_ms",
+        "expires_at_ms",
+    )
+    return {column: row[column] for column in columns}
+
+
+def _show(entity: str, at: int, count: int, found: _Found, rows: list[Row], output: str | None) -> None:
     if output:
-        click.echo(f"{entity} at {shown(at)} (UTC): {count:,} records written to {output}")
+        click.echo(f"{entity} at {shown(at)}: {count:,} {found.what} written to {output}")
         return
-    page = Report(f"{entity} at {shown(at)} (UTC)")
-    cells = [list(_facts(row).values())[:4] for row in rows]
-    title = f"{count:,} records" + (f", the first {len(rows)}" if len(rows) < count else "")
-    page.table(("key", "value", "expires_at_ms", "updated_at_ms"), cells, title=title)
+    page = Report(f"{entity} at {shown(at)}")
+    facts = [found.facts(row) for row in rows]
+    names = list(facts[0])[: found.columns] if facts else []
+    title = f"{count:,} {found.what}" + (f", the first {len(rows)}" if len(rows) < count else "")
+    page.table(names, [[one[name] for name in names] for one in facts], title=title)
     page.show(Console())
 
 

@@ -588,7 +588,7 @@ Nothing is simulated, and the exit code is 2 ([simulate.md](simulate.md)).
 _AS_OF = """
 ## Options of `lapse spark state`
 
-Nothing is told; the broker's time is 2026-01-01 here ([spark.md](spark.md#a-sow-topic-as-of-an-instant)).
+Nothing is told; the broker's time is 2026-01-01 here ([spark.md](spark.md#a-queue-or-sow-topic-as-of-an-instant)).
 
 | option | what is told |
 |---|---|

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from lapse_spark import as_of
+from lapse_spark import as_of, queue_as_of
 from lapse_spark.option import INSTANT
 
 NOW_MS: Final = 1_767_225_600_000
@@ -51,5 +51,9 @@ CASES: Final = [
     _at("²"),
     _at("2026-01-01T00:00:01Z"),
     _at("9" * 20),
-    Case("`--entity work`, a queue or unknown", _no_such),
+    Case("`--entity work`, unknown", _no_such),
+    Case(
+        "`--entity work` of two deployments",
+        lambda: queue_as_of.journal("work", None, {"a-work-changelog", "b-work-changelog", "lapse.work.commands"}),
+    ),
 ]

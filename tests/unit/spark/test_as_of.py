@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lapse_spark import as_of, schema, sow
+from lapse_spark import as_of, queue_as_of, schema, sow
 from unit.spark.bad_instants import CASES, Case
 
 pytestmark = pytest.mark.feature("D7")
@@ -75,3 +75,13 @@ def test_what_compaction_has_removed_is_said(updates):
 def test_what_cannot_be_asked_is_refused_in_words(case: Case) -> None:
     assert case.told
     assert "Traceback" not in case.told
+
+
+def test_the_journal_of_a_queue_is_found_by_its_name():
+    there = {"app-orders-changelog", "lapse.orders.commands", "x-app-orders-changelog", "lapse.app-orders.commands"}
+    assert queue_as_of.journal("orders", "app", there) == "app-orders-changelog"
+    assert queue_as_of.journal("orders", "other", there) is None
+    assert queue_as_of.journal("jobs", None, there) is None
+    assert queue_as_of.journal("app-orders", None, there) == "x-app-orders-changelog"
+    alone = {"my-app-orders-changelog", "lapse.orders.commands"}
+    assert queue_as_of.journal("orders", None, alone) == "my-app-orders-changelog"

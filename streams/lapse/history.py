@@ -1,0 +1,87 @@
+"""A queue's shard as it was at an instant, from its journal alone (D7).
+
+A step counts from the instant on at which Kafka stored its journal. The state comes back as it does after a crash: by
+the same code, from the records up to that instant. So it holds what a peek showed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.answer import shown
+from lapse.core.queue.journal import restore
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.shard import QueueShard
+from lapse.protocol.answer import QueuedMessage
+from lapse.runtime.journal.changelog import PROGRESS, Changelog, epoch_header
+
+_ALL: Final = 1 << 60
+
+
+class ShardHistory:
+    """Goes through a shard's journal, as far as Kafka still has it.
+
+    Kafka compacts the journal from its beginning: of each key the latest record there is left. Each step of an epoch
+    writes how far it has read under one key. Where two records of that key stand, the second one is behind all that
+    has been compacted.
+
+    Args:
+        queue: the queue's name.
+        at_ms: the instant, ms since the epoch.
+
+    Attributes:
+        exact_since_ms: from this instant on nothing is missing, ms since the epoch; None = nothing ever went.
+    """
+
+    def __init__(self, queue: str, at_ms: int) -> None:
+        self._queue = queue
+        self._at_ms = at_ms
+        self._then = Changelog()
+        self._over = False
+        self._next = 0
+        self._open = False
+        self._progress: bytes | None = None
+        self.exact_since_ms: int | None = None
+
+    def take(self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, epoch: int) -> None:
+        """Take in the next record.
+
+        Args:
+            offset: its offset.
+            timestamp_ms: when Kafka stored it, ms since the epoch.
+            key: its key.
+            value: its value; None = the key is gone.
+            epoch: who wrote it.
+        """
+        if offset != self._next:
+            self._open, self._progress = True, None
+        self._next = offset + 1
+        if self._open:
+            self.exact_since_ms = timestamp_ms
+            if key is not None and key.startswith(PROGRESS):
+                self._open = key != self._progress
+                self._progress = key
+        self._over = self._over or timestamp_ms > self._at_ms
+        if not self._over:
+            self._then.take(key, value, epoch_header(epoch))
+
+    @property
+    def exact(self) -> bool:
+        """Whether all that was there at the instant is told."""
+        return self.exact_since_ms is None or (not self._open and self._at_ms >= self.exact_since_ms)
+
+    def messages(self) -> Iterator[QueuedMessage]:
+        """The messages, in the queue's order; what a barrier or a rate waits for is left out.
+
+        Raises:
+            ValueError: it is not exact, or the journal is of another version.
+        """
+        if not self.exact:
+            raise ValueError(f"{self._queue}: the journal begins after {self._at_ms}")
+        # Only messages with a deadline have one in the state, whatever the queue's settings were.
+        settings = QueueSettings(name=self._queue, expiration=Expiration(enabled=True))
+        shard = QueueShard(settings, restore(self._then.items()).state)
+        for one in shard.peek(0, _ALL, "", self._at_ms, lambda _: ""):
+            yield shown(one)

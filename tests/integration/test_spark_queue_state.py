@@ -1,0 +1,125 @@
+"""`lapse spark state`: what a queue had at earlier instants, against what peeks showed then (D7)."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from lapse_client import Connection, Publisher, Queue, QueueSubscriber, time_check
+from lapse_spark.cli import spark as commands
+from support.log import until
+from support.worker import Worker
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
+
+Messages = list[tuple[object, ...]]
+SETTLED_S = 0.4
+"""A step counts from its storing, which a peek may be ahead of."""
+
+
+def run(kafka: str, *words: str) -> Result:
+    return CliRunner().invoke(commands, ["state", "--bootstrap", kafka, "--json", *words])
+
+
+def told(kafka: str, name: str, at_ms: int) -> Messages:
+    done = run(kafka, "--entity", name, "--at", str(at_ms))
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["complete"]
+    assert answer["count"] == len(answer["messages"])
+    return [
+        (
+            one["bookmark"],
+            one["state"],
+            one["delivery_count"],
+            one["cancel_count"],
+            one["subscription"],
+            one["until_ms"],
+            one["expires_at_ms"],
+        )
+        for one in answer["messages"]
+    ]
+
+
+def test_the_messages_of_earlier_instants_are_what_peeks_showed(
+    spark, kafka: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = unique("jobs")
+    settings = (
+        f'[queue."{name}"]\npartitions = 2\nexpiration = "enabled"\nlease_period = "60s"\n'
+        'heartbeat_timeout = "60s"\nmax_deliveries = 3\n'
+    )
+    connection = Connection(kafka)
+    shots: list[tuple[int, Messages]] = []
+    with Worker(tmp_path, kafka, unique("app"), settings) as worker:
+
+        def shoot() -> Messages:
+            """Take down what a peek shows, and the broker's time while it was so."""
+            time.sleep(SETTLED_S)
+            at_ms = time_check.now_ms(connection, name, pytest.fail)
+            with Queue(name, connection=connection) as queue:
+                shown: Messages = [
+                    (
+                        one.bookmark,
+                        one.state,
+                        one.delivery_count,
+                        one.cancel_count,
+                        one.subscription,
+                        one.until_ms,
+                        one.expires_at_ms,
+                    )
+                    for one in queue.peek()
+                ]
+            shots.append((at_ms, shown))
+            return shown
+
+        def depth() -> dict[str, int]:
+            with Queue(name, connection=connection) as queue:
+                return queue.depth()
+
+        with Publisher(connection) as publisher:
+            for number in range(40):
+                publisher.submit(name, b"x", f"k{number}", ttl_ms=3_600_000 if number % 2 else None)
+            publisher.submit(name, b"later", "s", enqueue_at_ms=time.time_ns() // 1_000_000 + 600_000)
+            publisher.flush()
+        until(lambda: (depth()["available"], depth()["scheduled"]) == (40, 1), "all published")
+        assert {one[1] for one in shoot()} == {"available", "scheduled"}
+
+        with QueueSubscriber(name, max_backlog=10, connection=connection, name="holder") as subscriber:
+            held = [subscriber.receive(20) for _ in range(10)]
+            assert all(held)
+            assert sum(one[1] == "leased" for one in shoot()) == 10
+            for one in held[:3]:
+                assert one is not None
+                one.acknowledge()
+            for one in held[3:6]:
+                assert one is not None
+                one.cancel(delay_ms=300_000)
+            until(lambda: depth()["delayed"] == 3, "three delayed")
+            leased = [one for one in shoot() if one[1] == "leased"]
+            assert {one[4] for one in leased} == {"holder"}
+            worker.kill()
+            worker.start()
+            until(lambda: depth()["delayed"] == 3, "the queue after a crash")
+            shoot()
+        with Publisher(connection) as publisher:
+            for number in range(5):
+                publisher.submit(name, b"short", f"q{number}", ttl_ms=3_000)
+            publisher.flush()
+        before = depth()["depth"]
+        assert len(shoot()) == before + 1
+        until(lambda: depth()["depth"] == before - 5, "five expired")
+        shoot()
+
+        for at_ms, shown in shots:
+            assert told(kafka, name, at_ms) == shown
+        assert told(kafka, name, shots[0][0] - 3_600_000) == []
+
+        at_ms, shown = shots[2]
+        done = run(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
+        assert done.exit_code == 0, done.output
+        assert set(pq.read_table(tmp_path / "out").column("bookmark").to_pylist()) == {one[0] for one in shown}

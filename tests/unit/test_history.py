@@ -1,0 +1,110 @@
+"""A queue at earlier instants, from its journal alone: what peeks showed then, over crashes and compaction (D7)."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from lapse.history import ShardHistory
+from lapse.protocol import topic
+from lapse.protocol.answer import QueuedMessage
+from lapse.runtime.journal.changelog import EPOCH_HEADER
+from lapse.testing import CrashPoint, Lapse
+from lapse.testing.entity import APP_ID
+from lapse.testing.record import MemoryRecord
+from lapse_client.delivery import Delivery
+
+pytestmark = pytest.mark.feature("D7")
+
+Shots = list[tuple[int, list[QueuedMessage]]]
+SHOTS = 100
+
+
+def a_life(lapse: Lapse, seed: int) -> Shots:
+    """A hundred peeks at random instants of a queue at work, whose worker crashes now and then."""
+    chance = random.Random(seed)
+    lapse.queue("jobs", partitions=1, expiration="enabled", lease_period="5s", max_deliveries=3, dead_letter=True)
+    shots: Shots = []
+    held: list[Delivery] = []
+    with (
+        lapse.publisher() as publisher,
+        lapse.subscriber("jobs", 50) as subscriber,
+        lapse.queue_client("jobs") as queue,
+    ):
+        while len(shots) < SHOTS:
+            match chance.randrange(8):
+                case 0:
+                    for _ in range(chance.randrange(1, 30)):
+                        lifetime = chance.choice([None, 800, 30_000])
+                        at = chance.choice([None, None, lapse.clock.now_ms + chance.randrange(1, 9_000)])
+                        publisher.publish("jobs", b"x", ttl_ms=lifetime, enqueue_at_ms=at)
+                case 1 | 2:
+                    held += [one for _ in range(chance.randrange(8)) if (one := subscriber.receive(0)) is not None]
+                case 3 if held:
+                    held.pop(chance.randrange(len(held))).acknowledge()
+                case 4 if held:
+                    held.pop(chance.randrange(len(held))).cancel(delay_ms=chance.choice([0, 3_000]))
+                case 5 if held:
+                    held.pop(chance.randrange(len(held))).renew()
+                case 6 if chance.random() < 0.3:
+                    lapse.crash(chance.choice([None, *CrashPoint]))
+                case _:
+                    pass
+            lapse.clock.advance(chance.choice([0.001, 0.1, 1.0]))
+            shots.append((lapse.clock.now_ms, queue.peek()))
+            lapse.clock.advance(0.001)
+    return shots
+
+
+def gone_through(records: Sequence[MemoryRecord], at_ms: int) -> ShardHistory:
+    history = ShardHistory("jobs", at_ms)
+    for one in records:
+        (epoch,) = struct.unpack(">q", dict(one.headers)[EPOCH_HEADER])
+        history.take(one.offset, one.timestamp, one.key, one.value, epoch)
+    return history
+
+
+def compacted(records: Sequence[MemoryRecord], end: int) -> list[MemoryRecord]:
+    """What Kafka's compaction leaves of a log that it has cleaned up to an offset: of each key the latest record."""
+    latest = {one.key: one.offset for one in records[:end]}
+    return [one for one in records if one.offset >= end or latest[one.key] == one.offset]
+
+
+@pytest.fixture(scope="module", params=range(3))
+def lived(request: pytest.FixtureRequest) -> tuple[list[MemoryRecord], Shots]:
+    with Lapse() as lapse:
+        shots = a_life(lapse, request.param)
+        changelog = topic.changelog(APP_ID, "jobs")
+        return lapse.records(changelog), shots
+
+
+def test_a_hundred_random_instants_are_what_peeks_showed(lived: tuple[list[MemoryRecord], Shots]) -> None:
+    records, shots = lived
+    assert len({one.state for _, shown in shots for one in shown}) >= 3
+    for at_ms, shown in shots:
+        history = gone_through(records, at_ms)
+        assert history.exact
+        assert list(history.messages()) == shown, at_ms
+    assert list(gone_through(records, 0).messages()) == []
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_what_compaction_leaves_is_told_exactly_or_not_at_all(
+    lived: tuple[list[MemoryRecord], Shots], part: float
+) -> None:
+    records, shots = lived
+    left = compacted(records, int(part * len(records)))
+    assert len(left) < len(records)
+    told = 0
+    for at_ms, shown in shots:
+        history = gone_through(left, at_ms)
+        if history.exact:
+            assert list(history.messages()) == shown, at_ms
+            told += 1
+        else:
+            with pytest.raises(ValueError, match="the journal begins after"):
+                list(history.messages())
+    assert told >= SHOTS * (1 - part) / 2, "what follows the compacted part can be told"
