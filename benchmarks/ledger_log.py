@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,8 +57,18 @@ class Written:
     ranges: int = 0
 
 
-def write(bootstrap_servers: str, queue: str, messages: int) -> Written:
-    """Write the underlying topic, which has the queue's name, the events and the dead letters."""
+def write(
+    bootstrap_servers: str, queue: str, messages: int, *, rate: int = 0, begun: Callable[[], None] = lambda: None
+) -> Written:
+    """Write the underlying topic, which has the queue's name, the events and the dead letters.
+
+    Args:
+        bootstrap_servers: the broker.
+        queue: its name.
+        messages: how many.
+        rate: at most so many in a second; 0 = as fast as it goes.
+        begun: is told when the topics are there.
+    """
     for name in (queue, topic.events(queue), topic.dead_letters(queue)):
         create(bootstrap_servers, name, PARTITIONS)
     producer = Producer(
@@ -72,7 +82,12 @@ def write(bootstrap_servers: str, queue: str, messages: int) -> Written:
         }
     )
     written, chance = Written(), random.Random(messages)
+    begun()
+    began = time.monotonic()
     for first in range(0, messages, STEP * PARTITIONS):
+        if rate:
+            producer.flush()
+            time.sleep(max(0.0, began + first / rate - time.monotonic()))
         for partition in range(PARTITIONS):
             begin = first // PARTITIONS
             count = min(STEP, (messages - first + PARTITIONS - 1 - partition) // PARTITIONS)

@@ -28,7 +28,7 @@ from lapse_spark.verdict import UNKNOWN_EPOCH
 MESSAGE, TOLD, FAULT, CLOCK = "message", "told", "fault", "clock"
 """Kinds of rows: messages that were published, fates that events or letters tell, what cannot be read, the clock."""
 
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "kind": "string",
     "topic": "string",
     "partition": "int",
@@ -139,7 +139,7 @@ def _offsets(text: str) -> dict[tuple[str, int], int]:
 
 def _rows(data: DataFrame, facts: Mapping[str, Column]) -> DataFrame:
     """The columns of a row; those without a fact are null."""
-    return data.select(*(facts.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in _COLUMNS.items()))
+    return data.select(*(facts.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in COLUMNS.items()))
 
 
 def _messages(published: DataFrame) -> DataFrame:

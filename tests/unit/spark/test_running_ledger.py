@@ -1,8 +1,23 @@
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
+from lapse.core.reason import Reason
+from lapse.protocol.event import EventKind
+from lapse_spark import account, intake, inventory
+from lapse_spark.intake import Reach
+from lapse_spark.memory import Memory, Note
+from lapse_spark.settling import Settling
 from unit.spark.bad_ledgers import CASES, Case
 
 pytestmark = pytest.mark.feature("D8")
+
+ACKNOWLEDGED = 1 << account.FATES.index(EventKind.ACKNOWLEDGED)
+DEAD = 1 << account.FATES.index(EventKind.DEAD_LETTERED)
+TIME = 1 << account.REASONS.index(Reason.TIME_LIMIT)
+NOON_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
+DAY_MS = 86_400_000
+GRACE_MS = 60_000
 
 
 @pytest.mark.feature("X7")
@@ -10,3 +25,100 @@ pytestmark = pytest.mark.feature("D8")
 def test_options_that_do_not_go_together_are_refused_by_name(case: Case):
     assert case.told
     assert "Traceback" not in case.told
+
+
+def messages(first, last, name="t"):
+    return {"kind": intake.MESSAGE, "topic": name, "first": first, "last": last, "place": account.OURS}
+
+
+def event(first, last, fates=ACKNOWLEDGED, at_ms=1, epoch=1, name="t"):
+    told = {"kind": intake.TOLD, "topic": name, "first": first, "last": last, "reasons": TIME if fates == DEAD else 0}
+    return {**told, "epoch": epoch, "fates": fates, "at_ms": at_ms}
+
+
+def letter(offset):
+    told = {"kind": intake.TOLD, "topic": "t", "first": offset, "last": offset, "letter": TIME, "at_ms": 1, "epoch": 1}
+    return {**told, "fates": 0, "reasons": 0}
+
+
+class Account:
+    """A ledger that is given its batches by hand: the end of the log, the instant, and rows."""
+
+    def __init__(self, spark, path):
+        self.spark, self.memory, self.number = spark, Memory(spark, str(path)), 0
+
+    def settle(self, end, at_ms, *rows, listed=None):
+        columns = ", ".join(f"{name} {kind}" for name, kind in intake.COLUMNS.items())
+        whole = [tuple({"partition": 0, **row}.get(name) for name in intake.COLUMNS) for row in rows]
+        batch = self.spark.createDataFrame(whole, columns)
+        before = self.memory.note(self.number - 1) or Note(queue="q", at_ms=0)
+        reached = Reach({("t", 0): 0}, {("t", 0): end}, NOON_MS + at_ms)
+        settling = Settling(self.spark, self.memory, self.number, reached, before, timedelta(milliseconds=GRACE_MS))
+        if listed is not None:
+            settling.hold_against(listed, "")
+        note = settling.settle(batch, shown=20, horizon=timedelta(days=1))
+        self.number += 1
+        return note.account
+
+
+def odd(balance):
+    return {row["bookmark"]: row["difference"] for row in balance["differences"]}
+
+
+@pytest.mark.spark
+def test_a_second_fate_is_found_as_long_as_the_first_one_is_remembered(spark, tmp_path):
+    ledger = Account(spark, tmp_path)
+    ledger.settle(130, 0, messages(0, 129), event(0, 69), event(70, 70, DEAD))
+    closed = ledger.settle(130, GRACE_MS, letter(70))
+    assert (closed["balanced"], closed["in_doubt"], closed["fates"]["acknowledged"]) == (True, 0, 70)
+    assert ledger.memory.latest().closed  # the first block is not open any more
+    later = ledger.settle(130, 2 * GRACE_MS, event(5, 5), event(6, 6, at_ms=2), event(7, 7, epoch=2, at_ms=3))
+    assert (later["in_doubt"], later["balanced"], later["fates"]["acknowledged"]) == (1, True, 70)
+    told = ledger.settle(130, 3 * GRACE_MS)
+    assert odd(told) == {"t:0:6": "told_twice"}
+    assert told["balanced_up_to_ms"] == NOON_MS + GRACE_MS
+    assert [one["offset"] for one in told["balanced_up_to"]] == [6]
+
+    ledger = Account(spark, tmp_path / "another")
+    ledger.settle(64, 0, messages(0, 63), event(0, 63))
+    ledger.settle(64, GRACE_MS)
+    ledger.settle(64, 3 * DAY_MS)
+    ledger.settle(64, 3 * DAY_MS + 1, event(9, 9))
+    told = ledger.settle(64, 3 * DAY_MS + 1 + GRACE_MS)
+    assert odd(told) == {"t:0:9": "forgotten"}
+    assert (told["published"], told["fates"]["acknowledged"]) == (64, 64)
+
+
+@pytest.mark.spark
+def test_two_lists_with_the_grace_between_them_name_what_is_lost_or_still_held(spark, tmp_path):
+    ledger = Account(spark, tmp_path)
+
+    def listed(*ranges, read_to=100):
+        return inventory.Inventory(
+            sum(last - first + 1 for first, last in ranges), [("t", 0, *one) for one in ranges], {("t", 0): read_to}
+        )
+
+    first = ledger.settle(100, 0, messages(0, 99), event(0, 63), listed=listed((70, 89), read_to=90))
+    assert (first["in_doubt"], first["balanced"], first["lost"]) == (6, True, 0)  # 90 to 99 are not read yet
+    assert first["balanced_up_to_ms"] == 0
+    second = ledger.settle(100, 1000, event(64, 67))  # their events came; no list
+    assert (second["in_doubt"], second["lost"]) == (2, 0)
+    third = ledger.settle(100, GRACE_MS, listed=listed((3, 3), (70, 99)))
+    assert (third["lost"], odd(third), third["in_doubt"]) == (2, {"t:0:68": "lost", "t:0:69": "lost"}, 1)
+    fourth = ledger.settle(100, 2 * GRACE_MS, event(69, 69), listed=listed((3, 3), (70, 99)))
+    assert odd(fourth) == {"t:0:3": "still_held", "t:0:68": "lost"}
+    assert (fourth["still_queued"], fourth["fates"]["acknowledged"], fourth["lost"]) == (30, 69, 1)
+
+
+@pytest.mark.spark
+@pytest.mark.feature("C61")
+def test_what_a_rewind_brought_back_has_a_fate_of_its_own(spark, tmp_path):
+    ledger = Account(spark, tmp_path)
+    ledger.settle(64, 0, messages(0, 63), event(0, 63))
+    ledger.settle(64, GRACE_MS, messages(10, 19, "t~1"))
+    told = ledger.settle(64, 2 * GRACE_MS, event(10, 15, name="t~1"), event(20, 20, name="t~1"))
+    assert (told["published"], told["rewound"], told["fates"]["acknowledged"], told["still_queued"]) == (64, 10, 70, 4)
+    told = ledger.settle(64, 3 * GRACE_MS)
+    (found,) = told["differences"]
+    assert found["difference"] == "not_published"
+    assert found["bookmark"] != "t:0:20"
