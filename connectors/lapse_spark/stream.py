@@ -20,6 +20,8 @@ LAG_FILE: Final = "lag.json"
 """Beside the tables of an output: the source commits no group offsets, so no Kafka tool can show the lag."""
 
 _LOOK_EVERY_S: Final = 2
+_BATCH_S: Final = 20.0
+"""How long the end of a stream waits for the batch that it is at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,7 @@ def follow_all(
         raise
     finally:
         for run in runs:
-            with suppress(Py4JError):
-                run.query.stop()
+            run.end()
     return _together([run.standing for run in runs])
 
 
@@ -131,11 +132,16 @@ class _Run:
 
     def __init__(self, job: Job, every: str | None, faults: list[Exception]) -> None:
         def keep_fault(batch: DataFrame, number: int) -> None:
-            try:
-                job.write(batch, number)
-            except Exception as error:
-                faults.append(error)  # on its way through the JVM it becomes a stack trace in a text
-                raise
+            with self._at_work:
+                if self._ending:
+                    raise InterruptedError("the stream ends; the next run does this batch")
+                try:
+                    job.write(batch, number)
+                except Exception as error:
+                    faults.append(error)  # on its way through the JVM it becomes a stack trace in a text
+                    raise
+
+        self._at_work, self._ending = threading.Lock(), False
 
         writer = job.source.writeStream.foreachBatch(keep_fault).option("checkpointLocation", job.output.checkpoint)
         self.query = (
@@ -145,6 +151,18 @@ class _Run:
         self._output = job.output
         self._seen: set[int] = set()
         self._records = 0
+
+    def end(self) -> None:
+        """End it, after the batch that it is at, if that does not take long.
+
+        Spark interrupts a batch with a page of Java's text on standard error.
+        """
+        done = self._at_work.acquire(timeout=_BATCH_S)
+        self._ending = True
+        if done:
+            self._at_work.release()
+        with suppress(Py4JError):
+            self.query.stop()
 
     def look(self) -> Standing:
         """Where it stands now; the output is told, too."""

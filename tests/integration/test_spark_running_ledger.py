@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -196,7 +197,7 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, (tmp_path / "errors").read_text()
-    assert "Traceback" not in (tmp_path / "errors").read_text()
+    assert not {"Traceback", "StackOverflowError"} & set(re.findall(r"\w+", (tmp_path / "errors").read_text()))
     (balance,) = json.loads(told)["balances"]
     assert (balance["published"], balance["fates"]["acknowledged"], balance["still_queued"]) == (220, 160, 60)
     assert balance["balanced"]
