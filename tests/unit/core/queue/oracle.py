@@ -82,6 +82,8 @@ class Message:
     transfer: str = ""
     then_ms: int = 0
     retry: bytes | None = None
+    came: bool = False
+    """Whether it came by a transfer."""
 
 
 NEVER = 2**63 - 1
@@ -266,7 +268,7 @@ class Oracle:
             if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
                 self.seen[topic, partition, record.message_id] = record.timestamp
             if record.transferred is not None:
-                message.state, message.transfer = "unconfirmed", record.transferred[1]
+                message.state, message.transfer, message.came = "unconfirmed", record.transferred[1], True
                 message.deliveries, message.cancels = record.counts
                 message.at_ms, message.then_ms = NEVER, record.enqueue_at_ms or 0
                 self.messages[bookmark] = message
@@ -1060,6 +1062,26 @@ class Oracle:
                 self.let_go(message, now_ms)
             answers.append((bookmark, result))
         return answers
+
+    def spare(self, least_life_ms: int, now_ms: int, came: bool) -> list[Bookmark]:
+        """What nobody takes here now, in the order of delivery (Q26, C73, C74)."""
+        asking = [one for one in self.subscribers.values() if came or self.space(one)]
+        there = [] if self.paused else self.before_the_barrier()
+        there.sort(key=self.urgency)
+        return [
+            message.bookmark
+            for message in there
+            if message.state == "available"
+            and message.came is came
+            and not self.late(message, now_ms + least_life_ms)
+            and not any(FILTERS[one.filter](message.body) for one in asking)
+        ]
+
+    def wanted(self) -> int:
+        """How many messages more the subscriptions would take that take anything (Q26)."""
+        space = sum(0 if self.paused or one.filter else self.space(one) for one in self.subscribers.values())
+        waiting = [one for one in self.messages.values() if one.state in ("available", "unconfirmed", "beyond")]
+        return space - len(waiting)
 
     def discard(self, transfer: str, now_ms: int) -> int:
         thrown = self.mine(transfer, "unconfirmed")

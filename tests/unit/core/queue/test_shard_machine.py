@@ -414,6 +414,18 @@ class ShardMachine(RuleBasedStateMachine):
     def hold(self, transfer, claims, most) -> None:
         self.world.hold(transfer, *claims, most=most)
 
+    @rule(
+        most=st.sampled_from([1, 3, 100]),
+        least_life_ms=st.sampled_from([0, 0, 1, 60]),
+        came=st.booleans(),
+        holds=st.booleans(),
+    )
+    def spare(self, most, least_life_ms, came, holds) -> None:
+        """Look for what nobody here takes, and perhaps hold it for elsewhere."""
+        found = self.world.spare(most, least_life_ms, came)
+        if holds and found:
+            self.world.hold("to", *(Claim(*one, one[2]) for one in found))
+
     @rule(transfer=TRANSFERS, which=st.integers(0, 30), count=st.integers(1, 9))
     def confirm_own(self, transfer, which, count) -> None:
         """Confirm the first messages that a transfer holds, in runs of a length, some of them perhaps twice."""

@@ -419,6 +419,7 @@ def test_a_message_that_is_beyond_the_limits_there_leaves_at_once(limits: dict[s
 
 
 def spare(world: World, most: int = 100, life_ms: int = 0, handed_over: bool = False) -> list[tuple[int, int]]:
+    world.spare(most, life_ms, handed_over)
     found = world.shard.transfer_source.spare.claims(most, life_ms, world.now_ms, handed_over)
     return [(one.first, one.last) for one in found]
 
@@ -461,6 +462,37 @@ def test_what_has_less_life_left_than_the_skew_is_not_spare() -> None:
     for ttl_ms in (50, 51, None):
         fill(world, 1, ttl_ms=ttl_ms)
     assert spare(world, life_ms=50) == [(1, 2)]
+
+
+@pytest.mark.feature("Q26")
+def test_what_waits_and_what_is_on_its_way_count_against_the_room_here() -> None:
+    target = there()
+    target.subscribe("inky", 9)
+    for _ in range(3):
+        target.publish("orders", transferred=("there", "t"))
+    target.read("orders")
+    assert spare(target) == []
+    assert target.shard.transfer_source.spare.wanted() == 6
+    assert target.accept("t", Claim("orders", 0, 0, 1)) == ["settled"] * 2
+    assert states(target) == ["available", "available", "unconfirmed"]
+    assert spare(target) == []
+    assert target.shard.transfer_source.spare.wanted() == 6
+
+
+@pytest.mark.feature("Q26", "Q14")
+def test_what_no_filter_was_tried_on_yet_is_not_spare() -> None:
+    world = here()
+    for f in (1, 0, 1):
+        world.publish("orders", body={"f": f})
+    world.read("orders")
+    world.subscribe("inky", 1, text="/f = 1")
+    assert spare(world) == []
+    world.deliver()
+    world.subscribe("blinky", 1, text="/f = 1")
+    world.deliver()
+    world.subscribe("clyde", 1, text="/f = 1")
+    world.deliver()
+    assert spare(world) == [(1, 1)]
 
 
 @pytest.mark.feature("C73")

@@ -22,6 +22,7 @@ from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
 from lapse.core.queue import truncation
 from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.matching import UNKNOWN
 from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.rewinds import Rewind
 from lapse.core.queue.segment import State
@@ -563,6 +564,25 @@ class World:
         self._compare_outputs()
         self.check()
         return more
+
+    def spare(self, most: int, least_life_ms: int, came: bool) -> list[Bookmark]:
+        """What nobody takes here now; of what no filter was tried on yet, nobody knows (Q26, C73, C74)."""
+        source, subscriptions = self.shard.transfer_source.spare, self.shard.state.subscriptions.values()
+        expected = self.oracle.spare(least_life_ms, self.now_ms, came)
+        at = {}
+        for place in range(self.shard.state.next_place):
+            index, slot = divmod(place, segments.SIZE)
+            at[self.shard.bookmark_of(place)] = index, np.array([slot])
+        for text in {one.filter for one in subscriptions if one.filter and (came or one.space)}:
+            expected = [bookmark for bookmark in expected if self.shard.matching.codes(text, *at[bookmark]) != UNKNOWN]
+        found = [
+            bookmark for one in source.claims(most, least_life_ms, self.now_ms, came) for bookmark in _bookmarks(one)
+        ]
+        assert len(found) == len(set(found))
+        assert set(found) == set(expected[:most])
+        assert source.wanted() == self.oracle.wanted()
+        self.check()
+        return found
 
     def confirm(self, transfer: str, *given: HandOver) -> list[str]:
         step, now_ms = self._open(), self.now_ms
