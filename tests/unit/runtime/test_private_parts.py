@@ -31,13 +31,17 @@ PARTS = {
     "aiokafka.consumer.fetcher:Fetcher._fetch_requests_routine": ("6c610471e286", "kafka/fetcher.py, SwiftFetcher"),
     "aiokafka.protocol.fetch:FetchRequest": ("162ea893b5e5", "kafka/fetch_session.py"),
     "aiokafka.conn:AIOKafkaConnection._handle_frame": ("2403469bc806", "kafka/fetch_session.py"),
-    "aiokafka.cluster:ClusterMetadata.update_metadata": ("c41379321f01", "kafka/fetcher.py, SwiftFetcher"),
+    "aiokafka.cluster:ClusterMetadata.update_metadata": (
+        "c41379321f01",
+        "kafka/fetcher.py, SwiftFetcher; kafka/metadata.py, know",
+    ),
     "aiokafka.producer.sender:Sender._send_produce_req": ("f565254ecb38", "kafka/producer.py, _Sender"),
     "aiokafka.producer.message_accumulator:MessageAccumulator": (
         "705a6cdd6d08",
         "kafka/producer.py, BatchProducer.give_up",
     ),
-    "aiokafka.client:AIOKafkaClient.set_topics": ("769b2e2f78f4", "kafka/metadata.py, know"),
+    "aiokafka.client:AIOKafkaClient._metadata_update": ("b0fbd354d3af", "kafka/metadata.py, know"),
+    "aiokafka.client:AIOKafkaClient._md_synchronizer": ("7f81293ee3c2", "kafka/metadata.py, know"),
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer": (
         "5fd89148e582",
         "kafka/consumer_thread.py, ConsumerThread",
