@@ -67,6 +67,7 @@ def rows(load: Load) -> list[Row]:
         _options(load),
         _shares(load),
         _ledger(load),
+        _letters(load),
     ]
 
 
@@ -447,6 +448,28 @@ def _shares(load: Load) -> Row:
             Goal("worker CPU, groups in turn / plain", ratio(fair, plain, "worker_us"), 1.5, False),
         ],
         most_repeats=1,
+    )
+
+
+def _letters(load: Load) -> Row:
+    reader = "letters, read by Spark"
+    questions = {"count": "counted", "by_reason": "by reason", "whole": "all columns", "readable": "readable ones"}
+    columns = [
+        Column(f"{key}_{way}", f"{name}, {said}", 0)
+        for key, name in questions.items()
+        for way, said in (("reader", "letters/CPU s"), ("by_hand", "by hand"))
+    ]
+    return Row(
+        "letters",
+        "Dead letters read by Spark, beside a query on the topic written by hand",
+        [Contestant(reader, "letters", {"letters": load.ledger // 10})],
+        columns,
+        [
+            Goal(f"{name}: reader / by hand", figure(reader, f"{key}_ratio"), 0.6, True, "")
+            for key, name in questions.items()
+        ],
+        most_repeats=1,
+        timeout_s=1800.0,
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header as names
 from lapse.protocol import topic as topics
-from lapse_spark import facts, header, schema
+from lapse_spark import facts, family, header, schema
 from lapse_spark.family import FAMILIES, LAPSE
 
 
@@ -21,23 +24,27 @@ def parse(raw: DataFrame) -> DataFrame:
     Returns:
         `schema.DEAD_LETTER`, one row per record; what is no dead letter has a `fault`.
     """
-    headers = header.newest_first(F.col("headers"))
-    read = raw.select(*(F.col(name).alias(alias) for name, alias in _LETTER.items()), "key", "value", "headers").select(
-        "*",
-        facts.once(
-            _first_family(headers).alias("told"),
-            header.text(headers, names.LAPSE_ID).alias("lapse_id"),
-            header.count(headers, names.DLQ_DELIVERY_COUNT).alias("delivery_count"),
-            header.count(headers, names.CANCEL_COUNT).alias("cancel_count"),
-            F.coalesce(header.count(headers, names.REDRIVEN_COUNT), F.lit(0)).alias("redriven_count"),
-            header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
-            # On other families' letters it is the lifetime of a record that lapse never saw: the deadline too.
-            header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
-            header.number(headers, names.EPOCH).alias("epoch"),
-        ),
+    record = raw.select(
+        *(F.col(name).alias(alias) for name, alias in _LETTER.items()),
+        *("key", "value", "headers"),
+        header.apart(F.col("headers")).alias("_apart"),
     )
-    told = read.select("*", "told.*", _fault(F.col("told")).alias("fault"))
-    named = told.withColumn("entity", F.coalesce("entity", _without_prefix(F.col("letter_topic"))))
+    headers = F.col("_apart")
+    read = record.select("*", facts.once(family.of(headers)).alias("_family")).select(
+        *record.columns,
+        *family.told(headers, F.col("_family")),
+        header.text(headers, names.LAPSE_ID).alias("lapse_id"),
+        header.count(headers, names.DLQ_DELIVERY_COUNT).alias("delivery_count"),
+        header.count(headers, names.CANCEL_COUNT).alias("cancel_count"),
+        F.coalesce(header.count(headers, names.REDRIVEN_COUNT), F.lit(0)).alias("redriven_count"),
+        header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
+        # On other families' letters it is the lifetime of a record that lapse never saw: the deadline too.
+        header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
+        header.number(headers, names.EPOCH).alias("epoch"),
+    )
+    named = read.withColumn("fault", _fault()).withColumn(
+        "entity", F.coalesce("entity", _without_prefix(F.col("letter_topic")))
+    )
     died_at = F.coalesce(F.timestamp_millis(F.col("expired_at_ms")), F.col("letter_at"))
     complete = named.withColumns({"id": _id(), "died_at": died_at})
     return schema.conform(complete, schema.DEAD_LETTER)
@@ -64,19 +71,16 @@ _LETTER = {
 }
 
 
-def _first_family(headers: Column) -> Column:
-    """Facts from the first family whose marker is there; null of a record that is no dead letter."""
-    return F.coalesce(
-        *(F.when(header.present(headers, family.marker), family.facts(headers)) for family in FAMILIES),
-    )
-
-
-def _fault(told: Column) -> Column:
-    markers = ", ".join(family.marker for family in FAMILIES)
-    text = F.when(told.isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
-    for family in FAMILIES:
-        text = text.when(told["family"] == family.name, family.fault(told))
-    return F.nullif(text, F.lit(""))
+def _fault() -> Column:
+    """What is missing of a letter, family by family; null where nothing is."""
+    markers = ", ".join(one.marker for one in FAMILIES)
+    text = F.when(F.col("family").isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
+    for one in FAMILIES:
+        faults = one.missing()
+        # Of nearly all letters nothing is missing: that is asked before anything is put into words.
+        found = (F.col("family") == one.name) & reduce(or_, faults.values())
+        text = text.when(found, F.concat_ws("; ", *(F.when(missing, said) for said, missing in faults.items())))
+    return text
 
 
 def _id() -> Column:

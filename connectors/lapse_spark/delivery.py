@@ -29,9 +29,7 @@ def parse(raw: DataFrame) -> DataFrame:
     Returns:
         `schema.DELIVERY`, one row per record; what is not lapse's has a `fault`.
     """
-    headers = header.newest_first(F.col("headers"))
-    kind = header.text(headers, names.KIND)
-    read = raw.select(
+    record = raw.select(
         F.col("topic").alias("delivery_topic"),
         F.col("partition").alias("delivery_partition"),
         F.col("offset").alias("delivery_offset"),
@@ -39,23 +37,29 @@ def parse(raw: DataFrame) -> DataFrame:
         "key",
         "value",
         "headers",
-        facts.once(
-            kind.alias("kind"),
-            header.text(headers, names.SUBSCRIPTION).alias("subscription"),
-            header.text(headers, names.BOOKMARK).alias("bookmark"),
-            header.count(headers, names.DELIVERY_COUNT).alias("delivery_count"),
-            header.number(headers, names.LEASE_UNTIL_MS).alias("lease_until_ms"),
-            header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
-            header.number(headers, names.TIMESTAMP_MS).alias("arrived_at_ms"),
-            header.number(headers, names.EPOCH).alias("epoch"),
-            F.when(kind == "reference", _referred()).alias("body"),
-            F.when(kind == "packed", packed_delivery.handed_out(F.col("value"))).alias("packed"),
-        ),
+        header.apart(F.col("headers")).alias("_apart"),
+    )
+    headers = F.col("_apart")
+    told = record.select(
+        "*",
+        facts.once(header.text(headers, names.KIND)).alias("kind"),
+        facts.once(header.text(headers, names.BOOKMARK)).alias("bookmark"),
+        header.text(headers, names.SUBSCRIPTION).alias("subscription"),
+        header.count(headers, names.DELIVERY_COUNT).alias("delivery_count"),
+        header.number(headers, names.LEASE_UNTIL_MS).alias("lease_until_ms"),
+        header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
+        header.number(headers, names.TIMESTAMP_MS).alias("arrived_at_ms"),
+        header.number(headers, names.EPOCH).alias("epoch"),
+    )
+    read = told.select(
+        "*",
+        facts.once(F.when(F.col("kind") == "reference", _referred())).alias("body"),
+        facts.once(F.when(F.col("kind") == "packed", packed_delivery.handed_out(F.col("value")))).alias("packed"),
     ).withColumns(
         {
             "topic": F.coalesce(F.col("body.topic"), F.col("packed.topic"), _part(1)),
             "partition": F.coalesce(F.col("body.partition"), F.col("packed.partition"), _part(2).try_cast("int")),
-            "offset": _part(3).try_cast("bigint"),
+            "offset": facts.once(_part(3).try_cast("bigint")),
             "deadlines_ms": F.coalesce(
                 F.when(F.col("body").isNotNull(), _deadlines(F.col("body.deadlines_ms"))), F.col("packed.deadlines_ms")
             ),
@@ -63,7 +67,7 @@ def parse(raw: DataFrame) -> DataFrame:
     )
     one = F.struct(F.col("offset").alias("first"), F.col("offset").alias("last"), "delivery_count")
     ranges = F.coalesce(F.col("body.ranges"), F.col("packed.ranges"), F.when(F.col("offset").isNotNull(), F.array(one)))
-    read = read.withColumn("ranges", ranges.cast(schema.DELIVERY["ranges"].dataType))
+    read = read.withColumn("ranges", facts.once(ranges.cast(schema.DELIVERY["ranges"].dataType)))
     damaged = F.exists(
         "ranges",
         lambda few: (

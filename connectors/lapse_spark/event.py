@@ -47,10 +47,12 @@ def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
         "value",
         "headers",
         F.coalesce(known, F.lit(False)).alias("known"),
-        facts.fields(told),
+        facts.once(told).alias("_told"),
     )
-    renamed = read.withColumnsRenamed({"partition": "shard", "key": "message_key"}).withColumnRenamed(
-        "record_key", "key"
+    renamed = (
+        read.select("*", "_told.*")
+        .withColumnsRenamed({"partition": "shard", "key": "message_key"})
+        .withColumnRenamed("record_key", "key")
     )
     return schema.conform(renamed.withColumn("fault", _fault()), schema.EVENT)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from lapse.protocol import header as names
-from lapse_spark import header
+from lapse_spark import facts, header
 
-Reader = Callable[[Column, str], Column]
+Reader = Callable[[Column, Column], Column]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,32 +46,14 @@ class Family:
     read_offset: Reader = header.number
     piles_up: bool = False
 
-    def facts(self, headers: Column) -> Column:
-        """What a letter of this family tells: a struct with the same fields for every family.
-
-        Args:
-            headers: as `header.newest_first` returns them.
-        """
-        origin = F.reverse(headers) if self.piles_up else headers
-        why = F.coalesce(*(header.text(headers, name) for name in self.reasons), F.lit(""))
-        return F.struct(
-            F.lit(self.name).alias("family"),
-            (header.text(origin, self.entity) if self.entity else F.lit(None).cast("string")).alias("entity"),
-            header.text(origin, self.topic).alias("topic"),
-            self.read_partition(origin, self.partition).try_cast("int").alias("partition"),
-            self.read_offset(origin, self.offset).alias("offset"),
-            F.filter(F.split(why, ","), lambda reason: reason != "").alias("reasons"),
-            header.text(headers, self.message).alias("message"),
-        )
-
-    def fault(self, facts: Column) -> Column:
-        """What is missing for a letter of this family to be counted; empty when nothing is."""
+    def missing(self) -> dict[str, Column]:
+        """What a letter of this family has to tell to be counted: when it does not, by what is said of it then."""
         required = [(self.topic, "topic"), (self.partition, "partition"), (self.offset, "offset")]
-        faults = [F.when(facts[field].isNull(), f"header {name} is missing or unreadable") for name, field in required]
+        faults = {f"header {name} is missing or unreadable": F.col(field).isNull() for name, field in required}
         if self.name == LAPSE.name:
-            faults.append(F.when(facts["entity"].isNull(), f"header {self.entity} is missing"))
-            faults.append(F.when(F.size(facts["reasons"]) == 0, f"header {names.REASONS} is missing or empty"))
-        return F.concat_ws("; ", *faults)
+            faults[f"header {self.entity} is missing"] = F.col("entity").isNull()
+            faults[f"header {names.REASONS} is missing or empty"] = F.size("reasons") == 0
+        return faults
 
 
 KAFKA: Final = Family(
@@ -127,3 +110,69 @@ SPRING: Final = Family(
 
 FAMILIES: Final = (LAPSE, KAFKA, STREAMS, CONNECT, SPRING)
 """In the order in which they are looked for: lapse's letters carry the headers of KIP-1191 too."""
+
+_MOST_REASONS: Final = max(len(family.reasons) for family in FAMILIES)
+
+
+def of(headers: Column) -> Column:
+    """The place in `FAMILIES` of the first one whose marker is there; null of a record that is no dead letter."""
+    places = F.lit(None).cast("int")
+    for place, family in reversed(list(enumerate(FAMILIES))):
+        places = F.when(header.present(headers, family.marker), place).otherwise(places)
+    return places
+
+
+def told(headers: Column, family: Column) -> list[Column]:
+    """What a letter tells, by the headers of its family; each header is looked up once, whichever family it is.
+
+    Args:
+        headers: as `header.apart` returns them.
+        family: as `of` returns it.
+
+    Returns:
+        family, entity, topic, partition, offset, reasons, message.
+    """
+    origin = _Look(headers, family, from_origin=True)
+    latest = _Look(headers, family, from_origin=False)
+    why = [latest.read(partial(_reason, place)) for place in range(_MOST_REASONS)]
+    reasons = F.split(F.coalesce(*why, F.lit("")), ",")
+    return [
+        _by_place(family, lambda one: one.name).alias("family"),
+        origin.read(lambda one: one.entity).alias("entity"),
+        origin.read(lambda one: one.topic).alias("topic"),
+        origin.read(lambda one: one.partition, lambda one: one.read_partition).try_cast("int").alias("partition"),
+        origin.read(lambda one: one.offset, lambda one: one.read_offset).alias("offset"),
+        # Every fault asks for the reasons: computed once, they keep filters on faults above the look-ups.
+        facts.once(F.when(family.isNotNull(), F.array_remove(reasons, ""))).alias("reasons"),
+        latest.read(lambda one: one.message).alias("message"),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at the headers of a letter, for the header of that name which its family has for a fact."""
+
+    headers: Column
+    family: Column
+    from_origin: bool
+
+    def read(self, name: Callable[[Family], str], reader: Callable[[Family], Reader] = lambda _: header.text) -> Column:
+        """Families that write a fact alike are read by one expression, to which the name is given row by row."""
+        alike: dict[tuple[Reader, bool], list[int]] = {}
+        for place, one in enumerate(FAMILIES):
+            alike.setdefault((reader(one), one.piles_up and self.from_origin), []).append(place)
+        wanted = _by_place(self.family, name)
+        found = F.lit(None)
+        for (read, piles_up), places in reversed(alike.items()):
+            read_now = read(header.oldest_first(self.headers) if piles_up else self.headers, wanted)
+            found = F.when(self.family.isin(places), read_now).otherwise(found) if len(alike) > 1 else read_now
+        return found
+
+
+def _reason(place: int, family: Family) -> str:
+    return family.reasons[place] if place < len(family.reasons) else ""
+
+
+def _by_place(family: Column, text: Callable[[Family], str]) -> Column:
+    """A text that each family has; null where it is empty, and of a record that is no dead letter."""
+    return F.get(F.array(*(F.lit(text(one) or None).cast("string") for one in FAMILIES)), family)

@@ -18,13 +18,11 @@ def parse(raw: DataFrame) -> DataFrame:
     Returns:
         `schema.SOW`, one row per record; what has no key has a `fault`.
     """
-    headers = header.newest_first(F.col("headers"))
-    read = raw.select(
+    headers = F.col("_apart")
+    read = raw.select("*", header.apart(F.col("headers")).alias("_apart")).select(
         "*",
-        facts.once(
-            header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
-            header.present(headers, EXPIRES_AT_MS).alias("has_deadline"),
-        ),
+        facts.once(header.number(headers, EXPIRES_AT_MS)).alias("expires_at_ms"),
+        header.present(headers, EXPIRES_AT_MS).alias("has_deadline"),
     )
     fault = F.when(F.col("key").isNull(), "a record of a SOW topic without a key").when(
         F.col("has_deadline") & F.col("expires_at_ms").isNull(), f"header {EXPIRES_AT_MS} is unreadable"
