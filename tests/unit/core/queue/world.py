@@ -510,6 +510,8 @@ class World:
             self._heard = 0
         self._compare_outputs()
         self.check()
+        if crashes:
+            self.commit()  # some parts are durable, and the oracle knows the whole only
         return count
 
     def _come_by(self, under_way: Rewind, there: dict[tuple[str, int], list[Published]]) -> None:
