@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -152,14 +152,23 @@ def findings(words: DataFrame, queue: str, number: int, at_ms: int) -> DataFrame
     return words.orderBy("bookmark").limit(MOST_NAMED).select(key.alias("key"), F.to_json(value).alias("value"))
 
 
-def make_topic(connection: Connection, topic: str) -> None:
+def make_topic(connection: Connection, topic: str, reading: Collection[str]) -> None:
     """Make the topic, compacted and with one partition, unless it is there.
+
+    Args:
+        connection: the cluster.
+        topic: where balances are published.
+        reading: topics that have to be there: Spark tells of one that is not with a page of Java's text.
 
     Raises:
         LapseError: the cluster does not let us.
+        ValueError: one of those to be read is not there.
     """
     client = connection.of_lapse()
-    if topic in client.partitions():
+    there = client.partitions(*reading)
+    if missing := sorted(set(reading) - there.keys()):
+        raise ValueError(f"there is no such topic: {', '.join(missing)}")
+    if topic in there:
         return
     new = NewTopic(topic, num_partitions=1, config={"cleanup.policy": "compact"})
     admin = client.admin()  # kept until the answer is there: without it nobody waits for one

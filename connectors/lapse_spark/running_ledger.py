@@ -147,13 +147,14 @@ def run(
     """
     if every is None and rule.ask_every is not None:
         rule = replace(rule, ask_every=timedelta(0))  # each run asks: when the next one comes is cron's business
-    balance.make_topic(connection, rule.topic)
+    reading = [name for queue in queues for name in (*queue.underlying, topics.events(queue.name))]
+    balance.make_topic(connection, rule.topic, reading)
     ledgers = [RunningLedger(spark, connection, queue, path, rule) for queue in queues]
     with stream.interruption() as interrupted:
         waited = False
         while not interrupted.is_set():
             jobs = [ledger.job() for ledger in ledgers]
-            with read.existing([name for queue in queues for name in (*queue.underlying, topics.events(queue.name))]):
+            with read.existing(reading):
                 stream.follow_all(jobs, lambda: _stops(interrupted, ledgers), every=every, watch=watch)
             if interrupted.is_set() or any(ledger.lacks_topics for ledger in ledgers):
                 continue

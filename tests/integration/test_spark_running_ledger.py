@@ -151,6 +151,13 @@ def test_injected_faults_are_named_by_bookmark_and_what_is_mended_is_withdrawn(a
     assert len(states) == 7
 
 
+@pytest.mark.feature("X7")
+def test_topics_that_are_not_there_are_named(account):
+    queue = Followed(name=account.name, underlying=[account.under, "nosuch"])
+    with pytest.raises(ValueError, match="there is no such topic: nosuch"):
+        running_ledger.run(account.spark, Connection(account.kafka), [queue], account.path, Rule(), every=None)
+
+
 @pytest.mark.slow
 def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on_ctrl_c(account, tmp_path):
     path = tmp_path / "ledger" / account.name
