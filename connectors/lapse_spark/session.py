@@ -22,6 +22,8 @@ _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # HotSpot never compiles a longer method. A reader's with all columns is 17,000 bytes long, in a piece.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
 }
 """For a session in this process: nothing listens beyond this machine, nothing draws over our own progress."""
 

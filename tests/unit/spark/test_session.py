@@ -9,6 +9,12 @@ def test_a_running_session_is_taken_as_it_is(spark):
     assert session(master="local[7]") is spark
 
 
+@pytest.mark.spark
+def test_a_stage_that_hotspot_would_not_compile_is_planned_in_smaller_methods(spark):
+    # HotSpot's own limit, -XX:HugeMethodLimit: what is longer is interpreted for ever, at half the speed.
+    assert spark.conf.get("spark.sql.codegen.hugeMethodLimit") == "8000"
+
+
 def test_the_users_own_jars_are_left_alone(monkeypatch, tmp_path):
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
