@@ -6,6 +6,7 @@ A message that is forwarded, redriven or handed over goes on as another record: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,12 +17,13 @@ from lapse.core.generation import generation_of, position_of
 from lapse.core.letter import FORWARDER
 from lapse.protocol import event as events
 from lapse.protocol import header, packed_delivery, reference, topic
+from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.codec import CodecError
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_client import dead_letter
 from lapse_client.connection import METADATA_TIMEOUT_S, Connection, entities, log_bounds
-from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.error import AnswerTimeout, LapseError, UnknownEntity
 from lapse_client.headers import headers_of
 from lapse_client.lineage import Lineage, Step, place
 from lapse_client.queue import Queue
@@ -78,12 +80,14 @@ class History:
         found: whether Kafka still has its record.
         size: bytes of its value; None without a record, or of a tombstone.
         moments: what happened, in order.
+        silent: queues that did not answer when they were asked what the message waits for.
     """
 
     bookmark: Bookmark
     found: bool
     size: int | None = None
     moments: list[Moment] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
 
 
 def history(
@@ -118,10 +122,12 @@ def history(
     moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
     if entity is not None:
         moments = [moment for moment in moments if _is_of(moment.message, name)]
-    moments += _waits(name, known if entity is None else [entity], topics, moments, cluster)
+    waits, silent = _waits(name, known if entity is None else [entity], topics, moments, cluster)
+    moments += waits
     moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
     value = None if record is None else record.value()
-    return History(bookmark=name, found=record is not None, size=None if value is None else len(value), moments=moments)
+    size = None if value is None else len(value)
+    return History(bookmark=name, found=record is not None, size=size, moments=moments, silent=silent)
 
 
 class _Chain:
@@ -372,25 +378,44 @@ def asked_first(topic: str, queues: Iterable[str]) -> list[str]:
 
 def _waits(
     name: Bookmark, of: Sequence[str], topics: Mapping[str, int], told: Sequence[Moment], connection: Connection
-) -> Iterator[Moment]:
+) -> tuple[list[Moment], list[str]]:
     """What a message waits for now, as the workers say: a barrier for others, a dying one for its letter (C48).
 
     Queues are asked that told something of it, and not its end; where none told anything, as of a barrier, the one of
-    its topic's name, and then the first ones of all. One that does not answer is left out.
+    its topic's name, and then the first ones of all. They are asked side by side.
+
+    Returns:
+        What they say, and which of them do not answer.
     """
     over = {one.entity for one in told if one.what in _END and one.message == name}
     tell = {one.entity for one in told if one.entity and one.message == name}
     queues = set(entities(topics, sow=False)).intersection(tell or of) - over
-    for entity in asked_first(name.topic, queues.intersection(of))[:_MOST_ASKED]:
-        try:
-            with Queue(entity, connection=connection, timeout_s=_ANSWER_S) as queue:
-                found = queue.look_at(str(name))
-        except LapseError:
-            continue
-        if found is not None and found.waits_for:
-            at_ms = int(connection.clock.now_ms())
-            facts: dict[str, Any] = {"state": found.state, "waits_for": found.waits_for}
-            yield Moment(at_ms=at_ms, entity=entity, what="waits", facts=facts, told=name, message=name)
+    asked = asked_first(name.topic, queues.intersection(of))[:_MOST_ASKED]
+    moments: list[Moment] = []
+    silent: list[str] = []
+    if not asked:
+        return moments, silent
+    with ThreadPoolExecutor(len(asked), "explain") as pool:
+        answers = [(entity, pool.submit(_asked, entity, name, connection)) for entity in asked]
+        for entity, answer in answers:
+            try:
+                found = answer.result()
+            except AnswerTimeout:
+                if entity in tell or entity == name.topic:  # of others it is not known whether they have it
+                    silent.append(entity)
+                continue
+            except LapseError:  # it does not let this user ask
+                continue
+            if found is not None and found.waits_for:
+                at_ms = int(connection.clock.now_ms())
+                facts: dict[str, Any] = {"state": found.state, "waits_for": found.waits_for}
+                moments.append(Moment(at_ms=at_ms, entity=entity, what="waits", facts=facts, told=name, message=name))
+    return moments, silent
+
+
+def _asked(entity: str, name: Bookmark, connection: Connection) -> QueuedMessage | None:
+    with Queue(entity, connection=connection, timeout_s=_ANSWER_S) as queue:
+        return queue.look_at(str(name))
 
 
 def _record(connection: Connection, name: Bookmark) -> Message | None:

@@ -159,3 +159,18 @@ def test_a_record_of_a_sow_topic_names_the_version_before_and_the_one_behind(dep
     assert chain(deployment, bookmarks[0]) == {first}
     assert chain(deployment, bookmarks[1]) == {first, second}
     assert chain(deployment, bookmarks[2]) == {second}
+
+
+@pytest.mark.feature("C48")
+def test_a_queue_that_does_not_answer_is_named(deploy: Deploy) -> None:
+    here = deploy({"quiet": {}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    written = here.write("quiet", b"x")
+    with here.subscriber("quiet") as subscriber:
+        assert subscriber.receive(20) is not None
+        bookmark = here.bookmark("quiet", written[0])
+        assert explain(here, bookmark).stderr == ""
+        worker.kill()
+        done = explain(here, bookmark)
+        assert done.returncode == 0
+        assert f"no answer from {here.name('quiet')}. " in done.stderr

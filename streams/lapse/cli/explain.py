@@ -51,8 +51,19 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
             )
     else:
         _show(found)
+    if found.silent:
+        click.echo(f"Warning: {_unanswered(found.silent)}", err=True)
     if not found.moments:
         raise click.exceptions.Exit(1)
+
+
+def _unanswered(queues: list[str]) -> str:
+    """What to say of queues that do not answer."""
+    named = ", ".join(queues)
+    return (
+        f"no answer from {named}. If the message waits for something there, such as a barrier or its dead letter, "
+        "that is not told. Check that a worker runs (`lapse worker`), and ask again"
+    )
 
 
 def _look(bookmark: str, entity: str | None, connection: Connection, quiet: bool) -> History:
