@@ -88,6 +88,15 @@ class LogReader:
 
     async def _read(self, tp: TopicPartition, first: int, last: int) -> list[Record]:
         consumer = await self._consumer(tp)
+        consumer.resume(tp)
+        try:
+            return await self._read_on(consumer, tp, first, last)
+        finally:
+            # Behind the log's end there is nothing to read ahead, and a consumer would ask twenty times a second.
+            if tp not in self._next or self._next[tp] >= (consumer.last_stable_offset(tp) or 0):
+                consumer.pause(tp)
+
+    async def _read_on(self, consumer: AIOKafkaConsumer, tp: TopicPartition, first: int, last: int) -> list[Record]:
         log_end = consumer.last_stable_offset(tp)
         if self._next.get(tp) != first:
             log_end = None
