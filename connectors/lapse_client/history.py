@@ -6,7 +6,6 @@ A message that is forwarded, redriven or handed over goes on as another record: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,16 +16,14 @@ from lapse.core.generation import generation_of, position_of
 from lapse.core.letter import FORWARDER
 from lapse.protocol import event as events
 from lapse.protocol import header, packed_delivery, reference, topic
-from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.codec import CodecError
 from lapse.protocol.event import TERMINAL, EventKind
-from lapse_client import dead_letter
+from lapse_client import dead_letter, waiting
 from lapse_client.connection import METADATA_TIMEOUT_S, Connection, entities, log_bounds
-from lapse_client.error import AnswerTimeout, LapseError, UnknownEntity
+from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.headers import headers_of
 from lapse_client.lineage import Lineage, Step, place
-from lapse_client.queue import Queue
 from lapse_client.span import span
 
 _AFTERWARDS_MS: Final = 60_000
@@ -37,11 +34,6 @@ _PRODUCERS_CLOCK_MS: Final = 300_000
 
 _LONGEST_CHAIN: Final = 50
 """Messages whose lives are told together."""
-
-_ANSWER_S: Final = 2.0
-"""So long a queue is waited for that is asked what a message waits for."""
-
-_MOST_ASKED: Final = 10
 
 DEAD_LETTER: Final = "dead letter"
 
@@ -371,51 +363,32 @@ def _is_of(found: Bookmark, name: Bookmark) -> bool:
     return same and name.generation in (0, found.generation)
 
 
-def asked_first(topic: str, queues: Iterable[str]) -> list[str]:
-    """Queues in the order in which they are asked of a message that none has told of: a queue's topic has its name."""
-    return sorted(queues, key=lambda queue: (queue != topic, queue))
-
-
 def _waits(
     name: Bookmark, of: Sequence[str], topics: Mapping[str, int], told: Sequence[Moment], connection: Connection
 ) -> tuple[list[Moment], list[str]]:
-    """What a message waits for now, as the workers say: a barrier for others, a dying one for its letter (C48).
+    """What a message waits for now: a barrier for others, a dying one for its letter (C48).
 
     Queues are asked that told something of it, and not its end; where none told anything, as of a barrier, the one of
-    its topic's name, and then the first ones of all. They are asked side by side.
-
-    Returns:
-        What they say, and which of them do not answer.
+    its topic's name, and then the first ones of all. Those that do not answer are told, too.
     """
     over = {one.entity for one in told if one.what in _END and one.message == name}
     tell = {one.entity for one in told if one.entity and one.message == name}
     queues = set(entities(topics, sow=False)).intersection(tell or of) - over
-    asked = asked_first(name.topic, queues.intersection(of))[:_MOST_ASKED]
-    moments: list[Moment] = []
-    silent: list[str] = []
-    if not asked:
-        return moments, silent
-    with ThreadPoolExecutor(len(asked), "explain") as pool:
-        answers = [(entity, pool.submit(_asked, entity, name, connection)) for entity in asked]
-        for entity, answer in answers:
-            try:
-                found = answer.result()
-            except AnswerTimeout:
-                if entity in tell or entity == name.topic:  # of others it is not known whether they have it
-                    silent.append(entity)
-                continue
-            except LapseError:  # it does not let this user ask
-                continue
-            if found is not None and found.waits_for:
-                at_ms = int(connection.clock.now_ms())
-                facts: dict[str, Any] = {"state": found.state, "waits_for": found.waits_for}
-                moments.append(Moment(at_ms=at_ms, entity=entity, what="waits", facts=facts, told=name, message=name))
-    return moments, silent
-
-
-def _asked(entity: str, name: Bookmark, connection: Connection) -> QueuedMessage | None:
-    with Queue(entity, connection=connection, timeout_s=_ANSWER_S) as queue:
-        return queue.look_at(str(name))
+    found, silent = waiting.ask(name, queues.intersection(of), connection)
+    at_ms = int(connection.clock.now_ms()) if found else 0
+    moments = [
+        Moment(
+            at_ms=at_ms,
+            entity=entity,
+            what="waits",
+            facts={"state": one.state, "waits_for": one.waits_for},
+            told=name,
+            message=name,
+        )
+        for entity, one in found.items()
+    ]
+    # Of the others it is not known whether they have it.
+    return moments, [entity for entity in silent if entity in tell or entity == name.topic]
 
 
 def _record(connection: Connection, name: Bookmark) -> Message | None:
