@@ -15,17 +15,14 @@ from lapse.core.queue.journal import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.protocol.answer import QueuedMessage
-from lapse.runtime.journal.changelog import PROGRESS, Changelog, epoch_header
+from lapse.runtime.journal.changelog import Changelog, epoch_header
+from lapse.runtime.journal.compaction import Compaction
 
 _ALL: Final = 1 << 60
 
 
 class ShardHistory:
     """Goes through a shard's journal, as far as Kafka still has it.
-
-    Kafka compacts the journal from its beginning: of each key the latest record there is left. Each step of an epoch
-    writes how far it has read under one key. Where two records of that key stand, the second one is behind all that
-    has been compacted.
 
     Args:
         queue: the queue's name.
@@ -40,9 +37,7 @@ class ShardHistory:
         self._at_ms = at_ms
         self._then = Changelog()
         self._over = False
-        self._next = 0
-        self._open = False
-        self._progress: bytes | None = None
+        self._compaction = Compaction()
         self.exact_since_ms: int | None = None
 
     def take(self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, epoch: int) -> None:
@@ -55,14 +50,10 @@ class ShardHistory:
             value: its value; None = the key is gone.
             epoch: who wrote it.
         """
-        if offset != self._next:
-            self._open, self._progress = True, None
-        self._next = offset + 1
-        if self._open:
+        was_whole = self._compaction.whole
+        self._compaction.take(offset, key)
+        if not (was_whole and self._compaction.whole):
             self.exact_since_ms = timestamp_ms
-            if key is not None and key.startswith(PROGRESS):
-                self._open = key != self._progress
-                self._progress = key
         self._over = self._over or timestamp_ms > self._at_ms
         if not self._over:
             self._then.take(key, value, epoch_header(epoch))
@@ -70,7 +61,7 @@ class ShardHistory:
     @property
     def exact(self) -> bool:
         """Whether all that was there at the instant is told."""
-        return self.exact_since_ms is None or (not self._open and self._at_ms >= self.exact_since_ms)
+        return self.exact_since_ms is None or (self._compaction.whole and self._at_ms >= self.exact_since_ms)
 
     def messages(self) -> Iterator[QueuedMessage]:
         """The messages, in the queue's order; what a barrier or a rate waits for is left out.

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from lapse.runtime.journal.changelog import CLAIM, PROGRESS, Changelog
+from lapse.runtime.journal.compaction import Compaction
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, READ, STEPS
 from lapse.runtime.tp import TP
 
@@ -101,23 +102,14 @@ class RecordedJournal:
 
 
 def _first_whole(records: Sequence[Any]) -> int:
-    """Index of the first record from which on nothing is missing.
-
-    Kafka keeps the latest record of every key, so of what it has compacted only the last word on positions is left;
-    behind that one every step stands.
-    """
-    if not records:
-        return 0
-    last_gap = 0 if records[0].offset else -1
-    for at in range(1, len(records)):
-        if records[at].offset != records[at - 1].offset + 1:
-            last_gap = at
-    if last_gap < 0:
-        return 0
-    for at in range(last_gap, len(records)):
-        if records[at].key is not None and records[at].key.startswith(PROGRESS):
-            return at + 1
-    return len(records)
+    """Index of the record behind the one from which on nothing is missing; 0 = nothing ever went."""
+    compaction, first = Compaction(), 0
+    for at, record in enumerate(records):
+        was_whole = compaction.whole
+        compaction.take(record.offset, record.key)
+        if not (was_whole and compaction.whole):
+            first = at + 1
+    return first
 
 
 def _definition(claim: bytes | None) -> int:

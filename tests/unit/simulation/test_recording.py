@@ -112,11 +112,20 @@ def test_a_journal_can_be_begun_with_in_the_middle_and_ended_before_its_end() ->
     assert [(one.number, len(one.steps)) for one in early.epochs] == [(1, 1)]
 
 
-@pytest.mark.parametrize(("missing", "begins", "steps"), [([0], 1, 1), ([2], 3, 0), ([0, 1, 2], 3, 0)])
-def test_what_was_compacted_is_the_state_to_begin_with(missing: Iterable[int], begins: int, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("missing", "begins", "epochs"),
+    [
+        ([0], 3, [(1, False, 0), (2, True, 1)]),
+        ([2], 8, [(2, False, 0)]),  # the step at 3 alone does not say that all before it is known
+        ([0, 1, 2], 8, [(2, False, 0)]),
+    ],
+)
+def test_what_was_compacted_is_the_state_to_begin_with(
+    missing: Iterable[int], begins: int, epochs: list[tuple[int, bool, int]]
+) -> None:
     journal = RecordedJournal([one for one in LIFE if one.offset not in missing])
     assert journal.began_ms == LIFE[begins].timestamp
-    assert [(one.number, one.taken_over, len(one.steps)) for one in journal.epochs] == [(1, False, steps), (2, True, 1)]
+    assert [(one.number, one.taken_over, len(one.steps)) for one in journal.epochs] == epochs
 
 
 def test_an_empty_journal_has_nothing_to_go_through() -> None:
