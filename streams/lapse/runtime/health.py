@@ -69,6 +69,8 @@ class Readiness(NamedTuple):
         return {
             "ready": self.ready,
             "why": self.why,
+            "joined": self.joined,
+            "brokers_away_s": self.away_s,
             "assigned": self.assigned,
             "served": self.served,
             "awaited": list(self.awaited[:_NAMED]),

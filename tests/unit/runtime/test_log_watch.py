@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from lapse.runtime.topics.log_watch import LogWatch
 from lapse.runtime.topics.topic_id import Shape
@@ -62,3 +63,31 @@ def test_where_logs_begin_is_asked_for_shards_that_hold_something_and_seldom_for
     resting.held = [other]
     asyncio.run(look(2))
     assert log.asked[-1] == everything
+
+
+class Entity:
+    """An entity whose shards are all at other workers."""
+
+    def __init__(self) -> None:
+        self.name = "orders"
+        self.runners: dict[int, Shard] = {}
+
+
+class Unanswered:
+    """Brokers that are away."""
+
+    def __init__(self) -> None:
+        self.asked: list[set[str]] = []
+
+    async def shapes(self, topics: Iterable[str]) -> dict[str, Shape]:
+        self.asked.append(set(topics))
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+@pytest.mark.feature("Q16")
+def test_a_worker_without_shards_knows_as_well_that_the_brokers_are_away() -> None:
+    brokers = Unanswered()
+    watch = LogWatch(lambda: [Entity()], lambda _: asyncio.sleep(0), brokers, Log())
+    with pytest.raises(KafkaException):
+        asyncio.run(watch.look())
+    assert brokers.asked == [{"lapse.orders.commands"}]

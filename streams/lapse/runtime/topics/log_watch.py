@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 
+from lapse.protocol import topic as names
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.topics.topic_id import Shape, TopicIds
@@ -96,15 +97,17 @@ class LogWatch:
         Where a topic was created again, its shards are taken over anew: what a shard knows of the old one is closed
         then, in the same order in which everything else happens.
         """
-        entities = [entity for entity in self._entities() if entity.runners]
+        known = list(self._entities())
+        entities = [entity for entity in known if entity.runners]
         runners = [runner for entity in entities for runner in list(entity.runners.values())]
-        names = {runner: {*runner.topics.facts, *(tp.topic for tp in runner.sources)} for runner in runners}
+        bears = {runner: {*runner.topics.facts, *(tp.topic for tp in runner.sources)} for runner in runners}
         targets = {topic for entity in entities for topic in entity.targets}
-        topics = targets.union(*names.values())
+        topics = targets.union(*bears.values())
         self._topics = len(topics)
-        shapes = await self._topic_ids.shapes(topics)
+        # A worker without shards is to know as well whether the brokers answer (`away_s`).
+        shapes = await self._topic_ids.shapes(topics or {names.commands(one.name) for one in known[:1]})
         replaced: set[str] = set()
-        for runner, some in names.items():
+        for runner, some in bears.items():
             for name in some & shapes.keys():
                 if name not in runner.topics.replaced and runner.topics.is_another(name, shapes[name].id):
                     replaced.add(runner.entity)
