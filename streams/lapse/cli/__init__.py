@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from lapse import __version__
 
@@ -37,6 +38,7 @@ COMMANDS: Mapping[str, Lazy] = {
         "lapse.cli.definition:definitions", "Show what the entities of a deployment are, by version.", extra="worker"
     ),
     "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
+    "completion": Lazy("lapse.cli.completion:completion", "Print what has a shell complete commands and options."),
     "dev": Lazy(
         "lapse.cli.dev:dev",
         "Run a broker, the topics of lapse.toml, a worker and the console.",
@@ -91,7 +93,12 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load and return the subcommand `cmd_name`, or None when there is none of that name."""
         if cmd_name in self.lazy:
-            return _load(cmd_name, self.lazy[cmd_name])
+            try:
+                return _load(cmd_name, self.lazy[cmd_name])
+            except click.ClickException:
+                if ctx.resilient_parsing:  # a shell that completes wants no advice
+                    return None
+                raise
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
@@ -105,6 +112,12 @@ class LazyGroup(click.Group):
             if near:
                 error.message += f" Did you mean {' or '.join(near)}?"
             raise
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a subcommand without loading any, and options."""
+        found = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=self._summary(ctx, name)) for name in found]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands from their summaries, loading none."""

@@ -1,0 +1,26 @@
+"""`lapse completion`: has a shell complete commands and options."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+from click.shell_completion import get_completion_class
+
+VARIABLE: Final = "_LAPSE_COMPLETE"
+"""The environment variable by which the shell asks; click derives it from the command's name."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what has a shell complete commands and options.
+
+    For bash, put this into ~/.bashrc: source <(lapse completion bash). For zsh, the same with zsh into ~/.zshrc. For
+    fish: lapse completion fish > ~/.config/fish/completions/lapse.fish
+    """
+    from lapse.cli import main
+
+    kind = get_completion_class(shell)
+    assert kind is not None, f"click does not know {shell}"
+    click.echo(kind(main, {}, "lapse", VARIABLE).source())

@@ -1,0 +1,69 @@
+"""`lapse completion`: a shell completes commands and options, and loads no more than it must."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from lapse.cli import main
+from lapse.cli.completion import VARIABLE
+
+COMMAND = [sys.executable, "-c", "import sys; sys.argv[0] = 'lapse'; from lapse.cli import main; main()"]
+
+
+def completed(line: str) -> list[str]:
+    """What bash is told for a line whose last word is to be completed."""
+    words = line.split(" ")
+    told = subprocess.run(
+        COMMAND,
+        env={**os.environ, VARIABLE: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not told.stderr, told.stderr
+    return [one.removeprefix("plain,") for one in told.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("lapse qu", ["queue"]),
+        ("lapse queue pee", ["peek"]),
+        ("lapse queue peek --fil", ["--filter"]),
+        ("lapse completion z", ["zsh"]),
+    ],
+)
+def test_commands_options_and_choices_are_completed(line: str, expected: list[str]) -> None:
+    assert completed(line) == expected
+
+
+def test_the_names_of_commands_are_completed_without_loading_any() -> None:
+    program = (
+        "import sys, click; from lapse.cli import main; "
+        "from click.shell_completion import BashComplete; "
+        f"told = BashComplete(main, {{}}, 'lapse', '{VARIABLE}').get_completions([], ''); "
+        "print(len(told), 'pyspark' in sys.modules, 'faust' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(len(main.list_commands(None))), "False", "False"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_printed(shell: str) -> None:
+    done = CliRunner().invoke(main, ["completion", shell])
+    assert done.exit_code == 0
+    assert f"{VARIABLE}={shell}_complete" in done.stdout
+
+
+# The script is bash's own language: where there is no bash, nothing can take it.
+@pytest.mark.skipif(shutil.which("bash") is None, reason="this machine has no bash")
+def test_bash_takes_the_script() -> None:
+    script = CliRunner().invoke(main, ["completion", "bash"]).stdout
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\ncomplete -p lapse"], capture_output=True, text=True, check=True, timeout=20
+    )
+    assert done.stdout.endswith(" lapse\n")
