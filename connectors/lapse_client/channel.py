@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -37,6 +38,9 @@ log = logging.getLogger("lapse_client")
 
 _PURGE_S: Final = 1.0
 """How long the reports of commands that were given up are waited for, s."""
+
+_REPORT_S: Final = 2.0
+"""So long the report of a command is waited for whose answer is here already."""
 
 MOST_AT_ONCE: Final = 5_000
 """Records taken from librdkafka in one go."""
@@ -316,7 +320,10 @@ class Channel(Generic[T]):
     def _sign_again(self, token: bytes, future: Future[Answer]) -> bool:
         """Repeat a command that was signed before the broker's clock was known; it was refused, so nothing was done."""
         guessed = self._signed_by_guess.pop(token, None)
-        self._producer.poll(0)  # the report of the first one, if it has not been taken yet, measures the clock
+        # The report of the first one measures the clock. On a busy machine the answer may be here before it.
+        give_up = time.monotonic() + _REPORT_S
+        while guessed is not None and not self.clock.is_measured and time.monotonic() < give_up:
+            self._producer.poll(0.05)
         if guessed is None or not self.clock.is_measured:
             return False
         shard, command = guessed

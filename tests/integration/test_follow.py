@@ -1,5 +1,6 @@
 """`lapse transfer --follow` between two real deployments: messages go where consumers wait, whatever is killed."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -100,13 +101,15 @@ def test_messages_go_to_where_consumers_are_and_back_when_nobody_there_may_have_
         assert len(slow.got) == 1
         stay = sides.there.depth("orders")["depth"]
         assert stay >= 4
-        with Consumer(sides.here, "orders", 5) as here:
-            with sides.there.subscriber("orders", 0):  # it has no room, but may have them
+        with contextlib.ExitStack() as there:
+            there.enter_context(sides.there.subscriber("orders", 0))  # it has no room, but may have them
+            with Consumer(sides.here, "orders", 5) as here:
                 sides.there.write("orders", *(f"back {number}" for number in range(20)))
                 until(lambda: len(here.got) == 35, "what was not handed over", 30)
                 time.sleep(0.5)
                 assert sides.there.depth("orders")["depth"] == stay
-            until(lambda: len(here.got) == 35 + stay, "what was handed over, too", 30)
+                there.close()
+                until(lambda: len(here.got) == 35 + stay, "what was handed over, too", 30)
     assert sides.there.depth("orders")["depth"] == 0
 
 
