@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from lapse.core.letter import MESSAGE_ID as MESSAGE_ID
 from lapse.core.letter import is_letter
+from lapse.core.portions import Portions, emptying
 
 _LONGEST: Final = 40
 """A longer id, or one that JSON would write longer, is kept as its digest: those of a step share one RecordBatch."""
@@ -48,6 +49,10 @@ class Repeats:
         self.next_number = max(self.next_number, number + 1)
         for name, at_ms in chunk.ids:
             self._seen[chunk.source, name] = at_ms, number
+
+    def emptying(self) -> Portions[None]:
+        """Let go of all ids."""
+        yield from emptying(self._seen, self.chunks)
 
     def forget(self, number: int) -> None:
         """Forget a chunk; what was seen again in a later one stays."""

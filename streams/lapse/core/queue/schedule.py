@@ -29,9 +29,6 @@ from lapse.core.retry_delay import UNSTATED
 from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 
-_Planned = tuple[int, str, int, int, int]
-"""Instant, topic, partition, offset and number of the source."""
-
 WEIGHT: Final = 4
 """To look at one scheduled message takes a shard about as long as to let so many leave that are together (C60)."""
 
@@ -51,19 +48,14 @@ class Schedule:
         self._decisions = decisions
         self._target_depth = target_depth
         self._state = decisions.state
-        self._heap: list[_Planned] = []
-        self._ready: list[_Planned] = []
-        for (source, offset), scheduled in self._state.scheduled.items():
-            if scheduled.ready:
-                self._plan(scheduled.at_ms, source, offset, self._ready)
-            else:
-                self._plan(scheduled.due_ms, source, offset)
+        self._agenda = decisions.state.agenda
 
     def next_due_ms(self) -> int:
         """The next instant at which something has to happen; `NEVER` if there is none."""
-        if self._ready and self._target_depth.room():
+        agenda = self._agenda
+        if agenda.ready and self._target_depth.room():
             return self.next_place_ms()
-        return self._heap[0][0] if self._heap else NEVER
+        return agenda.to_come[0][0] if agenda.to_come else NEVER
 
     def is_due(self, now_ms: int) -> bool:
         """Whether `advance` has something to do at an instant."""
@@ -80,7 +72,7 @@ class Schedule:
 
     def next_place_ms(self) -> int:
         """The instant of the first that has no place yet, those that are held included; `NEVER` if there is none."""
-        return min((heap[0][0] for heap in (self._heap, self._ready) if heap), default=NEVER)
+        return self._agenda.next_ms()
 
     def add(
         self,
@@ -107,10 +99,8 @@ class Schedule:
             ),
             step,
         )
-        if facts and facts.get("ready"):
-            self._plan(at_ms, source, offset, self._ready)
-        else:
-            self._plan(min(at_ms, deadline_ms), source, offset)
+        ready = bool(facts and facts.get("ready"))
+        self._agenda.plan(at_ms if ready else min(at_ms, deadline_ms), source, offset, ready=ready)
 
     def advance(self, now_ms: int, step: Step, most: int = UNLIMITED) -> int:
         """Do what is due, at most so many; returns how many were looked at."""
@@ -137,18 +127,18 @@ class Schedule:
         on = self._decisions.settings.expiration.enabled
         held: dict[int, list[int]] = {}
         looked = 0
-        while looked < most and (heap := self._next(until_ms, room)) is not None:
+        while looked < most and (heap := self._agenda.due(until_ms, room)) is not None:
             looked += 1
             due_ms, _, _, offset, source = heapq.heappop(heap)
             scheduled = self._state.scheduled.get(source, offset)
-            if scheduled is None or scheduled.ready is not (heap is self._ready):
+            if scheduled is None or scheduled.ready is not (heap is self._agenda.ready):
                 continue
             late = on and scheduled.deadline_ms <= now_ms
             if late and (room or scheduled.deadline_ms <= scheduled.at_ms):
                 self.leave(Trigger.DEADLINE, source, offset, now_ms, step)
             elif scheduled.at_ms > due_ms:
                 later_ms = scheduled.at_ms if scheduled.deadline_ms <= due_ms else scheduled.due_ms
-                self._plan(later_ms, source, offset)
+                self._agenda.plan(later_ms, source, offset)
             elif room:
                 room -= 1
                 self._become(route(Trigger.COME_DUE, Guard.ROOM), source, offset, scheduled.at_ms, now_ms, step)
@@ -157,11 +147,6 @@ class Schedule:
                 held.setdefault(source, []).append(offset)
         self._tell_held(held, now_ms, step)
         return looked
-
-    def _next(self, until_ms: int, room: int) -> list[_Planned] | None:
-        """Which of the two orders the next one is in; those that are held come only if there is room."""
-        due = [heap for heap in (self._heap, self._ready if room else []) if heap and heap[0][0] <= until_ms]
-        return min(due, key=lambda heap: heap[0], default=None)
 
     def _become(
         self, along: Route, source: int, offset: int, at_ms: int, now_ms: int, step: Step, transfer: str = ""
@@ -305,12 +290,6 @@ class Schedule:
         scheduled = self._state.scheduled[source, offset]
         messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
         step.events.append(ShardEvent(row.tells, now_ms, messages, subscription, detail))
-
-    def _plan(self, due_ms: int, source: int, offset: int, heap: list[_Planned] | None = None) -> None:
-        if due_ms >= NEVER:
-            return
-        of = self._state.sources[source]
-        heapq.heappush(self._heap if heap is None else heap, (due_ms, of.topic, of.partition, offset, source))
 
 
 def _name_of(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, int]:

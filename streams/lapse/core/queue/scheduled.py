@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import ItemsView, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +14,6 @@ from lapse.core.queue.trait import OWN_GROUP, Flag, TraitReader, Traits
 from lapse.core.retry_delay import UNSTATED
 from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
-
-_BLOCK: Final = 4_096
-"""So many offsets of a source, one behind the other, are kept together."""
-
-_SLACK: Final = 64
 
 
 class Scheduled(NamedTuple):
@@ -88,112 +81,6 @@ class Scheduled(NamedTuple):
     def due_ms(self) -> int:
         """When something has to happen: it materialises, or its absolute deadline comes first."""
         return min(self.at_ms, self.deadline_ms)
-
-
-class _Block:
-    """Offsets that lie close together, ascending; those of messages that are gone may be among them."""
-
-    __slots__ = ("count", "offsets")
-
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.count = 0
-
-
-class ScheduledMessages:
-    """The scheduled messages of a shard by (source, offset), with an order of offsets for questions about ranges.
-
-    The order is kept in blocks: what comes or goes moves the offsets of one block only, however many there are (C60).
-    """
-
-    def __init__(self) -> None:
-        self._by_name: dict[tuple[int, int], Scheduled] = {}
-        self._blocks: dict[int, dict[int, _Block]] = {}
-        self._counts: dict[int, int] = {}
-        self.held = 0
-        """How many are to be handed over."""
-        self.unconfirmed = 0
-        """How many were put here by a transfer, and are not confirmed."""
-        self.ready = 0
-        """How many wait for room."""
-
-    def __len__(self) -> int:
-        return len(self._by_name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_name
-
-    def __getitem__(self, name: tuple[int, int]) -> Scheduled:
-        return self._by_name[name]
-
-    def get(self, source: int, offset: int) -> Scheduled | None:
-        """One of them; None if it is none."""
-        return self._by_name.get((source, offset))
-
-    def names(self) -> list[tuple[int, int]]:
-        """Source and offset of each."""
-        return list(self._by_name)
-
-    def items(self) -> ItemsView[tuple[int, int], Scheduled]:
-        """All of them."""
-        return self._by_name.items()
-
-    def add(self, source: int, offset: int, scheduled: Scheduled) -> None:
-        """Keep one."""
-        known = self._by_name.get((source, offset))
-        self._by_name[source, offset] = scheduled
-        self._note(scheduled, 1)
-        if known is not None:
-            self._note(known, -1)
-            return
-        self._counts[source] = self._counts.get(source, 0) + 1
-        block = self._blocks.setdefault(source, {}).setdefault(offset // _BLOCK, _Block())
-        block.count += 1
-        at = bisect_left(block.offsets, offset)
-        if at == len(block.offsets) or block.offsets[at] != offset:
-            block.offsets.insert(at, offset)
-
-    def discard(self, source: int, offset: int) -> None:
-        """Forget one."""
-        known = self._by_name.pop((source, offset), None)
-        if known is None:
-            return
-        self._note(known, -1)
-        self._counts[source] -= 1
-        blocks, number = self._blocks[source], offset // _BLOCK
-        block = blocks[number]
-        block.count -= 1
-        # Offsets that are gone stay in the list until they are the greater part: taking out each would move the rest.
-        if not block.count:
-            del blocks[number]
-        elif len(block.offsets) > 2 * block.count + _SLACK:
-            block.offsets = [one for one in block.offsets if (source, one) in self._by_name]
-
-    def count(self, source: int) -> int:
-        """How many of a source there are."""
-        return self._counts.get(source, 0)
-
-    def _note(self, scheduled: Scheduled, by: int) -> None:
-        self.ready += by * scheduled.ready
-        if scheduled.transfer:
-            if scheduled.held:
-                self.held += by
-            else:
-                self.unconfirmed += by
-
-    def between(self, source: int, first: int, last: int) -> Iterator[int]:
-        """Their offsets within a range (both ends included), ascending."""
-        blocks = self._blocks.get(source, {})
-        within = range(first // _BLOCK, last // _BLOCK + 1)
-        wanted: Iterable[int] = within
-        if len(within) > len(blocks):
-            wanted = sorted(number for number in blocks if number in within)
-        for number in wanted:
-            if number in blocks:
-                offsets = blocks[number].offsets
-                for offset in offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]:
-                    if (source, offset) in self._by_name:
-                        yield offset
 
 
 def scheduled_of(change: Change) -> Scheduled:

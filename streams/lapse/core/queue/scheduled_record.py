@@ -37,10 +37,15 @@ def pack(scheduled: Scheduled) -> bytes:
     return plain + _TRANSFERRED.pack(scheduled.then_ms, marks) + retries + counts + scheduled.transfer.encode()
 
 
+def is_plain(value: bytes) -> bool:
+    """Whether nothing but its instants and traits is known of a message that was packed."""
+    return len(value) == _SCHEDULED.size
+
+
 def unpack(value: bytes) -> Scheduled:
     """Read what `pack` wrote."""
     scheduled = Scheduled(*_SCHEDULED.unpack_from(value))
-    if len(value) == _SCHEDULED.size:
+    if is_plain(value):
         return scheduled
     then_ms, marks = _TRANSFERRED.unpack_from(value, _SCHEDULED.size)
     at, retry_ms = _SCHEDULED.size + _TRANSFERRED.size, UNSTATED

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lapse.core.expression import compile_filter
+from lapse.core.portions import Portions
 from lapse.core.queue import settlement
 from lapse.core.queue.activity import UsableQueueShard
 from lapse.core.queue.advance import Advance
@@ -415,6 +416,10 @@ class QueueShard:
         self._transitions.remove_beyond_limits(now_ms, step)
         self.activity.begin(now_ms, step)
         self.allowance.take_over(now_ms, step, unwritten)
+
+    def letting_go(self) -> Portions[None]:
+        """See `Shard`."""
+        yield from self.state.emptying()
 
     # What goes out
 

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND
+from lapse.core.portions import Portions, emptying
 from lapse.core.queue import repeats
+from lapse.core.queue.agenda import Agenda
 from lapse.core.queue.change import Change, ChangeKind, Places, counts_of, indexes_in
 from lapse.core.queue.counted import Counted
 from lapse.core.queue.cut import by_segment, cut
@@ -21,7 +23,8 @@ from lapse.core.queue.message_state import FILLS, MEANINGS, THERE, State, state_
 from lapse.core.queue.movement import DEFERRALS, MOVES, Move, write_columns
 from lapse.core.queue.pending_letter import PendingLetter, pending_letter_of
 from lapse.core.queue.rewinds import Rewinds
-from lapse.core.queue.scheduled import ScheduledMessages, scheduled_of
+from lapse.core.queue.scheduled import scheduled_of
+from lapse.core.queue.scheduled_messages import ScheduledMessages
 from lapse.core.queue.segment import (
     AVAILABLE,
     EXPIRED,
@@ -63,6 +66,7 @@ class QueueState:
         sources: by number; a number is never used again.
         subscription_table: the subscriptions.
         scheduled: messages that are not visible yet.
+        agenda: when something has to happen to them.
         pending: messages whose letters are refused, as (source, offset), in the order of removal (C27).
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
@@ -86,6 +90,7 @@ class QueueState:
         self.sources = Sources()
         self.subscription_table = SubscriptionTable()
         self.scheduled = ScheduledMessages()
+        self.agenda = Agenda(self.sources)
         self.pending: dict[tuple[int, int], PendingLetter] = {}
         self.remembered: set[tuple[int, int]] = set()
         self.repeats = Repeats()
@@ -432,7 +437,7 @@ class QueueState:
                 source.next_offset = max(source.next_offset, run.offset + run.count)
         self.segments.make_room()
 
-    def settle_indexes(self) -> None:
+    def settle_indexes(self) -> Portions[None]:
         """After recovery: derive every index and count that the journal does not hold."""
         self.recovering = False
         self.as_of.clear()
@@ -447,8 +452,17 @@ class QueueState:
                 self.index.add(segment)
                 self._count_bound(segment)
             self.segments.make_room()
+            yield
         self._head = min(self.segments, default=0)
         self.segments.loads = 0
+        yield from self.agenda.taking_over(self.scheduled)
+
+    def emptying(self) -> Portions[None]:
+        """Let go of that of which there may be very much; nothing is needed any more."""
+        yield from self.scheduled.emptying()
+        yield from self.agenda.emptying()
+        yield from self.repeats.emptying()
+        yield from emptying(self.pending)
 
     def _count_bound(self, segment: Segment) -> None:
         """Count what the holders of a segment's messages have outstanding."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from lapse.core.portions import Portions
 from lapse.core.record import Record
 from lapse.core.shard.agreement import Agreement
 
@@ -77,6 +78,9 @@ class Shard(Protocol):
 
     def take_over(self, now_ms: int, step: Any) -> None:
         """Begin an epoch, with the state as the journal has it."""
+
+    def letting_go(self) -> Portions[None]:
+        """Let go of what it remembers, of which nothing is needed any more: of very much that takes long as well."""
 
     def subscriptions(self) -> Iterable[Subscribed]:
         """What clients are subscribed to now."""

@@ -16,11 +16,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from lapse.core.lifetime import NEVER
+from lapse.core.portions import Portions, in_lots, whole
 from lapse.core.sow.record import DEADLINE, deadline_of
 
 _SHIFT: Final = 10
 _SLACK: Final = 65_536
 _STALE_KEPT: Final = 64
+_REBUILT: Final = 1_024
+"""So many records are filed in a portion when the index is built anew."""
+
 _MOVED_AT_ONCE: Final = 4_000
 """Keys that move to the fine wheel in one call: any number may share a second."""
 
@@ -76,21 +80,27 @@ class DeadlineIndex:
         self._filed += 1
 
     def rebuild(self) -> None:
-        """Build the index anew from the records; also how a restored shard gets one."""
+        """Build the index anew from the records."""
+        whole(self.rebuilding())
+
+    def rebuilding(self) -> Portions[None]:
+        """The same in portions; also how a restored shard gets one."""
         self._reset()
         coarse = self._coarse
         filed = 0
         unpack = DEADLINE.unpack_from
-        for key, entry in self._entries.items():
-            (deadline_ms,) = unpack(entry)
-            if deadline_ms != NEVER:
-                second = deadline_ms >> _SHIFT
-                keys = coarse.get(second)
-                if keys is None:
-                    coarse[second] = [key]
-                else:
-                    keys.append(key)
-                filed += 1
+        for some in in_lots(self._entries.items(), _REBUILT):
+            for key, entry in some:
+                (deadline_ms,) = unpack(entry)
+                if deadline_ms != NEVER:
+                    second = deadline_ms >> _SHIFT
+                    keys = coarse.get(second)
+                    if keys is None:
+                        coarse[second] = [key]
+                    else:
+                        keys.append(key)
+                    filed += 1
+            yield
         self._filed = filed
         self._coarse_order = sorted(coarse)
 

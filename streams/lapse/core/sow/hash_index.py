@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lapse.core.portions import Portions, emptying
 from lapse.core.sow import field_path
 
 
@@ -47,6 +48,10 @@ class HashIndex:
                 names.discard(name)
                 if not names:
                     del index[value]
+
+    def emptying(self) -> Portions[None]:
+        """Let go of all of it."""
+        yield from emptying(self._values, *self._indexes.values())
 
     def find(self, equalities: Sequence[tuple[str, object]]) -> set[bytes] | None:
         """Return the smallest set that holds every record with these field values; None if no index applies."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER, NO_TIMESTAMP
+from lapse.core.portions import Portions, whole
 from lapse.core.reason import Reason
 from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
@@ -389,8 +390,16 @@ class SowShard:
 
     def restore(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Take over from the journal's latest value per key; the shard must be new. Keys of the runtime are skipped."""
-        self.state.restore(items)
+        whole(self.restoring(items))
+
+    def restoring(self, items: Iterable[tuple[bytes, bytes | None]]) -> Portions[None]:
+        """The same, in portions."""
+        yield from self.state.restoring(items)
         self.activity.restored()
+
+    def letting_go(self) -> Portions[None]:
+        """See `Shard`."""
+        yield from self.state.emptying()
 
     def replace_topic(self, topic: str, step: Step) -> None:
         """Take what comes from a topic from now on for another topic's: it was deleted and created again (C42).

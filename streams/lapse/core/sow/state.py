@@ -6,9 +6,10 @@ import json
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Protocol
+from typing import Final, Protocol
 
 from lapse.core.lifetime import NEVER
+from lapse.core.portions import Portions, emptying, in_lots
 from lapse.core.repeats import Batch, Repeats, chunk_of
 from lapse.core.shard.activity import USED, Used
 from lapse.core.shard.retirement import RETIREMENT, Retirement
@@ -27,6 +28,12 @@ from lapse.core.sow.view import View
 
 _RECORD_BYTES = 16
 """What a journal record takes besides key and value, about."""
+
+_LOT: Final = 1_024
+"""So many records are taken over in a portion."""
+
+_INDEXED_LOT: Final = 64
+"""So many are indexed in a portion: each has its payload decoded."""
 
 _SOURCE = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
@@ -200,7 +207,7 @@ class SowState:
         elif prefix != journal.RUNTIME:
             raise ValueError(f"a journal record of a kind that this version does not know: {prefix!r}")
 
-    def restore(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def restoring(self, items: Iterable[tuple[bytes, bytes | None]]) -> Portions[None]:
         """Take over from the journal's latest value per key; the state must be new.
 
         The same as `apply` for each, only that the indexes over the records are built once at the end.
@@ -210,25 +217,38 @@ class SowState:
         sequence = 0
         unpack_from = HEAD.unpack_from
         record_prefix = journal.RECORD[0]
-        for name, value in items:
-            if name[0] == record_prefix and value is not None:
-                entries[name] = value
-                number = unpack_from(value)[2]
-                if number > sequence:
-                    sequence = number
-            else:
-                others.append((name, value))
+        for some in in_lots(items, _LOT):
+            for name, value in some:
+                if name[0] == record_prefix and value is not None:
+                    entries[name] = value
+                    number = unpack_from(value)[2]
+                    if number > sequence:
+                        sequence = number
+                else:
+                    others.append((name, value))
+            yield
         # Sources first: the order of scheduled versions is that of their bookmarks. Message ids in the order they came.
-        for name, value in sorted(others, key=_rank):
-            self.apply(name, value)
+        others.sort(key=_rank)
+        for some in in_lots(others):
+            for name, value in some:
+                self.apply(name, value)
+            yield
         since = (subscriber.subscription.since for subscriber in self.subscribers.values())
         self.sequence = max(chain((sequence,), since))
         self.record_names.rewrite()
         if self.settings.expiration.enabled:
-            self.deadlines.rebuild()
+            yield from self.deadlines.rebuilding()
         if self._indexed:
-            for name, entry in entries.items():
-                self.hash_index.put(name, self.view(name, entry).payload)
+            for lot in in_lots(entries.items(), _INDEXED_LOT):
+                for name, entry in lot:
+                    self.hash_index.put(name, self.view(name, entry).payload)
+                yield
+
+    def emptying(self) -> Portions[None]:
+        """Let go of that of which there may be very much; nothing is needed any more."""
+        yield from self.hash_index.emptying()
+        yield from self.repeats.emptying()
+        yield from emptying(self.entries, self.tombstones, self.pending)
 
     def _apply_record(self, name: bytes, entry: bytes | None) -> None:
         if entry is not None:

@@ -17,6 +17,9 @@ from lapse.runtime.kafka.together import Together
 _AT_ONCE: Final = 8
 """So many changelog partitions are read side by side."""
 
+_RECORDS: Final = 2_000
+"""So many records are taken in at a time: shards may be at work beside (C90)."""
+
 
 class ChangelogReader:
     """Reads changelog partitions from an offset to their end.
@@ -80,10 +83,11 @@ class ChangelogReader:
                 consumer.seek(tp, position)
                 while position < end:
                     taken: list[tuple[bytes, bytes | None]] = []
-                    for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
+                    for records in (await consumer.getmany(timeout_ms=200, max_records=_RECORDS)).values():
                         taken += into.take_all(records)
                     position = await consumer.position(tp)
                     into.next_offset = position
+                    await asyncio.sleep(0)
                     if keep is not None:
                         keep(taken)
         into.next_offset = max(position, end)

@@ -6,12 +6,13 @@ import logging
 import re
 import time
 from pathlib import Path
-from typing import Any, Final
-
-import rocksdict
+from typing import TYPE_CHECKING, Any, Final
 
 from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.store import JournalStore
+
+if TYPE_CHECKING:
+    import rocksdict
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class RocksDBStore(JournalStore):
     def _open(self, partition: int) -> Changelog:
         path = self._path(partition)
         path.parent.mkdir(parents=True, exist_ok=True)
+        import rocksdict  # 6 MiB that a worker with its state in memory alone does not need
+
         database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
         meta = database.get(self._META)
         if meta is not None and (fault := self._fault_of(meta)):
@@ -71,6 +74,8 @@ class RocksDBStore(JournalStore):
         self._write(partition, items, changelog.next_offset, changelog.epoch)
 
     def _write(self, partition: int, items: Items, next_offset: int, epoch: int) -> None:
+        import rocksdict
+
         batch = rocksdict.WriteBatch(raw_mode=True)
         for key, value in items:
             if value is None:
@@ -102,4 +107,6 @@ def remove_copies(directory: Path, table: str) -> None:
     copy = re.compile(re.escape(table) + r"-\d+\.rocksdb")  # not those of a table `<table>-…`
     for path in directory.glob("*.rocksdb"):
         if copy.fullmatch(path.name) is not None:
+            import rocksdict
+
             rocksdict.Rdict.destroy(str(path))

@@ -18,7 +18,7 @@ _PAUSE_S: Final = 5.0
 """After a failure; nobody waits for a standby."""
 
 _POLL_MS: Final = 500
-_RECORDS: Final = 5_000
+_RECORDS: Final = 2_000
 
 
 class Standby:
@@ -107,6 +107,7 @@ class Standby:
                     if tp.partition in self._followed:
                         self._take(tp.partition, records)
                         self._tell(tp.partition, consumer.highwater(tp))
+                await asyncio.sleep(0)  # what is buffered comes without a pause
         finally:
             await bounded_close(consumer)
 

@@ -14,19 +14,24 @@ import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from faust.stores.base import Store as FaustStore
 from faust.types import TP, EventT
 
+from lapse.core.portions import emptying, in_lots
 from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.pre_read import HeadStart
 from lapse.runtime.journal.standby import Standby
 from lapse.runtime.kafka.producer import BatchProducer, BatchTooLarge
 from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.turns import in_turns
 
 logger = logging.getLogger(__name__)
+
+_AHEAD_LOT: Final = 2_000
+"""So many records are sent at a time of what an epoch writes at its beginning: others have their turns in between."""
 
 
 class Fenced(RuntimeError):
@@ -72,6 +77,12 @@ class ShardOwner(Protocol):
 
     async def last_epoch(self, partition: int) -> int:
         """The epoch of a shard's last delivery; 0 if there is none."""
+
+    def born(self, partition: int) -> Items:
+        """What a journal begins with, beside the first claim (C81)."""
+
+    async def look_at_size(self, least: int = 0) -> None:
+        """Learn whether there are more shards by now; `least` are known to be there."""
 
     def records(self) -> MutableMapping[bytes, bytes]:
         """Something empty that takes what a changelog partition holds."""
@@ -197,6 +208,8 @@ class JournalStore(FaustStore[Any, Any]):
             for partition in coming:
                 self.owner.let_go(partition)
             coming = sorted(self._was_deleted())
+        if coming and coming[-1] >= self.owner.partitions:
+            await self.owner.look_at_size(coming[-1] + 1)
         await self._look_at_changelog()
         await asyncio.gather(*(self._take_over(partition) for partition in coming))
         self._pre_read().note(self._owned)
@@ -286,7 +299,9 @@ class JournalStore(FaustStore[Any, Any]):
         while True:
             epoch = changelog.epoch + 1
             await owner.prepare(partition, epoch)
-            claim = [(claim_key(epoch), owner.worker_name.encode())]
+            claim: Items = [(claim_key(epoch), owner.worker_name.encode())]
+            if not changelog.next_offset:
+                claim += owner.born(partition)
             began_s = time.monotonic()
             sent, _ = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
             claimed = await sent
@@ -295,8 +310,9 @@ class JournalStore(FaustStore[Any, Any]):
                 owner.clock.measured(began_s, time.monotonic(), claimed.timestamp)
             if claimed_at == changelog.next_offset:
                 # Nobody else has written since: the claim is all there is to read.
-                changelog.take(*claim[0], epoch_header(epoch))
-                changelog.next_offset = claimed_at + 1
+                for one in claim:
+                    changelog.take(*one, epoch_header(epoch))
+                changelog.next_offset = claimed_at + len(claim)
                 keep([*claim])
             # What stands before the claim counts; what lower epochs write behind it does not.
             while changelog.next_offset <= claimed_at:
@@ -315,6 +331,8 @@ class JournalStore(FaustStore[Any, Any]):
             epoch,
         )
         await owner.take_over(partition, epoch, changelog)
+        if isinstance(changelog.latest, dict):
+            await in_turns(emptying(changelog.latest))
         changelog.latest.clear()
         self._owned.add(partition)
 
@@ -343,9 +361,9 @@ class JournalStore(FaustStore[Any, Any]):
             if ahead_bytes + _bytes_of(items) < 1 << 20:
                 ahead, items, ahead_bytes = [], [*ahead, *items], 0
             else:
-                waiting = await owner.journal_producer.send_in_batches(topic, partition, ahead, headers)
-                for future in waiting:
-                    await future
+                for some in in_lots(ahead, _AHEAD_LOT):
+                    for future in await owner.journal_producer.send_in_batches(topic, partition, some, headers):
+                        await future
                 expected += len(ahead)
         sent, items_bytes = await owner.journal_producer.send_atomically(topic, partition, items, headers)
         metadata = await sent

@@ -20,7 +20,7 @@ VALUES = st.one_of(
 )
 NAMES = st.sampled_from([*sorted(lifetime.NAMES), "trace", "lapse-redrive-queue", "Lapse-Ttl-Ms", "lapse-id"])
 HEADERS = st.one_of(
-    st.tuples(st.just("lapse-ttl-ms"), VALUES).map(lambda header: [header]),
+    st.tuples(st.sampled_from(["lapse-ttl-ms", "lapse-enqueue-at-ms"]), VALUES).map(lambda header: [header]),
     st.lists(st.tuples(NAMES | st.just("lapse-ttl-ms"), VALUES), max_size=3),
 )
 TIMESTAMPS = st.sampled_from([-1, 0, 1, 1_700_000_000_000, INT64 - 10, INT64 - 1])
@@ -55,7 +55,7 @@ def test_every_record_becomes_what_its_headers_say(told: list, expiration: Expir
     arrivals = sort_out(records, "orders", expiration)
     became: dict[int, tuple] = dict.fromkeys(range(len(records)), ("skipped",))
     became.update({o: ("entered", d) for o, d in zip(arrivals.offsets, arrivals.deadlines_ms, strict=True)})
-    became.update({o: ("scheduled", at_ms, d) for o, at_ms, d, _ in arrivals.scheduled})
+    became.update({one.offset: ("scheduled", one.at_ms, one.deadline_ms) for one in arrivals.scheduled})
     became.update({o: ("invalid", fault) for o, fault in arrivals.invalid})
     became.update({o: ("expired", d) for o, d in arrivals.expired})
     assert became == {record.offset: by_the_book(record, expiration) for record in records}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lapse.core.queue.journal import QueueJournal, Restored, restore
+from lapse.core.queue.journal import QueueJournal
+from lapse.core.queue.restored import Restored, restore
 from lapse.core.queue.settings import QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.shard import QueueShard

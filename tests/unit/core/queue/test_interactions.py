@@ -9,10 +9,12 @@ from random import Random
 
 import pytest
 
+from support.at_length import AT_LENGTH
 from support.interaction import table
 from unit.core.queue.switch import SWITCHES, Life
 
-STEPS = 60
+STEPS = 60 if AT_LENGTH else 30
+MOST = 120
 LIVES = max(1, int(os.environ.get("LAPSE_SOAK", "0")) // 250)
 PAIRS = [pair for pair in combinations(SWITCHES, 2) if pair not in table().apart()]
 
@@ -25,7 +27,7 @@ def test_two_features_live_together(pair: tuple[str, str]) -> None:
         try:
             for _ in range(STEPS):
                 life.step()
-            for _ in range(STEPS):  # the rest, if chance has left something out
+            for _ in range(MOST - STEPS):  # the rest, if chance has left something out
                 if not life.unseen:
                     break
                 life.step()

@@ -6,9 +6,11 @@ import pytest
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue import journal as journals
+from lapse.core.queue import journal_record
 from lapse.core.queue import segment as segments
 from lapse.core.queue.change import ChangeKind
-from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.journal import QueueJournal
+from lapse.core.queue.restored import restore
 from lapse.core.queue.segment import State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim
@@ -130,7 +132,7 @@ def test_dying_messages_keep_their_order_over_a_crash() -> None:
 def test_a_step_of_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     restored = restore([])
     journal = QueueJournal(restored.state, 1, restored)
-    monkeypatch.setattr(journals, "_FORMAT", 9)
+    monkeypatch.setattr(journal_record, "_FORMAT", 9)
     written = journal.begin()
     monkeypatch.undo()
     with pytest.raises(ValueError, match="format 9; this version of lapse reads format 1"):

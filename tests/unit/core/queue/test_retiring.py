@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.lifetime import NEVER, Expiration
-from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.journal import QueueJournal
+from lapse.core.queue.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard

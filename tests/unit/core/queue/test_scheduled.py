@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.queue import scheduled as module
-from lapse.core.queue.scheduled import Scheduled, ScheduledMessages
+from lapse.core.queue import scheduled_messages as module
+from lapse.core.queue.scheduled import Scheduled
+from lapse.core.queue.scheduled_messages import ScheduledMessages
 
 SOURCES, OFFSETS = st.integers(0, 1), st.integers(0, 12)
 

@@ -6,7 +6,8 @@ import pytest
 
 from lapse.core.expression import compile_value
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.journal import QueueJournal
+from lapse.core.queue.restored import restore
 from lapse.core.queue.segment import SIZE
 from lapse.core.queue.segment_spill import Segments
 from lapse.core.queue.settings import QueueSettings

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import pytest
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.journal import QueueJournal
+from lapse.core.queue.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.core.queue.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard

@@ -21,8 +21,9 @@ from lapse.core.queue import journal as journals
 from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
 from lapse.core.queue import truncation
-from lapse.core.queue.journal import QueueJournal, restore
+from lapse.core.queue.journal import QueueJournal
 from lapse.core.queue.matching import UNKNOWN
+from lapse.core.queue.restored import restore
 from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.rewinds import Rewind
 from lapse.core.queue.segment import State

@@ -1,0 +1,28 @@
+"""Turns of the event loop: what takes long pauses between its portions, so that other shards go on (C60, C90)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final, TypeVar
+
+from lapse.core.portions import Portions
+
+T = TypeVar("T")
+
+_TURN_S: Final = 0.001
+"""After so much work others have their turn: a delivery takes some ten turns of the loop."""
+
+
+async def in_turns(work: Portions[T]) -> T:
+    """Do work in portions, with a turn for others after every millisecond."""
+    since = time.perf_counter()
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        if time.perf_counter() - since >= _TURN_S:
+            await asyncio.sleep(0)
+            since = time.perf_counter()
