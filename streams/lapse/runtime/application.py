@@ -138,11 +138,21 @@ class LapseApp(faust.App):
         before = self._assignment or set()
         await super()._on_partitions_assigned(assigned, generation_id)
         topics = consumer.subscribed()
+        if before:
+            self.beside(self._look_again())
         if any(tp.topic in topics for tp in before - assigned):
             await consumer.rejoin()  # nobody gets what went before it is given up
         elif (assignor := cast("SteadyAssignor", self.assignor)).withheld:
             assignor.withheld = False
             self.beside(self._balance_again(generation_id))
+
+    async def _look_again(self) -> None:
+        """See how many partitions the topics have by now: who deals them out may have nothing that tells it (C81)."""
+        await asyncio.sleep(_GIVEN_UP_S)
+        consumer = self.consumer
+        assert isinstance(consumer, BatchConsumer)
+        if not self.should_stop:
+            await consumer.look_again()
 
     async def _balance_again(self, generation_id: int) -> None:
         """See to it that what was withheld is given to somebody: a worker of an older version does not rejoin."""

@@ -75,6 +75,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Have the group balanced once more, if this member has the topics still that it had."""
         self._ensure_consumer()._coordinator.request_rejoin()
 
+    async def look_again(self) -> None:
+        """Learn now how many partitions the topics have; the group is balanced anew if that has changed."""
+        await self._ensure_consumer()._client.force_metadata_update()
+
     async def leave(self) -> None:
         """Leave the group."""
         await self.call_thread(self._ensure_consumer().unsubscribe)

@@ -47,6 +47,7 @@ class Feeder:
         most: partitions from this number on belong to no shard; None = all do.
         own_commands: where the shard's commands stand, if it reads those by itself, too: Faust does not go back to
             where a shard is that is taken over anew without a rebalance. None = Faust brings them.
+        waits: it reads no underlying partition: the shard waits for others (C81).
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Feeder:
         topic_ids: TopicIds,
         most: int | None = None,
         own_commands: TP | None = None,
+        waits: bool = False,
     ) -> None:
         self._settings = {
             "enable_auto_commit": False,
@@ -78,6 +80,7 @@ class Feeder:
         self._topic_ids = topic_ids
         self._most = most
         self._own_commands = own_commands
+        self._waits = waits
         self._absent: set[TP] = set()
         self._consumer: AIOKafkaConsumer | None = None
         self._assigned: dict[TP, None] = {}
@@ -168,6 +171,8 @@ class Feeder:
     async def _partitions(self) -> list[TP]:
         """The partitions that are the shard's."""
         self._looked_at = time.monotonic()
+        if self._waits:
+            return []
         there = {name: shape.partitions for name, shape in (await self._topic_ids.shapes(self._topics)).items()}
         if self._pattern is not None:
             # All shards of a worker that look for topics share one look at the cluster.

@@ -22,6 +22,10 @@ MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 _SPARED_BYTES: Final = 64 << 10
 """A batch with less room takes no more, so that only a large record ever turns out to be too much for it."""
 
+_TRIES: Final = 100
+_PAUSE_S: Final = 0.1
+"""So often, and after so long, a broker is asked for partitions that were added: it may learn of them late."""
+
 
 class InvalidRecordError(errors.BrokerResponseError):
     """The broker has looked into a record and refuses it, such as one without a key for a compacted topic."""
@@ -198,6 +202,16 @@ class BatchProducer:
     async def _learn(self, topics: list[str]) -> dict[str, bool]:
         await know(self.producer.client, topics, self._soon)
         return {}
+
+    async def learn_size(self, topics: Iterable[str], partitions: int) -> None:
+        """Know of topics that have got partitions: aiokafka refuses those that it does not know."""
+        client, names = self.producer.client, list(topics)
+        for _ in range(_TRIES):
+            known = (client.cluster.partitions_for_topic(name) for name in names)
+            if not any(one is not None and len(one) < partitions for one in known):
+                return
+            await client.force_metadata_update()
+            await asyncio.sleep(_PAUSE_S)
 
     def give_up(self, topic: str, partition: int, why: errors.KafkaError) -> None:
         """Fail what still waits to be sent to a partition: its topic is gone, and should it come back, is another."""

@@ -191,6 +191,11 @@ class BatchConsumer(driver.Consumer):
         thread: Any = self._thread
         await thread.call_thread(thread.rejoin)
 
+    async def look_again(self) -> None:
+        """Learn now how many partitions the topics have; the group is balanced anew if that has changed."""
+        thread: Any = self._thread
+        await thread.call_thread(thread.look_again)
+
     def subscribed(self) -> set[str]:
         """The topics that this worker reads."""
         thread: Any = self._thread

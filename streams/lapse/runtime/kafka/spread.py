@@ -1,0 +1,165 @@
+"""Spread shards over the workers: each gets as many as the others, and keeps what it has as far as that allows.
+
+Faust gives all topics with the same number of partitions out together: partition 0 of each of them to one worker. A
+thousand queues of one partition each would all be at one worker, however many there are. Here only what must be read
+together is given out together: the topics of one entity, and of entities that have a topic in common.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from faust.types import TP
+
+
+class Assignment(Protocol):
+    """What a member of the group is to read."""
+
+    @property
+    def actives(self) -> dict[str, list[int]]:
+        """Partitions by topic."""
+
+
+class Together(NamedTuple):
+    """Entities that are read together.
+
+    Attributes:
+        topics: all their topics, sorted.
+        entities: how many they are; so many shards has each partition.
+    """
+
+    topics: tuple[str, ...]
+    entities: int
+
+
+Shard = tuple[Together, int]
+"""A partition of entities that are read together."""
+
+_ROUNDS: Final = 8
+"""What one round leaves uneven the next one moves; it is the same from the second or third one on."""
+
+
+class _Unit(NamedTuple):
+    """What is given out partition by partition, to whom."""
+
+    together: Together
+    members: list[str]
+    partitions: list[int]
+
+
+def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], entities: Iterable[set[str]]) -> None:
+    """Give every member its share of each entity, and of all shards.
+
+    Args:
+        assignments: by member, as Faust made them; changed. What belongs to no entity stays as it is.
+        owned: what each member that is there has.
+        entities: the topics of each entity.
+    """
+    subscribed = {topic for one in assignments.values() for topic in one.actives}
+    units = [_Unit(one, *_readers(one, assignments)) for one in _together(entities, subscribed)]
+    units.sort(key=lambda one: (-len(one.partitions), one.together))  # one partition can go anywhere: last
+    had = {tp: member for member, tps in sorted(owned.items(), reverse=True) for tp in tps}
+    shares: dict[Shard, str] = {}
+    for unit in units:
+        for partition in unit.partitions:
+            tps = (TP(topic, partition) for topic in unit.together.topics)
+            shares[unit.together, partition] = next((had[tp] for tp in tps if tp in had), "")
+    for _ in range(_ROUNDS):
+        before, shares = shares, _round(units, shares, list(assignments))
+        if shares == before:
+            break
+    for unit in units:
+        for member in unit.members:
+            for topic in unit.together.topics:
+                assignments[member].actives[topic] = []
+    for (together, partition), member in shares.items():
+        for topic in together.topics:
+            assignments[member].actives[topic].append(partition)
+
+
+def _round(units: Sequence[_Unit], had: Mapping[Shard, str], everybody: Sequence[str]) -> dict[Shard, str]:
+    """Have members keep what is within their shares, and give the rest to those who have least."""
+    shares = _Shares(everybody, sum(unit.together.entities * len(unit.partitions) for unit in units))
+    given: dict[Shard, str] = {}
+    for unit in units:
+        shares.begin(len(unit.partitions), len(unit.members))
+        for partition in unit.partitions:
+            owner = had[unit.together, partition]
+            keeps = owner in unit.members and shares.may_keep(owner, unit.together.entities)
+            given[unit.together, partition] = owner if keeps else ""
+    for unit in units:
+        of_it = Counter(given[unit.together, partition] for partition in unit.partitions)
+        for partition in unit.partitions:
+            shard = unit.together, partition
+            if not given[shard]:
+                owner = had[shard]
+                member = min(unit.members, key=lambda one: (of_it[one], shares.load[one], one != owner, one))
+                of_it[member] += 1
+                shares.load[member] += unit.together.entities
+                given[shard] = member
+    return given
+
+
+class _Shares:
+    """How much each member may keep, and what it has so far."""
+
+    def __init__(self, members: Sequence[str], shards: int) -> None:
+        self.load: Final = dict.fromkeys(members, 0)
+        self._base, self._more = divmod(shards, max(1, len(members)))
+        self._has_more: set[str] = set()
+        self._of_it: Counter[str] = Counter()
+        self._base_of_it = self._more_of_it = 0
+
+    def begin(self, partitions: int, members: int) -> None:
+        """Begin with the partitions of the next entities."""
+        self._of_it.clear()
+        self._base_of_it, self._more_of_it = divmod(partitions, members)
+
+    def may_keep(self, member: str, shards: int) -> bool:
+        """Whether a member stays with what it has: so that nobody else is left with less than its share."""
+        is_more_of_it = self._of_it[member] == self._base_of_it
+        if self._of_it[member] > self._base_of_it or (is_more_of_it and not self._more_of_it):
+            return False
+        beyond = self.load[member] + shards > self._base
+        if beyond and member not in self._has_more:
+            if not self._more or self.load[member] >= self._base + 1:
+                return False
+            self._has_more.add(member)
+            self._more -= 1
+        elif beyond and self.load[member] >= self._base + 1:
+            return False
+        self._more_of_it -= is_more_of_it
+        self._of_it[member] += 1
+        self.load[member] += shards
+        return True
+
+
+def _together(entities: Iterable[set[str]], subscribed: set[str]) -> list[Together]:
+    """Entities with a topic in common are one."""
+    at: dict[str, int] = {}
+    groups: dict[int, tuple[set[str], int]] = {}
+    for number, topics in enumerate(entities):
+        mine, count = topics & subscribed, 1
+        for other in {at[topic] for topic in mine if topic in at}:
+            more, some = groups.pop(other)
+            mine |= more
+            count += some
+        if mine:
+            groups[number] = mine, count
+            at.update(dict.fromkeys(mine, number))
+    return sorted(Together(tuple(sorted(topics)), count) for topics, count in groups.values())
+
+
+def _readers(together: Together, assignments: Mapping[str, Assignment]) -> tuple[list[str], list[int]]:
+    """Members that read all of some topics, and which partitions these have; none where they differ."""
+    members = [member for member, one in assignments.items() if all(topic in one.actives for topic in together.topics)]
+    partitions = {
+        topic: sorted(one for member in members for one in assignments[member].actives[topic])
+        for topic in together.topics
+    }
+    first = partitions[together.topics[0]]
+    if any(some != first for some in partitions.values()):
+        return [], []  # seen before all of them were: Faust's choice holds until the next look
+    return sorted(members), first
