@@ -264,8 +264,8 @@ def test_a_changelog_that_disappears_while_it_is_looked_at_is_looked_for_again(
     remove(topic.commands(name))
     look, looks = Cluster._look, []
 
-    def look_and_lose(cluster: Cluster, served: bool) -> Topology:
-        looks.append(look(cluster, served))
+    def look_and_lose(cluster: Cluster, served: bool, patience_s: float) -> Topology:
+        looks.append(look(cluster, served, patience_s))
         if len(looks) == 1:
             remove(*own(one, "orders"))
         return looks[-1]

@@ -3,12 +3,15 @@
 import functools
 import json
 import time
+import urllib.request
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from lapse_client import SowClient
 from support.deployment import Deploy, Deployment, WorkerProcess
+from support.figures import free_port, scraped
 from support.log import until
 
 REFUSED = 1
@@ -53,6 +56,13 @@ def receives(here: Deployment, stem: str, *values: bytes, timeout_s: float = 30.
 def told(worker: WorkerProcess, *words: str) -> list[str]:
     """The warnings of a worker that have all of these words."""
     return [line for line in worker.text.splitlines() if all(word in line for word in words)]
+
+
+def ready(port: int) -> dict[str, Any]:
+    """What a worker says of itself."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
+        facts: dict[str, Any] = json.loads(answer.read())
+    return facts
 
 
 def check_fails_for(here: Deployment, topic: str) -> None:
@@ -168,7 +178,8 @@ def test_a_missing_forward_target_keeps_the_messages_in_their_queue(deploy: Depl
 @pytest.mark.parametrize("restart", [False, True])
 def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: Deploy, restart: bool) -> None:
     here = deploy({"sick": {"partitions": 2}, "well": {}}).apply()
-    here.configure({"sick": {"partitions": 2}, "well": {}}, {"state": {}})
+    port = free_port()
+    here.configure({"sick": {"partitions": 2}, "well": {}}, {"state": {}}, metrics_port=port)
     here.apply()
     worker = here.worker().wait_for_shards(4)
     here.write("sick", "before", partition=1)
@@ -186,6 +197,20 @@ def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: De
     for partition in range(3):
         here.write("sick", f"after {partition}", partition=partition)
     receives(here, "sick", b"after 0", b"after 1", b"after 2", timeout_s=60)
+    for number in range(3):
+        here.write("state", str(number), partition=1, key=b"k")
+    until(lambda: told(worker, here.name("state"), "3 records", "read by nobody"), "the unread records are told", 40)
+    beyond = {here.name("sick"): {here.name("sick"): 1}, here.name("state"): {here.name("state"): 1}}
+    assert ready(port)["added_partitions"] == beyond
+    for stem, unread in (("sick", 0), ("state", 3)):
+        figures = scraped(port, here.name(stem))
+        assert figures["lapse_added_partitions", here.name(stem)] == 1
+        assert figures["lapse_unread_records", here.name(stem)] == unread
+    found = here.lapse("doctor", "--json").stdout.splitlines()
+    wrong = [one["told"] for one in map(json.loads, found) if one["verdict"] == "wrong"]
+    assert any(here.name("state") in one and "2 partitions" in one for one in wrong)
+    assert len(told(worker, here.name("state"), "2 partitions")) == 1
+    assert len(told(worker, "read by nobody")) == 1
     assert worker.running
 
 

@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "dev": Lazy(
         "lapse.cli.dev:dev",
         "Run a broker, the topics of lapse.toml, a worker and the console.",
-        extra="worker,gateway,java",
+        extra="worker,java",
     ),
     "doctor": Lazy(
         "lapse.cli.doctor:doctor",
@@ -101,6 +101,16 @@ class LazyGroup(click.Group):
                 raise
         return super().get_command(ctx, cmd_name)
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the subcommand; a package that it loads only now, and that is missing, is told as above."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            name = ctx.invoked_subcommand or ""
+            if name not in self.lazy or error.name is None or _is_ours(error.name):
+                raise
+            _fail(name, self.lazy[name], error.name)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -144,16 +154,16 @@ def _load(name: str, lazy: Lazy) -> click.Command:
     try:
         command = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in (
-            "lapse",
-            "lapse_client",
-            "lapse_gateway",
-            "lapse_spark",
-        ):
+        if error.name is None or _is_ours(error.name):
             raise
         _fail(name, lazy, error.name)
     assert isinstance(command, click.Command), f"{lazy.target} is no click command"
     return command
+
+
+def _is_ours(module: str) -> bool:
+    """Whether a module is one of lapse's own, whose absence no installation of an extra mends."""
+    return module.partition(".")[0] in ("lapse", "lapse_client", "lapse_gateway", "lapse_kombu", "lapse_spark")
 
 
 def _fail(name: str, lazy: Lazy, missing: str) -> NoReturn:

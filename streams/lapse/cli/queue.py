@@ -42,6 +42,11 @@ _LAZY: Final = {
     "alter": Lazy(
         "lapse.cli.define:alter_queue", "Change settings of the queue NAME; what is not named stays.", extra="worker"
     ),
+    "partitions": Lazy(
+        "lapse.cli.partitions:partitions",
+        "Give the queue NAME a shard for each partition that its topics have got.",
+        extra="worker",
+    ),
 }
 
 
@@ -288,7 +293,9 @@ def rewind(
 
     What is live stays as it is. The dry run says how many messages would come back.
     """
-    command_id, connection = command_id or uuid4().hex, cluster.connection(bootstrap_servers)
+    command_id = command_id or uuid4().hex
+    with _told():
+        connection = cluster.connection(bootstrap_servers)
     with _open(name, bootstrap_servers) as client:
 
         def now_ms() -> int:

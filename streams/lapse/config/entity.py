@@ -32,6 +32,7 @@ from lapse.core.queue.trait import TraitReader
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow import field_path
 from lapse.protocol import topic as topic_names
+from lapse.protocol import topic_pattern as topic_patterns
 
 LEAST_IDLE_MS: Final = 300_000
 """Less idle time than this is no time to delete an entity after (Q18)."""
@@ -68,16 +69,6 @@ def _letters(value: object) -> bool | str:
     if not isinstance(value, str):
         raise ValueError(f"expected true, false or the name of a topic, not {value!r}")
     return legal_topic(value)
-
-
-_FLAGS: Final = re.compile(r"\(\?[aiLmsux]+\)")
-"""Flags of a whole regular expression, which have to stand at its beginning."""
-
-_UNLESS_WRITTEN_OUT: Final = (
-    (r"(?!dlq\.)", re.compile(r"(?<![\w-])dlq(?:\\?\.|\[\.\])")),
-    (r"(?!.*(?:-changelog|-__assignor-__leader)\Z)", re.compile("changelog|__leader")),
-)
-"""Names that a pattern does not match, and what has to stand in it so that it does."""
 
 
 class EntityConfig(PayloadConfig):
@@ -248,19 +239,8 @@ class QueueConfig(EntityConfig):
         return self.topics or (() if self.topic_pattern else (name,))
 
     def pattern(self) -> re.Pattern[str] | None:
-        """What names of further underlying topics look like; never ours (C28).
-
-        Dead letters, and changelogs of stream processors such as our workers, only where the pattern writes them out.
-        """
-        if self.topic_pattern is None:
-            return None
-        never = r"(?!lapse\.|__)"
-        for what, written_out in _UNLESS_WRITTEN_OUT:
-            if written_out.search(self.topic_pattern) is None:
-                never += what
-        flags = _FLAGS.match(self.topic_pattern)
-        begin = flags.end() if flags else 0
-        return re.compile(f"{self.topic_pattern[:begin]}{never}(?:{self.topic_pattern[begin:]})")
+        """What names of further underlying topics look like; never ours (C28)."""
+        return None if self.topic_pattern is None else topic_patterns.compiled(self.topic_pattern)
 
     def reads(self, topic: str) -> bool:
         """Whether a topic is one of the queue's, by name or pattern."""

@@ -63,6 +63,8 @@ EPOCH: Final = "lapse-epoch"
 
 On a dead letter, too: where two epochs told a message's fate, the higher one's counts.
 """
+SHARDS: Final = "lapse-shards"
+"""Of how many shards one says that its epoch begins."""
 BOOKMARK: Final = "lapse-bookmark"
 LEASE_UNTIL_MS: Final = "lapse-lease-until-ms"
 DELIVERY_COUNT: Final = "lapse-delivery-count"

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
-from typing import Any, Final
-from wsgiref.simple_server import WSGIServer
+from typing import Final
 
-from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lapse.core.reason import Reason
 from lapse.runtime import health
+from lapse.runtime.endpoint import Endpoint
 from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.figures import Distribution, ShardFigures
 from lapse.runtime.shard.machine import Machine
@@ -166,9 +165,23 @@ class Figures(Collector):
         shards.add_metric(["served"], found.served)
         barred = GaugeMetricFamily("lapse_worker_barred_entities", "Entities that cannot be served (C52).")
         barred.add_metric([], len(found.barred))
-        away = GaugeMetricFamily("lapse_worker_broker_away_seconds", "For how long the brokers have not answered.")
+        added = GaugeMetricFamily(
+            "lapse_added_partitions",
+            "Partitions of an underlying topic beyond the entity's shards (C81).",
+            labels=["entity", "topic"],
+        )
+        unread = GaugeMetricFamily(
+            "lapse_unread_records",
+            "Records in added partitions that no shard reads (C81).",
+            labels=["entity", "topic"],
+        )
+        for name, topics in found.added.items():
+            for topic, count in topics.items():
+                added.add_metric([name, topic], count)
+                unread.add_metric([name, topic], self._entities[name].unread.get(topic, 0))
+        away = GaugeMetricFamily(*health.AWAY_FIGURE)
         away.add_metric([], found.away_s or 0)
-        yield from (shards, barred, away)
+        yield from (shards, barred, added, unread, away)
 
     def _rules(self, rows: list[_Row]) -> Iterator[Metric]:
         """Calls of `on_expire` functions (L15)."""
@@ -236,12 +249,15 @@ def _values(figures: ShardFigures, attribute: str) -> Distribution:
 
 
 class MetricsServer:
-    """The HTTP endpoint, in a thread of its own.
+    """Shows figures and health at the worker's endpoint.
 
     Args:
         entities: by name.
         clock: the broker's clock.
         look: tells whether the worker serves what it is to serve.
+
+    Attributes:
+        endpoint: where; one that is open already is taken over.
     """
 
     def __init__(
@@ -250,29 +266,21 @@ class MetricsServer:
         self._entities = entities
         self._clock = clock
         self._look = look
-        self._server: WSGIServer | None = None
-        self._thread: threading.Thread | None = None
+        self.endpoint = Endpoint()
 
     def start(self, host: str, port: int) -> None:
         """Serve the figures of the running event loop's shards at `http://host:port/metrics`, and `/health`, `/ready`.
 
-        An address that cannot be had is warned about: a worker can do without.
+        Args:
+            host: the address, where the endpoint is not open yet.
+            port: its port; 0 = none.
         """
+        self.endpoint.open(host, port)
         registry = CollectorRegistry()
         loop = asyncio.get_running_loop()
         registry.register(Figures(self._entities, self._clock, self._look, loop))
-        try:
-            started: Any = start_http_server(port, host, registry)
-        except OSError as error:
-            logger.warning("no metrics: metrics_port %d on %s cannot be had: %s", port, host, error.strerror or error)
-            return
-        self._server, self._thread = started
-        self._server.set_app(health.beside(make_wsgi_app(registry), self._look, loop))
-        logger.info("metrics at http://%s:%d/metrics", host, port)
+        self.endpoint.serve(health.beside(make_wsgi_app(registry), self._look, loop))
 
     def stop(self) -> None:
         """Serve no longer."""
-        if self._server is not None and self._thread is not None:
-            # Not joined: it may be waiting for the event loop, on which this runs.
-            threading.Thread(target=self._server.shutdown, daemon=True).start()
-            self._server.server_close()
+        self.endpoint.close()

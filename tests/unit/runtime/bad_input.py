@@ -22,7 +22,7 @@ if __name__ == "__main__":  # the modules of the tests are found from tests/
 from lapse.config import Config
 from lapse.config.definition import Definition
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.journal import restore
+from lapse.core.queue.restored import restore
 from lapse.core.queue.retry import RetryRule
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.core.sow.settings import SowSettings
@@ -44,6 +44,7 @@ from lapse.runtime.topics.definition_request import asked
 from support.packed import outputs_of
 from unit.client import bad_calls
 from unit.gateway import bad_requests
+from unit.runtime import bad_partitions
 from unit.simulation import bad_options
 from unit.spark import bad_instants, bad_ledgers
 
@@ -543,6 +544,8 @@ def page() -> str:
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_instants.CASES)
     parts.append(_FOLLOWED)
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_ledgers.CASES)
+    parts.append(_ENLARGED)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_partitions.CASES)
     return "".join(parts)
 
 
@@ -600,6 +603,16 @@ _FOLLOWED = """
 Nothing is read or told ([spark.md](spark.md#a-ledger-that-goes-on)).
 
 | options | what is told |
+|---|---|
+"""
+
+_ENLARGED = """
+## Queues that cannot get shards
+
+Nothing is done, and the exit code is 1 ([operations.md](operations.md#more-partitions)). The queues have two shards
+each, and the topics of `both` are `web` and `fax`.
+
+| command | what is told |
 |---|---|
 """
 

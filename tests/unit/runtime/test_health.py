@@ -17,7 +17,7 @@ GOOD = Readiness(True, 2, 2, (), {}, None)
 
 
 def entity(name: str, *served: int) -> Any:
-    return SimpleNamespace(name=name, runners=dict.fromkeys(served))
+    return SimpleNamespace(name=name, runners=dict.fromkeys(served), added={})
 
 
 @pytest.fixture

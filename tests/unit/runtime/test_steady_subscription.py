@@ -9,12 +9,11 @@ pytest.importorskip("faust")  # the worker's packages are an extra
 
 from aiokafka.errors import IllegalStateError
 from aiokafka.structs import TopicPartition
-from faust.assignor.client_assignment import ClientAssignment, CopartitionedAssignment
-from faust.assignor.copartitioned_assignor import CopartitionedAssignor
+from faust.assignor.client_assignment import ClientAssignment
 from faust.types import TP
 from mode.utils.queues import FlowControlQueue
 
-from lapse.runtime.kafka.assignor import leave, withhold
+from lapse.runtime.kafka.assignor import withhold
 from lapse.runtime.kafka.steady_flow import SteadyFlow
 from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
 
@@ -101,37 +100,6 @@ def test_what_two_members_believe_to_have_goes_to_the_one_that_is_to_have_it() -
     }
     assert not withhold(assignments, {"zombie": {TP("orders", 0)}, "owner": {TP("orders", 0)}})
     assert assignments["owner"].actives == {"orders": [0]}
-
-
-@pytest.mark.feature("C90")
-def test_a_rebalance_moves_nothing_that_makes_no_member_lighter() -> None:
-    """Three partitions of two members: whoever is asked first would get the third one."""
-    has = {"first": {0, 2}, "second": {1}}
-    for order in (["first", "second"], ["second", "first"]):
-        shares = {
-            one: CopartitionedAssignment(actives=set(has[one]), standbys=set(), topics={"orders"}) for one in order
-        }
-        chosen = CopartitionedAssignor({"orders"}, shares, num_partitions=3, replicas=0).get_assignment()
-        assignments = {
-            one: ClientAssignment(
-                actives={topic: sorted(chosen[one].actives) for topic in ("orders", "new")}, standbys={}
-            )
-            for one in order
-        }
-        leave(assignments, {one: {TP("orders", partition) for partition in had} for one, had in has.items()})
-        for one, had in has.items():
-            assert assignments[one].actives == {"orders": sorted(had), "new": sorted(had)}, order
-
-
-@pytest.mark.feature("C90")
-def test_a_member_that_comes_gets_its_share() -> None:
-    assignments = {
-        "old": ClientAssignment(actives={"orders": [0, 1]}, standbys={}),
-        "new": ClientAssignment(actives={"orders": [2, 3]}, standbys={}),
-    }
-    owned = {"old": {TP("orders", partition) for partition in range(4)}, "new": set[TP]()}
-    leave(assignments, owned)
-    assert assignments["new"].actives == {"orders": [2, 3]}
 
 
 @pytest.mark.feature("C90")

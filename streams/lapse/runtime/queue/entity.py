@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
 from lapse.config import QueueConfig
-from lapse.core.queue.journal import restore
+from lapse.core.queue.restored import restoring
 from lapse.core.queue.segment_spill import Segments
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import Changelog
+from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.spill import Spill
 from lapse.runtime.journal.spill_file import SpillFile
 from lapse.runtime.queue.forwarding import Forwarding
+from lapse.runtime.queue.growing import Growing
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.unwritten import noted_of, read_written
@@ -24,6 +26,9 @@ from lapse.runtime.shard.runner import Unwritten
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.wanted import Role
 from lapse.runtime.tp import TP
+from lapse.runtime.turns import in_turns
+
+logger = logging.getLogger(__name__)
 
 
 class QueueEntity(Entity):
@@ -50,6 +55,7 @@ class QueueEntity(Entity):
         super().__init__(name, config, partitions, services)
         self._forward = forward
         self._spill_files: dict[int, SpillFile[int]] = {}
+        self._growing = Growing(name, services)
 
     @property
     def targets(self) -> dict[str, Role]:
@@ -62,6 +68,80 @@ class QueueEntity(Entity):
         if found is not None and any(machine.forwards_over != found.partitions for machine in machines):
             return True
         return super()._takes_up()
+
+    # More shards (C81)
+
+    def born(self, partition: int) -> Items:
+        """What the journal of a shard begins with."""
+        return [] if self.fed else self._growing.born(partition, self.partitions)
+
+    async def look_at_size(self, least: int = 0) -> None:
+        """Learn whether there are more shards by now."""
+        assert self.app is not None
+        if self.fed:
+            return
+        count = await self._growing.size(self.app.conf.id, self.partitions, least)
+        if count != self.partitions:
+            changelog = self._store().changelog_topic
+            own = [names.commands(self.name), names.events(self.name), *self.deliveries, changelog]
+            for producer in (self.services.output_producer, self.services.journal_producer):
+                await producer.learn_size(own, count)
+            self.partitions = count
+
+    async def outgrown(self) -> bool:
+        """Whether shards have to be taken over anew because there are more, or because what they wait for is done."""
+        if self.fed:
+            return False
+        if self.added:
+            await self.look_at_size()
+        if any(self._growing.outgrown(shard, self.partitions) for shard in self.runners):
+            return True
+        for shard, runner in list(self.runners.items()):
+            assert isinstance(runner.machine, QueueMachine)
+            if self._growing.is_drained(shard, runner.machine.shard.state.first_held()):
+                return True
+            if self._growing.waits(shard):
+                opened = await self._growing.opened(self._store(), shard, self.partitions, self._places(shard))
+                if opened is not None:
+                    return True
+        return False
+
+    async def renew(self) -> None:
+        """Take all shards over anew that are here; where there are more, the group deals them out then."""
+        grown = any(self._growing.outgrown(shard, self.partitions) for shard in self.runners)
+        if grown:
+            logger.warning("%s: has %d shards from now on", self.name, self.partitions)
+        await super().renew()
+        if grown:
+            await self._consumer().look_again()
+
+    async def _waits(self, partition: int, changelog: Changelog, known: dict[str, Any]) -> bool:
+        note = None if self.fed else self._growing.note(changelog)
+        if note is not None and note.shards > self.partitions:
+            await self.look_at_size(note.shards)
+        if self.fed:
+            return False
+        places = self._places(partition)
+        return await self._growing.take_over(self._store(), partition, self.partitions, changelog, known, places)
+
+    async def _begins(
+        self, partition: int, epoch: int, changelog: Changelog, machine: Machine, known: dict[str, Any]
+    ) -> None:
+        assert isinstance(machine, QueueMachine)
+        if not self.fed:
+            state = machine.shard.state
+            await self._growing.taken_over(
+                self._store(), partition, epoch, self.partitions, changelog, known, state.first_held(), state.next_place
+            )
+
+    def _places(self, partition: int) -> list[str]:
+        """The partitions that are a shard's, as its journal names them."""
+        shapes = [(topic, self.shapes.get(topic)) for topic in self.config.underlying(self.name)]
+        return [
+            f"{topic}:{number}"
+            for topic, shape in shapes
+            for number in range(partition, self.partitions if shape is None else shape.partitions, self.partitions)
+        ]
 
     def records(self) -> MutableMapping[bytes, bytes]:
         """Something empty that takes what a changelog partition holds; on disk, if that is where state may be."""
@@ -94,10 +174,10 @@ class QueueEntity(Entity):
         partition, reader, topics = machine.shard.settings.partition, self.services.aside_reader, self.deliveries
         return lambda now_ms: machine.unwritten(since, lambda: read_written(reader, since, topics, partition), now_ms)
 
-    def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
+    async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
         """Build a shard from its changelog."""
         settings = self.config.settings(self.name, partition, self.partitions)
-        restored = restore(changelog.items(), self._segments(partition))
+        restored = await in_turns(restoring(changelog.items(), self._segments(partition)))
         for tp, offset in positions.items():
             if tp.topic != names.commands(self.name):
                 source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
@@ -113,7 +193,7 @@ class QueueEntity(Entity):
             payloads,
             output,
             target,
-            self.config.ordering == "total",
+            self.config.ordering == "total" or bool(self.added),
             self.rule(epoch, changelog),
             None if self._forward is None or found is None else Forwarding(self.name, self._forward, found.partitions),
             self.services.clock.now_ms,

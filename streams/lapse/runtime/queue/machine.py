@@ -9,8 +9,10 @@ from typing import Any, Final
 from lapse.core.expression import ExpressionError
 from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
+from lapse.core.portions import Portions
 from lapse.core.queue.command import QueueCommands, no_filter, with_row_filter
-from lapse.core.queue.journal import QueueJournal, Restored
+from lapse.core.queue.journal import QueueJournal
+from lapse.core.queue.restored import Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
@@ -63,6 +65,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     Attributes:
         crowd: lets what is due leave, as far as a step has room.
+        rewinder: the rewind that is at work, if one is.
         now_ms: the latest instant that it has heard of, ms since the epoch.
     """
 
@@ -104,8 +107,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads)
         self.now_ms = 0
         self._purging: Admitted | None = None  # a purge that takes more than one step
-        self._rewinder = Rewinder(shard, payloads, lambda: self.under_way)
-        self.unfinished = self._rewinder.unfinished
+        self.rewinder = Rewinder(shard, payloads, lambda: self.under_way)
+        self.unfinished = self.rewinder.unfinished
         self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
 
@@ -233,15 +236,15 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             return
         command, at_ms = admitted.command, admitted.at_ms
         if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
-            self._rewinder.begin(admitted, wish)
+            self.rewinder.begin(admitted, wish)
             self.unfinished = admitted.offset  # nothing else happens in the shard: all of it counts as of the command
             return
         self._commands.handle(command, at_ms, self._step, admitted.row_filter)
 
     async def _rewind(self) -> None:
         """Do a part of a rewind, and tell of it at its end."""
-        if await self._rewinder.go_on(self._step):
-            admitted, self._commands.counted = self._rewinder.end()
+        if await self.rewinder.go_on(self._step):
+            admitted, self._commands.counted = self.rewinder.end()
             self.unfinished = None
             if admitted is not None:
                 self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
@@ -362,10 +365,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     # The beginning
 
-    def take_over(self, now_ms: int) -> Items:
+    def taking_over(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
         self._at_work.instants["began"] = self.now_ms = max(self.now_ms, now_ms)
-        items = self._journal.begin()
+        items = yield from self._journal.beginning()
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
         self._end_of_others(now_ms)
         if self._forwarding is not None:
@@ -375,6 +378,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         for change in self._released:
             self.shard.repeat(change, self._step)
         return items
+
+    def letting_go(self) -> Portions[None]:
+        """See `Machine`; the payloads in memory as well."""
+        yield from super().letting_go()
+        yield from self._payloads.letting_go()
 
     async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[Output | Packed]:
         """See `JournaledDeliveries.unwritten`; what a user may not read any more is left out (C55, X4)."""
@@ -398,7 +406,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if self.shard.unjudged:
             await self._judge.places(self.shard.unjudged, Effort(), self.now_ms, self._step)
         self._judge.end_too_costly(self.now_ms, self._step)
-        self._at_work.instants |= self.crowd.step_ends()
+        self._at_work.instants |= self.crowd.step_ends() | self.rewinder.step_ends()
 
     async def _hand_over(self, step: Step, effects: Effects, write: Write) -> None:
         for delivery in step.deliveries:

@@ -20,7 +20,7 @@ from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.tp import TP
 
-_PART: Final = 1_000
+PART: Final = 1_000
 """So many records are looked at in one step at most."""
 
 _STEP_S: Final = 0.02
@@ -37,6 +37,11 @@ class RewindAtWork:
         wish: what it asks for.
         point: from where on messages come back.
         is_set_aside: whether a record must not be looked at, by topic, partition and offset (X7).
+
+    Attributes:
+        admitted: the command; see above.
+        rewind: what the shard knows of it; None before its first part.
+        most: so many records the next part looks at.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class RewindAtWork:
     ) -> None:
         self.admitted = admitted
         self.rewind: Rewind | None = None
+        self.most = PART
         self._shard = shard
         self._payloads = payloads
         self._wish = wish
@@ -57,7 +63,6 @@ class RewindAtWork:
         self._is_set_aside = is_set_aside
         self._waiting: dict[int, deque[Record]] = {}
         self._read_to: dict[int, int] = {}
-        self._most = _PART
 
     @property
     def done(self) -> bool:
@@ -83,9 +88,9 @@ class RewindAtWork:
         self._shard.rewinding.part(rewind, runs, cursors, matches, step, dry_run=self._dry_run)
         took_s = time.monotonic() - began
         if took_s > _STEP_S:
-            self._most = max(1, self._most // 2)
+            self.most = max(1, self.most // 2)
         elif took_s < _STEP_S / 4:
-            self._most = min(2 * self._most, _PART)
+            self.most = min(2 * self.most, PART)
 
     async def _begin(self, step: Step) -> Rewind:
         """Begin it, or find the one that is under way."""
@@ -115,7 +120,7 @@ class RewindAtWork:
         tp, since_ms = TP(source.topic, source.partition), max(0, ahead[0].timestamp - rewinding.window_ms)
         first = (await self._payloads.log.ends([tp], since_ms))[tp]
         while first < span.cursor:
-            records = await self._payloads.read(tp.topic, tp.partition, first, min(first + _PART, span.cursor) - 1)
+            records = await self._payloads.read(tp.topic, tp.partition, first, min(first + PART, span.cursor) - 1)
             before = [record for record in records if record.offset < span.cursor]
             if not before:
                 return
@@ -129,7 +134,7 @@ class RewindAtWork:
             if waiting or first >= span.stop:
                 continue
             source = self._shard.state.sources[number]
-            last = min(first + _PART, span.stop) - 1
+            last = min(first + PART, span.stop) - 1
             records = await self._payloads.read(source.topic, source.partition, first, last)
             waiting.extend(record for record in records if first <= record.offset < span.stop)
             self._read_to[number] = max(records[-1].offset + 1, last + 1) if records else span.stop
@@ -139,7 +144,7 @@ class RewindAtWork:
         sources = self._shard.state.sources
         runs: list[tuple[int, list[Record]]] = []
         taken = 0
-        while taken < self._most and (waiting := [number for number, some in self._waiting.items() if some]):
+        while taken < self.most and (waiting := [number for number, some in self._waiting.items() if some]):
             if any(
                 not some and self._read_to[number] < rewind.spans[number].stop for number, some in self._waiting.items()
             ):
@@ -179,6 +184,8 @@ class Rewinder:
         self._payloads = payloads
         self._under_way = under_way
         self._at_work: RewindAtWork | None = None
+        self._part = PART
+        self._given = 0
         self._known = shard.state.rewinds.under_way
         if self._known is not None:  # its command is read again once it is at its end, and answered then
             self._at_work = self._work(None, None, "beginning")
@@ -194,10 +201,22 @@ class Rewinder:
 
     async def go_on(self, step: Step) -> bool:
         """Do a part of it; whether it has come to its end."""
+        self._part = PART
         if self._at_work is None:
             return False
+        if self._given:
+            self._at_work.most = self._given
+        self._part = self._at_work.most
         await self._at_work.go_on(step)
         return self._at_work.done
+
+    def step_ends(self) -> dict[str, int]:
+        """How many records the step's part had to look at, unless it was as large as can be: to go through it again."""
+        return {"part": self._part} if self._part != PART else {}
+
+    def give(self, part: int) -> None:
+        """Have the next part be as large as it was when it was recorded (X10)."""
+        self._given = part
 
     def end(self) -> tuple[Admitted | None, Rewind | None]:
         """Let go of what is at its end: its command, if it was read here, and what was done."""

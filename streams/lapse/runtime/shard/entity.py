@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import orjson
 from lapse.config import QueueConfig, SowConfig
 from lapse.protocol import header
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import Changelog
+from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.feeder import Feeder
@@ -27,19 +27,19 @@ from lapse.runtime.shard import read_positions
 from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.command_authorizer import Guard
 from lapse.runtime.shard.machine import Machine
+from lapse.runtime.shard.named_topics import NamedTopics
 from lapse.runtime.shard.runner import Runner, Unwritten
 from lapse.runtime.shard.sent_log import PROGRESS_KEY
 from lapse.runtime.shard.services import Services
 from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.timers.clock import BrokerClock
-from lapse.runtime.topics.topic_id import Shape
-from lapse.runtime.topics.wanted import Role, without
 from lapse.runtime.tp import TP
+from lapse.runtime.turns import in_turns
 
 logger = logging.getLogger(__name__)
 
 
-class Entity(ABC):
+class Entity(NamedTopics):
     """One queue or SOW topic at this worker: it owns the runners of the shards that Faust assigned to it.
 
     Args:
@@ -50,19 +50,10 @@ class Entity(ABC):
     """
 
     def __init__(self, name: str, config: QueueConfig | SowConfig, partitions: int, services: Services) -> None:
-        self.name = name
-        self.config = config
-        self.partitions = partitions
+        super().__init__(name, config, partitions)
         self.services = services
         self.runners: dict[int, Runner] = {}
-        self.apart = False
-        """Whether shards read their topics by themselves from their next take-over on: Faust cannot bring them, for
-        they are missing, were created again, or have another number of partitions (C52, C81)."""
-        self.shapes: dict[str, Shape] = {}
-        """What the underlying topics and the targets were at the last look."""
         self._renewed = False
-        self._lacking: set[str] = set()
-        self._missed: set[str] = set()
         self._floors: dict[int, dict[str, int]] = {}
         """Where each shard's epoch begins in its deliveries topics."""
         self._letter_partitions = 0
@@ -75,6 +66,7 @@ class Entity(ABC):
         self.app: faust.App | None = None
         self.on_end: Callable[[Entity], None] = lambda _: None
         """Told when all shards of the entity are stopped; by the worker of the first one."""
+        self._topics_read: set[str] = set()
         self.stopped: set[int] = set()
         self.guard: Guard | None = None
         """Who may do what; None = everybody everything (X4)."""
@@ -93,6 +85,7 @@ class Entity(ABC):
         )
         commands = names.commands(self.name)
         topics = [commands] if self.fed or self.apart else [*self.config.underlying(self.name), commands]
+        self._topics_read = {*topics, str(self.table.changelog_topic.get_topic_name())}
         source = app.topic(*topics, key_serializer="raw", value_serializer="raw", partitions=self.partitions)
 
         async def receive(stream: Any) -> None:
@@ -100,6 +93,10 @@ class Entity(ABC):
                 self.receive(event.message.tp, event.value)
 
         app.agent(source, name=self.agent)(receive)
+
+    def topics_read(self) -> set[str]:
+        """The topics that Faust brings: what stands on a partition of one of them is read with that of the others."""
+        return self._topics_read
 
     @property
     def agent(self) -> str:
@@ -180,7 +177,7 @@ class Entity(ABC):
 
     async def prepare(self, partition: int, epoch: int) -> None:
         """Tell readers of deliveries that a new epoch begins, before it can write anything else."""
-        headers = [(header.KIND, b"epoch"), (header.EPOCH, str(epoch).encode())]
+        headers = [(header.KIND, b"epoch"), (header.EPOCH, b"%d" % epoch), (header.SHARDS, b"%d" % self.partitions)]
         outputs = [Output(deliveries, partition, None, b"", headers) for deliveries in self.deliveries]
         begun = [await future for future in await self.services.output_producer.send([*outputs])]
         self._floors[partition] = {metadata.topic: metadata.offset for metadata in begun}
@@ -190,15 +187,18 @@ class Entity(ABC):
         commands = TP(names.commands(self.name), partition)
         self._note(await self.services.topic_ids.shapes(self.targets))
         self._letter_partitions = self.letter_partitions()
-        feeder = await self._feeder(partition)
         progress = changelog.progress()
         known: dict[str, Any] = {} if progress is None else orjson.loads(progress)
         noted = known.pop(PROGRESS_KEY, None)
+        waits = await self._waits(partition, changelog, known)
+        feeder = await self._feeder(partition, waits)
         sources = self._sources(partition) if feeder is None else await feeder.connect()
         found = await read_positions.find(self.name, self.config, self.services, [*sources, commands], known)
         positions = found.offsets
         ends = await self.services.log_reader.ends(positions)
-        machine = self.machine(partition, epoch, changelog, {tp: offset for tp, offset in positions.items() if offset})
+        known_to = {tp: offset for tp, offset in positions.items() if offset}
+        machine = await self.machine(partition, epoch, changelog, known_to)
+        await self._begins(partition, epoch, changelog, machine, known)
         machine.under_way = self._under_way(partition)
         machine.under_way.look(positions)
         if self.guard is not None:
@@ -265,42 +265,15 @@ class Entity(ABC):
                 await feeder.stop()
             await runner.stop()
             runner.machine.under_way.close()
+            await in_turns(runner.machine.letting_go())
             for tp in runner.sources:
                 await self.services.log_reader.release(tp.topic, tp.partition)
                 await self.services.aside_reader.release(tp.topic, tp.partition)
-
-    @property
-    def targets(self) -> dict[str, Role]:
-        """Topics of the user's that the entity names, and what for: each is looked at (C81)."""
-        letters = self.config.dead_letter_topic(self.name)
-        targets = {letters: Role.DEAD_LETTERS} if letters else {}
-        return {**targets, **dict.fromkeys(self.config.underlying(self.name), Role.UNDERLYING)}
-
-    def expect(self, existing: Mapping[str, int]) -> None:
-        """Know, before the start, which topics there are: what is told then is not told again."""
-        self._lacking = {topic for topic in self.targets if topic not in existing}
-        underlying = self.config.underlying(self.name)
-        self.apart = not self.fed and any(existing.get(topic) != self.partitions for topic in underlying)
 
     async def renew(self) -> None:
         """Take all shards over anew that are here; from now on they read everything by themselves."""
         self.apart = self._renewed = True
         await self._store().renew()
-
-    def attend(self, shapes: Mapping[str, Shape]) -> bool:
-        """Hear what the topics are now that the entity names; say what is missing, once.
-
-        Returns:
-            whether its shards have to be taken over anew to have what is there.
-        """
-        missing = {topic for topic in self.targets if topic not in shapes}
-        for topic in sorted((missing & self._missed) - self._lacking):  # a broker that starts may not know all
-            logger.warning("%s: %s", self.name, without(self.targets[topic], topic))
-        for topic in sorted(self._lacking - missing):
-            logger.warning("%s: topic %s is there now, and is taken up", self.name, topic)
-        self._lacking, self._missed = missing & (self._lacking | self._missed), missing
-        self._note(shapes)
-        return self._takes_up()
 
     def _takes_up(self) -> bool:
         """Whether something is there that a shard can only take up when it is taken over anew."""
@@ -309,29 +282,6 @@ class Entity(ABC):
         underlying = (self.shapes.get(topic) for topic in self.config.underlying(self.name))
         grown = any(shape is not None and shape.partitions != self.partitions for shape in underlying)
         return grown and not self.fed and bool(self.runners.keys() - self._feeders.keys())
-
-    def _note(self, shapes: Mapping[str, Shape]) -> None:
-        self.shapes = {topic: shapes[topic] for topic in self.targets if topic in shapes}
-        if self.fed or self.apart:
-            return
-        for topic in self.config.underlying(self.name):
-            shape = shapes.get(topic)
-            if shape is None or shape.partitions != self.partitions:
-                self.apart = True
-                if shape is not None:
-                    logger.warning(
-                        "%s: topic %s has %d partitions, and it has %d shards; what was served goes on. `lapse check` "
-                        "says what to do",
-                        self.name,
-                        topic,
-                        shape.partitions,
-                        self.partitions,
-                    )
-
-    def letter_partitions(self) -> int:
-        """How many partitions the dead-letter topic has; 0 while it is missing."""
-        shape = self.shapes.get(self.config.dead_letter_topic(self.name))
-        return 0 if shape is None else shape.partitions
 
     def _stopped(self, partition: int) -> None:
         """A shard of this deleted entity has written its last."""
@@ -369,8 +319,8 @@ class Entity(ABC):
             yield from runner.machine.look_through(now_ms)
 
     @abstractmethod
-    def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> Machine:
-        """Build the state machine of a shard from its changelog."""
+    async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> Machine:
+        """Build the state machine of a shard from its changelog; others have their turns meanwhile (C90)."""
 
     def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
         """What finds deliveries that were journaled and not written; nothing where readers miss none (C55).
@@ -380,6 +330,30 @@ class Entity(ABC):
             noted: what the journal says of deliveries; None = nothing.
         """
         return None
+
+    # More shards (C81); only queues get some
+
+    def born(self, partition: int) -> Items:
+        """What the journal of a shard begins with."""
+        return []
+
+    async def look_at_size(self, least: int = 0) -> None:
+        """Learn whether there are more shards by now; `least` are known to be there."""
+        del least
+
+    async def outgrown(self) -> bool:
+        """Whether shards have to be taken over anew because there are more, or because what they wait for is done."""
+        return False
+
+    async def _waits(self, partition: int, changelog: Changelog, known: dict[str, Any]) -> bool:
+        """Whether a new shard reads nothing yet; else `known` says where it begins."""
+        return False
+
+    async def _begins(
+        self, partition: int, epoch: int, changelog: Changelog, machine: Machine, known: dict[str, Any]
+    ) -> None:
+        """Note what a shard is, before it runs."""
+        del partition, epoch, changelog, machine, known
 
     # Inside
 
@@ -402,15 +376,8 @@ class Entity(ABC):
         """The partitions of underlying topics that Faust brings to a shard."""
         return [TP(topic, partition) for topic in self.config.underlying(self.name)]
 
-    @property
-    def fed(self) -> bool:
-        """Whether shards read their topics by themselves."""
-        if isinstance(self.config, SowConfig):
-            return self.config.fed(self.partitions)
-        return self.config.fed
-
-    async def _feeder(self, partition: int) -> Feeder | None:
-        if not (self.fed or self.apart):
+    async def _feeder(self, partition: int, waits: bool) -> Feeder | None:
+        if not (self.fed or self.apart or waits):
             return None
         services, config = self.services, self.config
         every = isinstance(config, SowConfig) and self.fed  # every shard reads every partition (C46)
@@ -424,4 +391,5 @@ class Entity(ABC):
             services.topic_ids,
             self.partitions if isinstance(config, SowConfig) and not every else None,
             TP(names.commands(self.name), partition) if self._renewed else None,
+            waits,
         )

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
+from lapse.core.portions import Portions, whole
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.contract import Shard
 from lapse.core.shard.retirement import Phase
@@ -258,9 +259,17 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Whether the entity is deleted and nothing is left to do, so that nothing may be written any more (C4)."""
         return self.shard.agreement.stopped
 
-    @abstractmethod
     def take_over(self, now_ms: int) -> Items:
+        """The same as `taking_over`, in one go."""
+        return whole(self.taking_over(now_ms))
+
+    @abstractmethod
+    def taking_over(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch: what the journal is to hold before the first step."""
+
+    def letting_go(self) -> Portions[None]:
+        """Let go of what it holds, once it is given up: of very much that takes long as well (C90)."""
+        yield from self.shard.letting_go()
 
     def _end_of_others(self, now_ms: int) -> None:
         """End subscriptions whose users may not read any more, or not the same (X4)."""

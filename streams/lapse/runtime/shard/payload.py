@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from lapse.core.generation import FIRST_REWOUND, offset_of
+from lapse.core.portions import Portions
 from lapse.core.record import Reborn
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
 from lapse.runtime.tp import TP
@@ -80,6 +81,12 @@ class SourceWindow:
         size = _size_of(records)
         self._chunks.append(Chunk(records, size, self.handed))
         self._size += size
+
+    def letting_go(self) -> Portions[None]:
+        """Let go of all records."""
+        while self._chunks:
+            self._chunks.pop()
+            yield
 
     def insert(self, records: Sequence[Record]) -> None:
         """Keep records that were read back, those that are not here: what is here twice is handed out once."""
@@ -185,6 +192,11 @@ class PayloadWindow:
         if window is None:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
         window.keep(records)
+
+    def letting_go(self) -> Portions[None]:
+        """Let go of the window."""
+        for window in self._windows.values():
+            yield from window.letting_go()
 
     async def ends(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Where logs end now; those of missing topics are left out."""

@@ -26,6 +26,7 @@ from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
+from lapse.runtime.shard.pace import STEP_S, Pace
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.timers.clock import BrokerClock
@@ -33,6 +34,7 @@ from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
+from lapse.runtime.turns import in_turns
 from lapse.runtime.watch import Watch, end_process
 
 Unwritten = Callable[[int], Awaitable[Sequence[Output | Packed]]]
@@ -113,6 +115,7 @@ class Runner:
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
         self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, gaps)
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
+        self._pace = Pace()
         self._ticker = Ticker(shown, commands, machine, producer, clock)
         self._deliveries = DeliveriesUnderWay(shown, machine, producer, floors)
         self._writer = EffectWriter(
@@ -137,7 +140,7 @@ class Runner:
         if self._unwritten is not None:
             # Before the journal forgets what the owner before did not write; a crash in between repeats it (C55).
             await self._deliveries.write(await self._unwritten(self._clock.now_ms()))
-        began = self.machine.take_over(self._clock.now_ms())
+        began = await in_turns(self.machine.taking_over(self._clock.now_ms()))
         await self._writer.begin(began, self._inbox.processed)
         self._inbox.open()
         self.machine.arrivals_are_in(0)
@@ -349,11 +352,14 @@ class Runner:
             most: about so many.
             until: take no more once this is done, or the shard is to pause.
         """
-        taken = 0
-        while taken < most and not self.topics.replaced and not self._is_over(until):
-            at_once = min(self.machine.most_at_once, most - taken)
+        taken, spent_s = 0, 0.0
+        while taken < most and spent_s < STEP_S and not self.topics.replaced and not self._is_over(until):
+            at_once = min(self.machine.most_at_once, self._pace.at_once, most - taken)
+            began_s = time.thread_time()
             some = self._inbox.take_messages(at_once)
-            taken += some
+            cpu_s = time.thread_time() - began_s
+            self._pace.took(some, cpu_s)
+            taken, spent_s = taken + some, spent_s + cpu_s
             if some < at_once:
                 break
             if taken < most or until is not None:

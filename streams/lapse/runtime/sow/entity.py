@@ -11,6 +11,7 @@ from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from lapse.runtime.sow.settings import settings
 from lapse.runtime.tp import TP
+from lapse.runtime.turns import in_turns
 
 
 class SowEntity(Entity):
@@ -37,11 +38,11 @@ class SowEntity(Entity):
         super().__init__(name, config, partitions, services)
         self._max_record_bytes = max_record_bytes
 
-    def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> SowMachine:
+    async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> SowMachine:
         """Build a shard from its changelog."""
         letters = self.config.dead_letter_topic(self.name)
         shard = SowShard(settings(self.config, self.name, partition, self.partitions, self._max_record_bytes))
-        shard.restore(changelog.latest.items())
+        await in_turns(shard.restoring(changelog.latest.items()))
         output = SowOutput(self.name, partition, epoch, letters, self.letter_partitions())
         services = self.services
         return SowMachine(shard, output, services.aside_reader.one, self.rule(epoch, changelog), services.clock.now_ms)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from lapse.core.lifetime import NEVER
+from lapse.core.portions import Portions
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import PORTION
 from lapse.core.sow.record import payload_of
@@ -234,12 +235,13 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     # Topics
 
-    def take_over(self, now_ms: int) -> Items:
+    def taking_over(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch."""
         self._took_over_ms = now_ms
         self._end_of_others(now_ms)
         self.shard.take_over(now_ms, self._step)
         self._collect("avro", -1)
+        yield from ()
         return []
 
     def replace(self, topics: Collection[str], now_ms: int) -> bool:

@@ -12,8 +12,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AdminClient,
     AlterConfigOpType,
+    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -33,7 +35,7 @@ from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
 
 _PATIENCE_S: Final = 15.0
 
-_FIRST_ANSWER_S: Final = 4.0
+FIRST_ANSWER_S: Final = 3.0
 """How long a command waits for a broker, s: somebody sits in front of it. A worker has time."""
 _AGAIN_S: Final = 0.2
 
@@ -48,6 +50,33 @@ _MOST_AT_ONCE: Final = 2_000
 """So much is asked for in one request: a controller takes no more than 10,000 changes of what it keeps."""
 
 _One = TypeVar("_One")
+
+_REFUSED: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+"""A broker is there, and will have none of us: that does not pass by itself."""
+
+
+class BrokersAway(TopologyError):
+    """No broker answers; one may be there soon."""
+
+
+def awaited(look: Callable[[float], _One], away: Callable[[str], None]) -> _One:
+    """Look at a cluster until a broker answers; a worker has nothing better to do.
+
+    Args:
+        look: looks, and waits for an answer for so many seconds.
+        away: told why, whenever none has come.
+
+    Raises:
+        TopologyError: what is there does not fit, or refuses.
+    """
+    patience_s = FIRST_ANSWER_S
+    while True:
+        try:
+            return look(patience_s)
+        except BrokersAway as error:
+            away(str(error))
+        patience_s = _PATIENCE_S
+        time.sleep(_AGAIN_S)
 
 
 def _parts(all_: Iterable[_One], weight: Callable[[_One], int]) -> Iterator[list[_One]]:
@@ -78,6 +107,7 @@ class Cluster:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._cause = ""
+        self._cause_code: int | None = None
         settings: dict[str, Any] = {
             "bootstrap.servers": config.lapse.brokers,
             "log_level": 0,  # librdkafka would tell of every try; the error below says it once
@@ -87,7 +117,28 @@ class Cluster:
         self._settings = settings
         self._admin = AdminClient(settings)
 
-    def topology(self, *, served: bool = False) -> Topology:
+    def metadata(self, patience_s: float) -> ClusterMetadata:
+        """What the brokers tell of themselves and of all topics.
+
+        Args:
+            patience_s: how long an answer is waited for, seconds.
+
+        Raises:
+            BrokersAway: none answers.
+            TopologyError: one refuses.
+        """
+        try:
+            return self._admin.list_topics(timeout=patience_s)
+        except KafkaException as error:
+            self._admin.poll(0)  # brings what was noted
+            kind = TopologyError if self._cause_code in _REFUSED else BrokersAway
+            raise kind(
+                f"no answer from Kafka at {self._config.lapse.brokers}: {self._cause or error.args[0].str()}. "
+                "Is it running? `lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another, and "
+                "[security] says how to speak to it"
+            ) from error
+
+    def topology(self, *, served: bool = False, patience_s: float | None = None) -> Topology:
         """Look at the cluster; where a deletion was cut short, bring it to its end first.
 
         Another process may be bringing it to its end at the same moment: where a changelog disappears while it is
@@ -98,13 +149,17 @@ class Cluster:
 
         Args:
             served: for a worker, which changes no settings: of these it learns what it heeds, or warns of.
+            patience_s: how long an answer is waited for, seconds; left out, a worker has more than a command.
 
         Raises:
-            TopologyError: it does not answer.
+            BrokersAway: it does not answer.
+            TopologyError: it refuses.
         """
+        if patience_s is None:
+            patience_s = _PATIENCE_S if served else FIRST_ANSWER_S
         looked_until = time.monotonic() + _PATIENCE_S
         while True:
-            found = self._look(served)
+            found = self._look(served, patience_s)
             try:
                 cut_short = self._cut_short(found)
                 break
@@ -116,7 +171,7 @@ class Cluster:
             own = names.own(self._config.lapse.app_id, name)
             private = names.private_deliveries(name, found.existing)
             self._remove([*private, *(one for one in own if one in found.existing)])
-        return self._look(served) if cut_short else found
+        return self._look(served, patience_s) if cut_short else found
 
     def _cut_short(self, found: Topology) -> list[str]:
         """The entities that are deleted, and have topics still."""
@@ -129,18 +184,10 @@ class Cluster:
     def _note(self, error: KafkaError) -> None:
         """Keep why a broker could not be spoken to: the last cause, for the tries differ in time only."""
         if error.name() != "_ALL_BROKERS_DOWN":
-            self._cause = error.str()
+            self._cause, self._cause_code = error.str(), error.code()
 
-    def _look(self, served: bool) -> Topology:
-        try:
-            metadata = self._admin.list_topics(timeout=_PATIENCE_S if served else _FIRST_ANSWER_S)
-        except KafkaException as error:
-            self._admin.poll(0)  # brings what was noted
-            raise TopologyError(
-                f"no answer from Kafka at {self._config.lapse.brokers}: {self._cause or error.args[0].str()}. "
-                "Is it running? `lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another, and "
-                "[security] says how to speak to it"
-            ) from error
+    def _look(self, served: bool, patience_s: float) -> Topology:
+        metadata = self.metadata(patience_s)
         existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         brokers = len(metadata.brokers)
         plain = Topology(self._config, existing, brokers=brokers)
@@ -263,6 +310,24 @@ class Cluster:
         for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):
             self._create(some)
         self._see({one.topic for one in new})
+
+    def enlarge(self, topics: Iterable[str], partitions: int) -> None:
+        """Give topics more partitions, all in one request.
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        new = [NewPartitions(name, partitions) for name in topics]
+        if not new:
+            return
+        for name, future in self._admin.create_partitions(new, operation_timeout=_PATIENCE_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                raise TopologyError(
+                    f"{name}: could not get {partitions} partitions: {error.args[0].str()}. What was done stays; run "
+                    "the command again"
+                ) from error
 
     def _see(self, topics: set[str]) -> None:
         """Wait until a broker lists topics that the controller has created, for a while.

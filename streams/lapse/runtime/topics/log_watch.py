@@ -115,10 +115,21 @@ class LogWatch:
         renewed = set()
         for entity in entities:
             entity.apart |= entity.name in replaced
-            if entity.attend(shapes) or entity.name in replaced:
+            if entity.attend(shapes) or entity.name in replaced or await entity.outgrown():
                 renewed.add(entity.name)
                 await self._renew(entity)
+        await self._look_at_unread(entities)
         await self._look_at_beginnings([one for one in runners if one.entity not in renewed], shapes)
+
+    async def _look_at_unread(self, entities: Iterable[Entity]) -> None:
+        """Count what stands in added partitions that no shard reads (C81)."""
+        for entity in entities:
+            unread = entity.unread_partitions()
+            if not unread and not entity.unread:
+                continue
+            ends = await self._log.ends_there(unread)
+            begins = await self._log.begins(ends)
+            entity.note_unread({tp: end - begins[tp] for tp, end in ends.items()})
 
     async def _look_at_beginnings(self, runners: Iterable[Runner], shapes: Mapping[str, Shape]) -> None:
         """Tell the shards where the logs begin that they read, and of which they have messages."""

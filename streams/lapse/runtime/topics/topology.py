@@ -314,7 +314,8 @@ class Topology:
             return f"The other shards have nothing to read; create the topic with {shards}, or {remedy}"
         if name in self.config.sow:
             return f"Only the first {shards} are read; {remedy}"
-        return f"Its shards read the further ones as well; to spread the load, {remedy}"
+        spread = f"add more up to a multiple of {shards}" if count % shards else f"run `lapse queue partitions {name}`"
+        return f"Its shards read the further ones as well; to spread the load, {spread}"
 
     def missing(self) -> list[str]:
         """Warnings, one per entity and topic that is not as it should be: what does not happen, and what to do."""

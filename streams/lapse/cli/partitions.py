@@ -1,0 +1,81 @@
+"""`lapse queue partitions`: a queue gets a shard for each partition that its topics were given (C81)."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+import orjson
+
+from lapse.cli.config_option import CONFIG
+from lapse.cli.definition import opened
+from lapse.config import Config, ConfigError, load
+from lapse.config.definition import among, only
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.definitions import understood
+from lapse.runtime.topics.enlargement import enlargement
+from lapse.runtime.topics.topology import TopologyError
+
+
+@click.command()
+@click.argument("name")
+@CONFIG
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
+    """Give the queue NAME a shard for each partition that its topics have got.
+
+    Add the partitions with Kafka's own tools first, up to a multiple of what there was, and wait until all producers
+    know them: five minutes, unless metadata.max.age.ms says otherwise. Running workers open the new shards by
+    themselves, each as soon as the older ones have settled what they had. The command may be repeated.
+    """
+    try:
+        settings = _deployment(config)
+        check(name, settings)
+        target = settings.queue[name].forward_to
+        cluster = Cluster(only(settings, {name} if target is None else {name, target}))
+        found = enlargement(cluster.topology(), name)
+        if not dry_run:
+            cluster.enlarge(found.topics, found.partitions)
+    except (ConfigError, TopologyError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        facts = {"entity": name, "shards": found.partitions, "before": found.shards, "topics": list(found.topics)}
+        click.echo(orjson.dumps({**facts, "changed": bool(found.topics), "dry_run": dry_run}))
+    elif not found.topics:
+        click.echo(f"Nothing to do: queue {name} has {found.shards} shards, as many as its topics have partitions.")
+    else:
+        verb = "would get" if dry_run else "get"
+        named = ", ".join(found.topics)
+        click.echo(f"queue {name}: {named} {verb} {found.partitions} partitions; {found.shards} before.")
+        if not dry_run:
+            click.echo(
+                "Running workers take that up within seconds. A new shard reads nothing before the older ones have "
+                "settled what they had; the workers' logs say so."
+            )
+
+
+def _deployment(path: Path) -> Config:
+    """What is served: as the file says, or the definitions topic."""
+    config = load(path)
+    if config.lapse.definitions == "file":
+        return config
+    return among(config, understood(opened(config).read()).values(), path.absolute().parent)
+
+
+def check(name: str, config: Config) -> None:
+    """See whether there is such a queue.
+
+    Raises:
+        TopologyError: there is none; the text says what there is.
+    """
+    if name in config.sow:
+        raise TopologyError(
+            f"{name} is a SOW topic: keys that move to another partition would have a record in two shards. Make a "
+            "topic with more partitions, and a SOW topic over it; copy the records there, and let its users change over"
+        )
+    if name not in config.queue:
+        close = get_close_matches(name, config.queue, 1)
+        told = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(config.queue)) or 'none'}"
+        raise TopologyError(f"there is no queue {name}; {told}")

@@ -1,0 +1,134 @@
+"""The topics of the user's that an entity names: which are there, and of which shape (C52, C81)."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from lapse.config import QueueConfig, SowConfig
+from lapse.runtime.topics.topic_id import Shape
+from lapse.runtime.topics.wanted import Role, without
+from lapse.runtime.tp import TP
+
+logger = logging.getLogger(__name__)
+
+
+class NamedTopics(ABC):
+    """An entity, as far as it is about the topics that it names.
+
+    Args:
+        name: the entity's.
+        config: its settings.
+        partitions: how many shards it has.
+    """
+
+    def __init__(self, name: str, config: QueueConfig | SowConfig, partitions: int) -> None:
+        self.name = name
+        self.config = config
+        self.partitions = partitions
+        self.apart = False
+        """Whether shards read their topics by themselves from their next take-over on: Faust cannot bring them, for
+        they are missing, were created again, or have another number of partitions (C52, C81)."""
+        self.shapes: dict[str, Shape] = {}
+        """What the underlying topics and the targets were at the last look."""
+        self.unread: dict[str, int] = {}
+        """How many records stand in partitions of underlying topics that no shard reads, by topic (C81)."""
+        self._told: dict[str, int] = {}
+        """How many partitions underlying topics had when somebody was last told that they do not fit."""
+        self._lacking: set[str] = set()
+        self._missed: set[str] = set()
+
+    @property
+    def fed(self) -> bool:
+        """Whether shards read their topics by themselves."""
+        if isinstance(self.config, SowConfig):
+            return self.config.fed(self.partitions)
+        return self.config.fed
+
+    @property
+    def targets(self) -> dict[str, Role]:
+        """Topics of the user's that the entity names, and what for: each is looked at (C81)."""
+        letters = self.config.dead_letter_topic(self.name)
+        targets = {letters: Role.DEAD_LETTERS} if letters else {}
+        return {**targets, **dict.fromkeys(self.config.underlying(self.name), Role.UNDERLYING)}
+
+    def expect(self, existing: Mapping[str, int]) -> None:
+        """Know, before the start, which topics there are: what is told then is not told again."""
+        self._lacking = {topic for topic in self.targets if topic not in existing}
+        underlying = self.config.underlying(self.name)
+        self.apart = not self.fed and any(existing.get(topic) != self.partitions for topic in underlying)
+        self._told = {topic: existing[topic] for topic in underlying if topic in existing}
+
+    def attend(self, shapes: Mapping[str, Shape]) -> bool:
+        """Hear what the topics are now that the entity names; say what is missing, once.
+
+        Returns:
+            whether its shards have to be taken over anew to have what is there.
+        """
+        missing = {topic for topic in self.targets if topic not in shapes}
+        for topic in sorted((missing & self._missed) - self._lacking):  # a broker that starts may not know all
+            logger.warning("%s: %s", self.name, without(self.targets[topic], topic))
+        for topic in sorted(self._lacking - missing):
+            logger.warning("%s: topic %s is there now, and is taken up", self.name, topic)
+        self._lacking, self._missed = missing & (self._lacking | self._missed), missing
+        self._note(shapes)
+        return self._takes_up()
+
+    @abstractmethod
+    def _takes_up(self) -> bool:
+        """Whether something is there that a shard can only take up when it is taken over anew."""
+
+    def _note(self, shapes: Mapping[str, Shape]) -> None:
+        self.shapes = {topic: shapes[topic] for topic in self.targets if topic in shapes}
+        if self.fed:
+            return
+        for topic in self.config.underlying(self.name):
+            shape = shapes.get(topic)
+            count = self.partitions if shape is None else shape.partitions
+            self.apart |= shape is None or count != self.partitions
+            told, self._told[topic] = self._told.get(topic, self.partitions), count
+            if told != count != self.partitions:
+                logger.warning(
+                    "%s: topic %s has %d partitions, and it has %d shards; what was served goes on%s. `lapse check` "
+                    "says what to do",
+                    self.name,
+                    topic,
+                    count,
+                    self.partitions,
+                    ", and nobody reads the added ones" if self.unread_partitions() else "",
+                )
+
+    @property
+    def added(self) -> dict[str, int]:
+        """How many partitions underlying topics have got beyond the entity's shards, by topic (C81)."""
+        beyond = {topic: shape.partitions - self.partitions for topic, shape in self.shapes.items()}
+        underlying = () if self.fed else self.config.underlying(self.name)
+        return {topic: beyond[topic] for topic in underlying if beyond.get(topic, 0) > 0}
+
+    def unread_partitions(self) -> list[TP]:
+        """The added partitions that no shard reads: those of a SOW topic."""
+        if isinstance(self.config, QueueConfig):
+            return []
+        added = self.added.items()
+        return [TP(topic, self.partitions + number) for topic, count in added for number in range(count)]
+
+    def note_unread(self, records: Mapping[TP, int]) -> None:
+        """Hear how many records stand in the added partitions that no shard reads; say so once for each topic."""
+        before, self.unread = self.unread, {}
+        for tp, count in records.items():
+            self.unread[tp.topic] = self.unread.get(tp.topic, 0) + count
+        for topic, count in self.unread.items():
+            if count and not before.get(topic):
+                logger.warning(
+                    "%s: %d records in added partitions of topic %s are read by nobody. They stay there, as long as "
+                    "Kafka keeps them. `lapse check` says what to do",
+                    self.name,
+                    count,
+                    topic,
+                )
+
+    def letter_partitions(self) -> int:
+        """How many partitions the dead-letter topic has; 0 while it is missing."""
+        shape = self.shapes.get(self.config.dead_letter_topic(self.name))
+        return 0 if shape is None else shape.partitions

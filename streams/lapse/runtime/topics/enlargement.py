@@ -1,0 +1,71 @@
+"""Enlargement: what a queue's own topics need, so that it has a shard for each added partition (C81)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lapse.config import QueueConfig
+from lapse.protocol import topic as names
+from lapse.runtime.topics.topology import Topology, TopologyError
+from lapse.runtime.topics.wanted import Role
+
+_OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG})
+
+
+@dataclass(frozen=True, slots=True)
+class Enlargement:
+    """What is to be done.
+
+    Attributes:
+        queue: its name.
+        shards: how many it has.
+        partitions: how many its underlying topics have.
+        topics: those of lapse's own that have fewer partitions.
+    """
+
+    queue: str
+    shards: int
+    partitions: int
+    topics: tuple[str, ...]
+
+
+def enlargement(topology: Topology, queue: str) -> Enlargement:
+    """Find out what a queue needs to have as many shards as its topics have partitions.
+
+    Args:
+        topology: the cluster, and a configuration with the queue.
+        queue: its name.
+
+    Raises:
+        TopologyError: it cannot have as many; the text says why, and what to do.
+    """
+    config: QueueConfig = topology.config.queue[queue]
+    if config.fed:
+        which = 'ordering = "total"' if config.ordering == "total" else "topic_pattern"
+        raise TopologyError(
+            f"{queue}: with {which} its shards read every partition of its topics, however many there are. Nothing has "
+            "to be done; a queue with more shards takes a new name"
+        )
+    counts = {topic: topology.existing.get(topic, 0) for topic in config.underlying(queue)}
+    told = ", ".join(f"{topic} {count}" for topic, count in counts.items())
+    if len(set(counts.values())) > 1:
+        raise TopologyError(f"{queue}: its topics have unequal numbers of partitions ({told}). Give all as many")
+    partitions = max(counts.values(), default=0)
+    own = {one.name for one in topology.wanted() if one.entity == queue and one.role in _OWN}
+    if missing := sorted(own - topology.existing.keys()):
+        raise TopologyError(f"{queue}: {', '.join(missing)} missing. Run `lapse apply` first")
+    own |= {names.decisions(queue)} & topology.existing.keys()
+    shards = min(topology.existing[one] for one in own)
+    if partitions < shards:
+        raise TopologyError(
+            f"{queue}: it has {shards} shards, and its topics fewer partitions ({told}). Shards are never taken away: "
+            f"create the topics with {shards}, or take a new name for the queue"
+        )
+    if partitions % shards:
+        raise TopologyError(
+            f"{queue}: {partitions} partitions are no multiple of its {shards} shards, so keys would move between the "
+            f"old ones as well, and lose their order. Add partitions up to {(partitions // shards + 1) * shards}"
+        )
+    few = tuple(one for one in sorted(own) if topology.existing[one] < partitions)
+    return Enlargement(queue, shards, partitions, few)

@@ -1,0 +1,196 @@
+"""A queue whose topic gets partitions gets shards for them, and keys keep their order meanwhile (C81)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from lapse.protocol import header, topic
+from lapse_client.error import LapseError
+from lapse_client.queues import Queues
+from support.deployment import Deploy, Deployment, broker_now_ms
+from support.load import account
+from support.log import Tail, until
+
+KEYS = 24
+
+
+def add_partitions(here: Deployment, stem: str, count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    admin.create_partitions([NewPartitions(here.name(stem), count)])[here.name(stem)].result(15)
+
+    def known() -> bool:
+        return len(admin.list_topics(here.name(stem), timeout=15).topics[here.name(stem)].partitions) == count
+
+    until(known, "the partitions are known")
+
+
+def delivered(here: Deployment, stem: str) -> set[int]:
+    """The shards that have handed something out."""
+    tail = Tail(here.servers, topic.deliveries(here.name(stem)))
+    try:
+        kinds = ((record.partition() or 0, dict(record.headers() or [])[header.KIND]) for record in tail.drain())
+        return {shard for shard, kind in kinds if kind not in (b"epoch", b"answer")}
+    finally:
+        tail.close()
+
+
+def opened(here: Deployment) -> int:
+    """How many new shards have begun to read."""
+    return sum(worker.log.read_text().count("it begins to read") for worker in here.workers)
+
+
+class Keyed:
+    """Publishes numbered messages of some keys, as any producer does, and consumes them."""
+
+    def __init__(self, here: Deployment, stem: str) -> None:
+        self.here, self.stem = here, stem
+        self.sent = [0] * KEYS
+        self.seen: dict[int, list[int]] = defaultdict(list)
+        self.written: dict[tuple[int, int], bytes] = {}
+        self.partitions: set[int] = set()
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+
+    def _reported(self, error: object, message: Message) -> None:
+        assert error is None, error
+        self.written[message.partition() or 0, message.offset() or 0] = message.value() or b""
+
+    def publish(self, count: int, over_s: float = 0.0) -> None:
+        """A message of each key, so many times; a producer that is new knows all partitions."""
+        producer = Producer({"bootstrap.servers": self.here.servers, "partitioner": "murmur2_random", "linger.ms": 2})
+        for _ in range(count):
+            for key in range(KEYS):
+                value = json.dumps({"key": key, "number": self.sent[key]}).encode()
+                producer.produce(self.here.name(self.stem), value, str(key).encode(), on_delivery=self._reported)
+                self.sent[key] += 1
+            producer.poll(0)
+            time.sleep(over_s / count)
+        assert producer.flush(30) == 0
+
+    @contextmanager
+    def consumed(self, consumers: int = 2) -> Iterator[None]:
+        """Consume meanwhile."""
+        threads = [threading.Thread(target=self._consume, daemon=True) for _ in range(consumers)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            for thread in threads:
+                thread.join(30)
+
+    def _consume(self) -> None:
+        with self.here.subscriber(self.stem, 20, timeout_s=60) as subscriber:
+            while not self._ending.is_set():
+                delivery = subscriber.receive(0.1)
+                if delivery is None:
+                    continue
+                facts = json.loads(delivery.value or b"")
+                with self._lock:
+                    if facts["number"] not in self.seen[facts["key"]]:
+                        self.seen[facts["key"]].append(facts["number"])
+                with contextlib.suppress(LapseError):  # its lease was over
+                    delivery.acknowledge()
+
+    @property
+    def all_seen(self) -> bool:
+        return sum(map(len, self.seen.values())) == sum(self.sent)
+
+    def check(self) -> None:
+        """Every message was seen, and each key's in its order."""
+        assert {key: self.seen[key] for key in range(KEYS)} == {key: list(range(n)) for key, n in enumerate(self.sent)}
+        account(self.here, self.stem, set(self.written)).assert_balanced()
+
+
+@pytest.mark.feature("C81", "Q11", "Q16")
+def test_keys_keep_their_order_while_a_queue_gets_shards_and_a_worker_is_killed(deploy: Deploy) -> None:
+    here = deploy({"flow": {"partitions": 2, "group_by": "/key", "lease_period": "2s"}}, session_timeout="2s").apply()
+    first, second = here.worker(), here.worker()
+    until(lambda: first.shards + second.shards >= 2, "both shards", 40)
+    keyed = Keyed(here, "flow")
+    keyed.publish(5)
+    with keyed.consumed(), here.queue("flow") as asked, Queues([here.name("flow")], connection=here.connection) as many:
+        until(lambda: keyed.all_seen, "the first messages", 60)
+        keyed.publish(20)
+        add_partitions(here, "flow", 4)
+        keyed.publish(20, over_s=2)
+        told = here.lapse("queue", "partitions", here.name("flow"), "--json")
+        assert told.returncode == 0, told.stderr
+        assert {key: json.loads(told.stdout)[key] for key in ("before", "shards", "changed")} == {
+            "before": 2, "shards": 4, "changed": True,
+        }  # fmt: skip
+        publishing = threading.Thread(target=keyed.publish, args=(60, 6.0))
+        publishing.start()
+        time.sleep(3)
+        first.kill()
+        publishing.join()
+        first.start()
+        until(lambda: keyed.all_seen, "all messages", 90)
+        deadline = time.monotonic() + 60
+        while delivered(here, "flow") != {0, 1, 2, 3}:
+            assert time.monotonic() < deadline, "the new shards do not hand out anything"
+            keyed.publish(3)
+            until(lambda: keyed.all_seen, "the last messages", 60)
+        until(lambda: asked.depth()["depth"] == many.depth(here.name("flow")).result(20)["depth"] == 0, "it is empty")
+        later = [(header.ENQUEUE_AT_MS, b"%d" % (broker_now_ms() + 3_600_000))]
+        here.write("flow", json.dumps({"key": "last"}), partition=3, headers=later)
+        until(lambda: asked.depth()["scheduled"] == 1, "who asked before sees the new shards")
+        until(lambda: many.depth(here.name("flow")).result(20)["scheduled"] == 1, "who asked many before, too")
+    assert {partition for partition, _ in keyed.written} == {0, 1, 2, 3}
+    keyed.check()
+    assert here.depth("flow")["depth"] == 0
+    assert here.lapse("check").returncode == 0
+    again = here.lapse("queue", "partitions", here.name("flow"))
+    assert "Nothing to do" in again.stdout
+
+
+@pytest.mark.feature("C81", "Q11")
+def test_a_new_shard_reads_nothing_while_an_older_one_holds_what_came_before(deploy: Deploy) -> None:
+    """A leased message holds its group back in the new shard, over a kill of the worker; the older shard goes on."""
+    here = deploy({"flow": {"partitions": 1, "group_by": "/key", "lease_period": "2m"}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    moves, stays = json.dumps({"key": 1}), json.dumps({"key": 2})
+    here.write("flow", moves)
+    with here.subscriber("flow", 10, timeout_s=60) as subscriber:
+        first = subscriber.receive(20)
+        assert first is not None
+        add_partitions(here, "flow", 2)
+        worker.kill()
+        for number, partition in ((0, 0), (1, 1), (2, 0)):
+            here.write("flow", json.dumps({"key": 3, "number": number}), partition=partition)
+        worker.start().wait_for_shards(1)
+        for number in range(3):  # one shard, two partitions, and still the order in which they were written
+            moved = subscriber.receive(40)
+            assert moved is not None
+            assert json.loads(moved.value or b"") == {"key": 3, "number": number}
+            subscriber.settle("acknowledge", [moved], wait=True)
+        until(lambda: "2 partitions" in worker.text, "it is told", 40)
+        assert here.lapse("queue", "partitions", here.name("flow"), "--dry-run").returncode == 0
+        assert here.lapse("queue", "partitions", here.name("flow")).returncode == 0
+        until(lambda: "partition 1: reads nothing before" in worker.text, "the new shard", 60)
+        here.write("flow", moves, partition=1)
+        worker.kill()
+        worker.start().wait_for_shards(2)
+        here.write("flow", stays)
+        other = subscriber.receive(20)
+        assert other is not None
+        assert json.loads(other.value or b"") == {"key": 2}
+        other.acknowledge()
+        assert subscriber.receive(8) is None, "the key's first message is not settled"
+        subscriber.settle("acknowledge", [first], wait=True)
+        second = subscriber.receive(40)
+        assert second is not None
+        assert (second.bookmark.partition, json.loads(second.value or b"")) == (1, {"key": 1})
+        subscriber.settle("acknowledge", [second], wait=True)
+    assert opened(here) == 1

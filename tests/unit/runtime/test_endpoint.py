@@ -1,0 +1,93 @@
+"""What a worker answers before it serves anything, and how long it waits for brokers."""
+
+import json
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import pytest
+
+from lapse.runtime.endpoint import Endpoint
+from lapse.runtime.topics.cluster import BrokersAway, awaited
+from lapse.runtime.topics.topology import TopologyError
+from support.figures import free_port
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def endpoint(port: int) -> Iterator[Endpoint]:
+    opened = Endpoint()
+    opened.open("127.0.0.1", port)
+    yield opened
+    opened.close()
+
+
+def told(port: int, path: str) -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+@pytest.mark.feature("X7")
+def test_a_worker_that_starts_is_healthy_and_not_ready(
+    endpoint: Endpoint, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert told(port, "/health") == (200, '{"healthy":true}')
+    status, text = told(port, "/ready")
+    assert (status, json.loads(text)["why"]) == (503, "the worker is starting")
+    assert "lapse_worker_broker_away_seconds 0.0" in told(port, "/metrics")[1]
+
+    for why in ("refused", "no such host"):
+        endpoint.note_away(why)
+        status, text = told(port, "/ready")
+        assert (status, json.loads(text)["why"]) == (503, why)
+    assert json.loads(text)["brokers_away_s"] > 0
+    assert [record.message for record in caplog.records] == ["refused. The worker waits for it"]
+    endpoint.note_back()
+    assert json.loads(told(port, "/ready")[1])["why"] == "the worker is starting"
+
+
+def test_it_answers_without_a_gap_when_the_worker_takes_over(endpoint: Endpoint, port: int) -> None:
+    def app(_: object, start_response: object) -> list[bytes]:
+        start_response("200 OK", [])  # type: ignore[operator]
+        return [b"taken over"]
+
+    assert told(port, "/ready")[0] == 503
+    endpoint.serve(app)
+    endpoint.open("127.0.0.1", port)  # as the worker does; it is open
+    assert told(port, "/ready") == (200, "taken over")
+
+
+def test_a_port_that_is_taken_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        Endpoint().open("127.0.0.1", taken)
+    assert f"no metrics: metrics_port {taken} on 127.0.0.1 cannot be had" in caplog.text
+
+
+@pytest.mark.feature("X7")
+def test_brokers_are_waited_for_and_a_refusal_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lapse.runtime.topics.cluster._AGAIN_S", 0)
+    outcomes = iter([BrokersAway("one"), BrokersAway("two"), None, TopologyError("refused")])
+    waits: list[float] = []
+    said: list[str] = []
+
+    def look(patience_s: float) -> str:
+        waits.append(patience_s)
+        if (failure := next(outcomes)) is not None:
+            raise failure
+        return "found"
+
+    assert awaited(look, said.append) == "found"
+    assert said == ["one", "two"]
+    assert waits[0] < waits[1] == waits[2], "somebody may sit in front of it; later it has time"
+    with pytest.raises(TopologyError, match="refused"):
+        awaited(look, said.append)
+    assert said == ["one", "two"]
