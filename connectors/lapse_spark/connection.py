@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lapse_client import Connection as Client
+from lapse_client import client_properties
 from lapse_spark import lapse_toml
 
-_CONTINUED = re.compile(r"\\\r?\n[ \t]*")
-_PROPERTY = re.compile(r"\s*(?P<name>[^\s=:#!][^\s=:]*)\s*[=:\s]\s*(?P<value>.*?)\s*\Z", re.ASCII)
 _REFUSED = {
     "auto.offset.reset": "startingOffsets",
     "enable.auto.commit": "",
@@ -23,11 +22,7 @@ _REFUSED = {
     "bootstrap.servers": "",
 }
 
-_SAME = frozenset({"security.protocol", "sasl.mechanism", "client.id"})
-"""Options with the same name and meaning in Java's client and in librdkafka."""
-
 _SECURITY = re.compile(r"(?:security|sasl|ssl)\.")
-_LOGIN = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +101,7 @@ class Connection:
             ValueError: a line of it has no `name=value`, or an option is refused.
             OSError: the file cannot be read.
         """
-        found: dict[str, str] = {}
-        # As Java does: a line that ends in \ goes on in the next.
-        text = _CONTINUED.sub("", properties.read_text("utf-8"))
-        for number, line in enumerate(text.splitlines(), start=1):
-            if not line.strip() or line.lstrip()[0] in "#!":
-                continue
-            match = _PROPERTY.match(line)
-            if match is None:
-                raise ValueError(
-                    f"{properties}, line {number}: expected name=value"
-                )  # never the line: it may be secret
-            found[match["name"]] = match["value"]
+        found = client_properties.read(properties)
         given = found.pop("bootstrap.servers", "")
         return cls(bootstrap or given, found)
 
@@ -143,23 +127,7 @@ def _translated(java: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ValueError: one of them has no counterpart.
     """
-    found: dict[str, str] = {}
-    for name, value in java.items():
-        name = name.removeprefix("kafka.")
-        if name in _SAME:
-            found[name] = value
-        elif name == "sasl.jaas.config" and len(login := _LOGIN.findall(value)) == 2:
-            found |= {f"sasl.{what}": re.sub(r"\\(.)", r"\1", quoted) or plain for what, quoted, plain in login}
-        elif name == "ssl.truststore.location" and _is_pem(java, "truststore"):
-            found["ssl.ca.location"] = value
-        elif name == "ssl.keystore.location" and _is_pem(java, "keystore"):
-            found |= {"ssl.certificate.location": value, "ssl.key.location": value}
-        elif name == "ssl.key.password":
-            found[name] = value
-        elif _SECURITY.match(name) and name not in ("ssl.truststore.type", "ssl.keystore.type"):
-            raise ValueError(f"option {name} has no counterpart in lapse's client; set LAPSE_KAFKA_CONFIG")
-    return found
-
-
-def _is_pem(java: Mapping[str, str], store: str) -> bool:
-    return java.get(f"ssl.{store}.type", "").upper() == "PEM"
+    plain = {name.removeprefix("kafka."): value for name, value in java.items()}
+    return client_properties.translated(
+        {name: value for name, value in plain.items() if name == "client.id" or _SECURITY.match(name)}
+    )

@@ -58,12 +58,22 @@ class Followed:
         underlying: its underlying topics, all of them.
         dead_letter_topics: where its letters are, besides `dlq.<queue>` and what its events name.
         start: its first messages, one per partition; the others from the log's beginning.
+        app_id: of its deployment, which names its journal; None = whichever has it.
+        matching: what the whole names of further underlying topics look like; they may come later.
     """
 
     name: str
     underlying: Sequence[str]
     dead_letter_topics: Collection[str] = ()
     start: Sequence[Bookmark] = ()
+    app_id: str | None = None
+    matching: re.Pattern[str] | None = None
+
+    def topics(self, there: Collection[str]) -> set[str]:
+        """Its underlying topics, of those that are there those that match."""
+        matching = self.matching
+        found = set() if matching is None else {name for name in there if matching.fullmatch(name)}
+        return {*self.underlying, *found}
 
     @property
     def starts(self) -> dict[tuple[str, int], int]:
@@ -75,6 +85,7 @@ def stream(
     spark: SparkSession,
     connection: Connection,
     queue: Followed,
+    underlying: Collection[str],
     letter_topics: Collection[str],
     written_with: Sequence[str] = (),
 ) -> DataFrame:
@@ -84,22 +95,35 @@ def stream(
         spark: the session.
         connection: the cluster.
         queue: which one.
+        underlying: its underlying topics, as far as they are there.
         letter_topics: where its letters are, all of them; none of them has to exist.
         written_with: further schemas of events, as in `event.parse`.
     """
     # The place of a source in this union is its place in the checkpoint.
-    raw = read.records(spark, connection, names=queue.underlying, span=_SPAN)
+    if queue.matching is None:
+        raw = read.records(spark, connection, names=queue.underlying, span=_SPAN)
+    else:
+        raw = read.records(spark, connection, pattern=_any_of(underlying) or _NONE, span=_SPAN)
     parts = [_messages(account.published(raw, queue.name))]
     events = read.events(spark, connection, [queue.name], span=_SPAN, written_with=written_with)
     parts.append(_events(events, queue.name))
-    pattern = "|".join(re.escape(name) for name in sorted(letter_topics))
-    parts.append(_letters(read.dead_letters(spark, connection, pattern=pattern, span=_SPAN), queue.name))
+    letters = read.dead_letters(spark, connection, pattern=_any_of(letter_topics), span=_SPAN)
+    parts.append(_letters(letters, queue.name))
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
     parts.append(_rows(ticks, {"kind": F.lit(CLOCK)}))
     first, *rest = parts
     for part in rest:
         first = first.unionByName(part)
     return account.since(first, queue.starts, last="last")
+
+
+_NONE: Final = r"[^\s\S]"
+"""What no topic's name is."""
+
+
+def _any_of(names: Collection[str]) -> str:
+    """A Java regular expression for some topics, none of which has to be there."""
+    return "|".join(re.escape(name) for name in sorted(names))
 
 
 @dataclass(frozen=True, slots=True)

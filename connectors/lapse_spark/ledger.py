@@ -21,7 +21,7 @@ from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_client.error import LapseError
-from lapse_spark import account, block, generation, inventory, quarantine, read, verdict
+from lapse_spark import account, block, generation, inventory, journal, quarantine, read, verdict
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
 
@@ -44,6 +44,7 @@ class Ledger:
         expected_depth: how many the queue was expected to have; None where nobody said.
         listed: how many the queue itself has listed; None where it was not asked, or did not answer.
         not_listed: why it has not.
+        not_journaled: why the fates were not held against the queue's journal; empty = they were.
         lost: published messages without a fate that the queue, asked, does not have; named in `differences`.
         contradictory: published messages about which the topics disagree; listed in `differences`.
         difference_counts: how many messages differ in which way.
@@ -65,6 +66,7 @@ class Ledger:
     expected_depth: int | None = None
     listed: int | None = None
     not_listed: str = ""
+    not_journaled: str = ""
     lost: int = 0
     contradictory: int = 0
     difference_counts: dict[str, int] = field(default_factory=dict)
@@ -113,6 +115,7 @@ def reckon(
     *,
     shown: int = SHOWN,
     asked: inventory.Asked | None = None,
+    journaled: DataFrame | None = None,
 ) -> tuple[Ledger, DataFrame]:
     """Reckon the ledger from `account.gather`, `account.told` and `account.lettered`.
 
@@ -126,12 +129,14 @@ def reckon(
         letters: from `account.lettered`.
         shown: how many differences are listed.
         asked: the queue, if it answers: what it does not hold is named.
+        journaled: from `journal.statements`; None = the journal is not known.
 
     Returns:
         The ledger, and all differences: topic, partition, first, last, difference, fates, reasons.
     """
     logs = account.reach(blocks)
-    each = verdict.verdicts(blocks, account.within(fates, logs), account.within(letters, logs))
+    ends = None if journaled is None else account.within(journaled, logs)
+    each = verdict.verdicts(blocks, account.within(fates, logs), account.within(letters, logs), ends)
     outside = account.beyond(fates, letters, logs)
     state: dict[str, int] = {}
     by_reasons: dict[str, dict[str, int]] = {EventKind.DEAD_LETTERED: {}, EventKind.EXPIRED: {}}
@@ -208,6 +213,7 @@ def run(
     output: str | None = None,
     written_with: Sequence[str] = (),
     ask: bool = True,
+    app_id: str | None = None,
 ) -> Ledger:
     """Read the topics and reckon the ledger.
 
@@ -226,6 +232,7 @@ def run(
         output: directory for Parquet of all differences and of what is in quarantine.
         written_with: further schemas of events, as in `event.parse`.
         ask: whether the queue is asked for its own list, so that what it lost is named.
+        app_id: of the queue's deployment, which names its journal; None = whichever has it.
     """
     starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
     span = Span(fail_on_data_loss=False)
@@ -254,16 +261,29 @@ def run(
         if holds is not None:
             again = partial(inventory.ask, connection.of_lapse(), queue)
             asked = inventory.Asked(spark=spark, again=again, first=holds, fates=account.told(readable, queue))
-        ledger, differences = reckon(queue, blocks, fates, copies, shown=shown, asked=asked)
+        left, not_journaled = _journaled(connection, queue, app_id)
+        journaled = account.since(journal.statements(spark, left), starts, last="last") if left else None
+        ledger, differences = reckon(queue, blocks, fates, copies, shown=shown, asked=asked, journaled=journaled)
         if output is not None:
             differences.write.mode("overwrite").parquet(f"{output}/differences")
             aside = quarantine.split(events)[1].unionByName(quarantine.split(letters)[1])
             aside.write.mode("overwrite").parquet(f"{output}/quarantine")
-        ledger = replace(ledger, not_listed=not_listed, expected_depth=expected_depth)
+        ledger = replace(ledger, not_listed=not_listed, not_journaled=not_journaled, expected_depth=expected_depth)
         return replace(ledger, quarantined=bad, strict=strict)
     finally:
         for cached in (blocks, lettered, told):
             cached.unpersist()
+
+
+def _journaled(connection: Connection, queue: str, app_id: str | None) -> tuple[list[journal.Row], str]:
+    """How messages left by the queue's journal, and why that is not known."""
+    reader = journal.Journal(connection.of_lapse(), queue, app_id)
+    try:
+        return reader.read(), ""
+    except journal.NoJournal as error:
+        return [], str(error)
+    finally:
+        reader.close()
 
 
 _TOLD = ("fault", "entity", "event", "at_ms", "epoch", "messages", "reasons", "dead_letter_topic")

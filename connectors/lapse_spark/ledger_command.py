@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from lapse.protocol import topic_pattern
 from lapse.protocol.bookmark import Bookmark
 from lapse_spark import balance, lapse_toml, running_ledger, statement
 from lapse_spark import ledger as ledger_job
@@ -79,13 +80,21 @@ def ledger(
         if queue:
             if not underlying:
                 raise ValueError("--queue needs --topics, its underlying topics, all of them")
-            followed = [Followed(name=queue, underlying=underlying, dead_letter_topics=dead_letter_topic, start=marks)]
+            followed = [
+                Followed(
+                    name=queue,
+                    underlying=underlying,
+                    dead_letter_topics=dead_letter_topic,
+                    start=marks,
+                    app_id=_app_id(cluster),
+                )
+            ]
         elif underlying or dead_letter_topic or marks:
             raise ValueError(
                 "--topics, --dead-letter-topic and --start go with --queue; lapse.toml says them of all queues"
             )
         else:
-            followed = _all(cluster.file or lapse_toml.DEFAULT)
+            followed = all_queues(cluster.file or lapse_toml.DEFAULT)
         _follow(cluster, followed, _rule(following, ask=ask, shown=limit, written_with=schemas), following, as_json)
         return
     if not queue or not underlying:
@@ -106,6 +115,7 @@ def ledger(
             shown=limit,
             output=output,
             written_with=schemas,
+            app_id=_app_id(cluster),
         )
     if as_json:
         print_json(found.as_json())
@@ -130,8 +140,17 @@ def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, 
         raise ValueError(f"{', '.join(wrong)}: only with --follow")
 
 
-def _all(file: Path) -> list[Followed]:
-    """The queues that a `lapse.toml` has."""
+def _app_id(cluster: Cluster) -> str | None:
+    """The deployment that the options name; None = whichever has the queue."""
+    return None if cluster.file is None else lapse_toml.app_id(cluster.file)
+
+
+def all_queues(file: Path) -> list[Followed]:
+    """The queues that a `lapse.toml` has.
+
+    Raises:
+        ValueError: it cannot be read, or a queue in it; the text says which.
+    """
     try:
         queues = lapse_toml.queues(file)
     except OSError as error:
@@ -142,18 +161,23 @@ def _all(file: Path) -> list[Followed]:
 
 
 def _configured(file: Path, name: str, settings: Mapping[str, Any]) -> Followed:
-    underlying, letters = settings.get("topics", [name]), settings.get("dead_letter", True)
+    underlying, letters = settings.get("topics", []), settings.get("dead_letter", True)
     begins = settings.get("recovery_point", "beginning")
-    if "topic_pattern" in settings:
-        raise ValueError(f"{file}: queue {name} has a topic_pattern; give --queue {name}, and its topics with --topics")
+    pattern = settings.get("topic_pattern")
+    try:
+        matching = None if pattern is None else topic_pattern.compiled(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"{file}: queue {name}: topic_pattern is no regular expression: {error}") from error
     if not isinstance(underlying, list) or not all(isinstance(topic, str) for topic in underlying):
         raise ValueError(f"{file}: queue {name}: topics is no list of names; `lapse check` names the fault")
     marks = begins if isinstance(begins, list) else [begins] if isinstance(begins, str) and ":" in begins else []
     return Followed(
         name=name,
-        underlying=underlying or [name],
+        underlying=underlying or ([name] if matching is None else []),
         dead_letter_topics=[letters] if isinstance(letters, str) and letters else [],
         start=[Bookmark.parse(str(text)) for text in marks],
+        app_id=lapse_toml.app_id(file),
+        matching=matching,
     )
 
 

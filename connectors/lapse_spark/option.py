@@ -30,6 +30,10 @@ from lapse_spark.stream import Standing
 P = ParamSpec("P")
 
 
+_PATIENCE_S: Final = 3.0
+"""How long a command waits for the first answer of a broker, s."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Where a command works, from its options.
@@ -47,8 +51,25 @@ class Cluster:
     file: Path | None = None
 
     def session(self, name: str, *, delta: bool = False) -> SparkSession:
-        """The Spark session for a job of this name; with `delta` one that knows Delta Lake."""
+        """The Spark session for a job of this name; with `delta` one that knows Delta Lake.
+
+        Raises:
+            ConnectionFailed: no broker answers.
+        """
+        self.await_broker()
         return session(f"lapse {name}", master=self.master, config=self.config, delta=delta)
+
+    def await_broker(self) -> None:
+        """Wait until a broker answers: Spark would try for minutes, and tell of each try.
+
+        Raises:
+            ConnectionFailed: none answered within some seconds.
+        """
+        try:
+            ours = self.connection.of_lapse()
+        except ValueError:  # options that only Java's client has: Spark alone can say
+            return
+        ours.await_broker(_PATIENCE_S)
 
     def now_ms(self, entity: str = "") -> int:
         """The broker's time, ms since the epoch (C3); where it cannot be found this machine's, and a warning says so.

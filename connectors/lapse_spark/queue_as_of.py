@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from lapse.history import ShardHistory
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.header import EPOCH
 from lapse_client.instant import shown
 from lapse_spark import header
 
@@ -22,7 +23,6 @@ COLUMNS: Final = (
 """One row per message; each column is as `lapse queue peek --json` has it, the bookmark whole and in its parts."""
 
 _SHARD: Final = "_shard int, _exact boolean, _exact_since_ms bigint, _at bigint"
-_EPOCH: Final = "lapse-epoch"
 _AT_ONCE: Final = 10_000
 
 
@@ -98,7 +98,7 @@ def messages(records: DataFrame, entity: str, at_ms: int) -> QueueAsOf:
         F.unix_millis("timestamp").alias("at_ms"),
         "key",
         "value",
-        header.value(header.newest_first(F.col("headers")), _EPOCH).alias("epoch"),
+        header.value(header.newest_first(F.col("headers")), EPOCH).alias("epoch"),
     )
 
     def told(batches: Iterable[Any]) -> Iterable[Any]:
@@ -118,8 +118,7 @@ def _told(batches: Iterable[Any], entity: str, at_ms: int) -> Iterator[Any]:
             history = histories.get(partition)
             if history is None:
                 history = histories[partition] = ShardHistory(entity, at_ms)
-            number = int.from_bytes(epoch or b"", "big", signed=True)
-            history.take(offset, stored_ms, key, value, number)
+            history.take(offset, stored_ms, key, value, epoch)
     for shard, history in histories.items():
         yield from _rows(_of_shard(shard, history))
 

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lapse.protocol import topic as topics
 from lapse_client.error import LapseError
-from lapse_spark import balance, intake, inventory, memory, read, stream
+from lapse_spark import balance, intake, inventory, journal, memory, read, stream
 from lapse_spark.balance import Balance
 from lapse_spark.connection import Connection
 from lapse_spark.intake import Followed
 from lapse_spark.inventory import Inventory
+from lapse_spark.journal import Journal, NoJournal
 from lapse_spark.memory import Memory, Note
 from lapse_spark.settling import Settling
 from lapse_spark.stream import Job, Standing
@@ -32,6 +35,9 @@ GRACE: Final = timedelta(minutes=1)
 ASK_EVERY: Final = timedelta(minutes=1)
 HORIZON: Final = timedelta(days=1)
 """How long a message that has ended is remembered, to find a second fate; a crash's copy is minutes younger."""
+
+_TOLD_AGAIN_MS: Final = 600_000
+"""A run that begins again tells once more what left so long before its last batch, by the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,10 @@ class RunningLedger:
         self._memory = Memory(spark, f"{path.rstrip('/')}/{queue.name}")
         self._memory.check()
         self._subscribed: set[str] = set()
+        self._underlying: set[str] = set()
+        self._there: set[str] = set()
+        since_ms = 0 if self.note is None else self.note.at_ms - _TOLD_AGAIN_MS
+        self._journal = Journal(connection.of_lapse(), queue.name, queue.app_id, since_ms)
 
     @property
     def note(self) -> Note | None:
@@ -76,7 +86,9 @@ class RunningLedger:
 
     @property
     def lacks_topics(self) -> bool:
-        """Whether events have named a topic of letters that the stream does not read yet."""
+        """Whether there is a topic that the stream does not read yet: one that matches, or one that events name."""
+        if not self._underlying.issuperset(self._there):
+            return True
         return self.note is not None and not self._subscribed.issuperset(self.note.letter_topics)
 
     def job(self) -> Job:
@@ -84,7 +96,16 @@ class RunningLedger:
         latest = self.note
         known = latest.letter_topics if latest is not None else []
         self._subscribed = {topics.dead_letters(self._queue.name), *self._queue.dead_letter_topics, *known}
-        rows = intake.stream(self._spark, self._connection, self._queue, self._subscribed, self._rule.written_with)
+        self._look()
+        self._underlying = self._there
+        rows = intake.stream(
+            self._spark,
+            self._connection,
+            self._queue,
+            self._underlying,
+            self._subscribed,
+            self._rule.written_with,
+        )
         return Job(rows, self.write, self._memory.output)
 
     def write(self, batch: DataFrame, number: int) -> None:
@@ -96,8 +117,14 @@ class RunningLedger:
         news = self._memory.table(number, memory.NEWS)
         balance.publish(self._spark, self._connection, self._rule.topic, self._queue.name, account, news)
 
+    def _look(self) -> None:
+        """See which underlying topics there are by now."""
+        there = () if self._queue.matching is None else self._connection.of_lapse().partitions()
+        self._there = self._queue.topics(there)
+
     def _add(self, batch: DataFrame, number: int) -> Note:
         kept = self._memory
+        self._look()
         reached = intake.reach(kept.output, number, self._queue.starts)
         before = kept.note(number - 1)
         if before is None:
@@ -108,7 +135,19 @@ class RunningLedger:
         often = self._rule.ask_every
         if often is not None and reached.at_ms - before.asked_at_ms >= often.total_seconds() * 1000:
             settling.hold_against(*self._list())
+        try:
+            journaled, not_journaled = self._journal.read(reached.ends), ""
+        except NoJournal as error:
+            journaled, not_journaled = [], str(error)
+        if journaled:
+            told = journal.statements(self._spark, journaled).withColumn("kind", F.lit(intake.TOLD))
+            batch = batch.unionByName(told, allowMissingColumns=True)
+        settling.not_journaled(not_journaled)
         return settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
+
+    def close(self) -> None:
+        """Let go of what reads the journal."""
+        self._journal.close()
 
     def _list(self) -> tuple[Inventory | None, str]:
         try:
@@ -150,6 +189,22 @@ def run(
     reading = [name for queue in queues for name in (*queue.underlying, topics.events(queue.name))]
     balance.make_topic(connection, rule.topic, reading)
     ledgers = [RunningLedger(spark, connection, queue, path, rule) for queue in queues]
+    with ExitStack() as open_still:
+        for ledger in ledgers:
+            open_still.callback(ledger.close)
+        _go_on(ledgers, reading, rule, every, watch)
+    notes = [ledger.note for ledger in ledgers]
+    return [Balance.from_json(note.account) for note in notes if note is not None]
+
+
+def _go_on(
+    ledgers: Sequence[RunningLedger],
+    reading: Sequence[str],
+    rule: Rule,
+    every: str | None,
+    watch: Callable[[Standing], None] | None,
+) -> None:
+    """Run the streams until somebody ends them, or, without `every`, until nothing is in doubt."""
     with stream.interruption() as interrupted:
         waited = False
         while not interrupted.is_set():
@@ -162,8 +217,6 @@ def run(
                 break
             waited = True
             interrupted.wait(rule.grace.total_seconds())
-    notes = [ledger.note for ledger in ledgers]
-    return [Balance.from_json(note.account) for note in notes if note is not None]
 
 
 def _stops(interrupted: threading.Event, ledgers: Sequence[RunningLedger]) -> bool:

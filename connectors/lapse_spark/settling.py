@@ -39,6 +39,7 @@ class Settling:
         self._held: DataFrame | None = None
         self._listed: Inventory | None = None
         self._not_listed: str | None = None
+        self._not_journaled = ""
 
     def hold_against(self, listed: Inventory | None, not_listed: str) -> None:
         """Compare with the queue's own list, from now; None = it gave none, and why."""
@@ -54,6 +55,10 @@ class Settling:
         both = parts[0].unionByName(parts[1]).groupBy(*block.PLACE)
         own = F.bit_or(F.when(of == "listed", mask).otherwise(0)).alias("listed")
         self._held = _apart(both.agg(own, F.bit_or("mask").alias("excused")))
+
+    def not_journaled(self, why: str) -> None:
+        """Say why the batch lacks what the journal tells; empty = it does not."""
+        self._not_journaled = why
 
     def settle(self, batch: DataFrame, *, shown: int, horizon: timedelta) -> Note:
         """Settle the batch, and write the version.
@@ -187,6 +192,7 @@ class Settling:
                 tally.ledger(note.queue, totals, differ[verdict.Difference.LOST.value]),
                 listed=note.listed,
                 not_listed=note.not_listed if note.asked_at_ms else "it was not to be asked",
+                not_journaled=self._not_journaled,
                 difference_counts=dict(sorted(differ.items())),
                 differences=found.named(shown) if differ else [],
                 before_log_start=note.before,

@@ -52,6 +52,7 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
 
     Exits with 1 where some may be missing.
     """
+    cluster.await_broker()
     there = set(cluster.connection.of_lapse().partitions(topic.commands(entity)))
     app_id = None if cluster.file is None else lapse_toml.app_id(cluster.file)
     journal = None if topic.sow(entity) in there else queue_as_of.journal(entity, app_id, there)

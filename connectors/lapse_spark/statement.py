@@ -44,6 +44,8 @@ def show(ledger: Ledger, console: Console) -> None:
     console.print(_verdict(ledger), style="green" if ledger.balanced else "bold red", highlight=False)
     if ledger.not_listed:
         console.print(f"{_UNASKED} ({ledger.not_listed})", highlight=False, markup=False)
+    if ledger.not_journaled:
+        console.print(f"{_NO_JOURNAL} ({ledger.not_journaled})", highlight=False, markup=False)
 
 
 def add(page: Report, ledger: Ledger) -> None:
@@ -82,6 +84,8 @@ def instant(at_ms: int) -> str:
 
 
 _UNASKED = "The queue itself was not asked: what is gone without an event counts as still queued"
+
+_NO_JOURNAL = "The journal was not read: one fate that stands for another one that leaves as much is not found"
 
 
 def _verdict(ledger: Ledger) -> str:

@@ -12,9 +12,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lapse.core.reason import Reason
 from lapse.protocol.event import EventKind
 from lapse_spark import block
-from lapse_spark.account import FATES, NOT_PUBLISHED, OURS, REDRIVEN
+from lapse_spark.account import FATES, NOT_PUBLISHED, OURS, REASONS, REDRIVEN
 
 STILL_QUEUED: Final = "still_queued"
 CONTRADICTORY: Final = "contradictory"
@@ -22,6 +23,17 @@ ELSEWHERE: Final = "elsewhere"
 
 
 _DEAD: Final = 1 << FATES.index(EventKind.DEAD_LETTERED)
+_REMOVED: Final = _DEAD | 1 << FATES.index(EventKind.EXPIRED)
+_LATE: Final = 1 << REASONS.index(Reason.TIME_LIMIT.value)
+
+_JOURNALED: Final = 8
+"""By how many bits what the journal says stands above the fates that events tell."""
+
+IN_TIME: Final = 1 << _JOURNALED
+"""Among the fates of a statement: the journal says that the message left before its lifetime had ended."""
+
+OVERDUE: Final = 1 << (_JOURNALED + 1)
+"""Likewise: it left since its lifetime had ended."""
 
 
 class Difference(StrEnum):
@@ -36,10 +48,11 @@ class Difference(StrEnum):
     REASONS_DIFFER = "reasons_differ"  # two letters, or event and letter, give different reasons
     TOLD_TWICE = "told_twice"  # one epoch tells the same fate of two instants; a crash's copy has the same instant
     STILL_HELD = "still_held"  # its fate is told, and the queue itself still has it
+    SWAPPED = "swapped"  # the journal says otherwise whether its lifetime had ended when it left
     FORGOTTEN = "forgotten"  # its fate is told again so late that the first one is remembered no more
 
 
-def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame) -> DataFrame:
+def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame, journaled: DataFrame | None = None) -> DataFrame:
     """A row for each class of messages: `block`, `mask`, `place`, `state`, `fates`, `reasons`, `difference`.
 
     Of several epochs that tell a message's fate the highest counts: a worker that had lost its shard without noticing
@@ -49,8 +62,10 @@ def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame) -> DataFra
         blocks: from `account.gather`.
         fates: from `account.told`, `within` the log.
         letters: from `account.lettered`, `within` the log.
+        journaled: how messages left by the journal, in the columns of `fates`, `within` the log; None = not known.
     """
-    return judged(blocks, _statements(fates, letters))
+    told = fates if journaled is None else fates.unionByName(journaled.select(fates.columns))
+    return judged(blocks, _statements(told, letters))
 
 
 def judged(blocks: DataFrame, statements: DataFrame) -> DataFrame:
@@ -66,7 +81,14 @@ def judged(blocks: DataFrame, statements: DataFrame) -> DataFrame:
     each = rows.groupBy(*block.PLACE).agg(
         *(F.bit_or(name).alias(name) for name in _MASKS), F.sort_array(F.collect_list("statement")).alias("statements")
     )
-    classes = each.select(*block.PLACE, *_MASKS, F.inline(_classes(F.col("statements"))))
+    whole = each.select(*block.PLACE, *_MASKS, F.inline(_classes(F.col("statements"))))
+    classes = whole.withColumns(
+        {
+            "journaled": F.col("fates").bitwiseAND(IN_TIME | OVERDUE),
+            "fates": F.col("fates").bitwiseAND(IN_TIME - 1),
+            "void": F.col("void").bitwiseAND(IN_TIME - 1),
+        }
+    )
     told = F.col("fates").bitwiseOR(F.col("void")) != 0
     known = told | F.col("letter").isNotNull() | F.col("stale")
     counted = F.when(known, F.col("mask")).otherwise(block.without(F.col("mask"), F.col("late")))
@@ -147,8 +169,11 @@ _CLASS: Final = ("mask", "epoch", "fates", "reasons", "letter", "least", "void",
 
 
 def _joined(known: Column, one: Column) -> Column:
-    """The bits that the statement is about, with it. A higher epoch's makes void what lower ones have told."""
-    newer = (one["epoch"] > known["epoch"]) & (one["epoch"] != UNKNOWN_EPOCH)
+    """The bits that the statement is about, with it. A higher epoch's makes void what lower ones have told.
+
+    A journal tells no fate of its own, so it makes nothing void: its event may not have been read yet.
+    """
+    newer = (one["epoch"] > known["epoch"]) & (one["epoch"] != UNKNOWN_EPOCH) & (one["fates"] < IN_TIME)
     letter = F.when(newer, F.lit(None).cast("int")).otherwise(known["letter"])
     least = F.when(newer, F.lit(None).cast("int")).otherwise(known["least"])
     facts = {
@@ -185,7 +210,15 @@ def _difference() -> Column:
         .when(says_dead & ~has_letter, Difference.LETTER_MISSING.value)
         .when(F.col("letter").isNotNull() & ~says_dead, Difference.EVENT_MISSING.value)
         .when(F.col("letter").isNotNull() & differ, Difference.REASONS_DIFFER.value)
+        .when(_is_swapped(), Difference.SWAPPED.value)
     )
+
+
+def _is_swapped() -> Column:
+    """Whether the events tell another end than the journal."""
+    overdue = (F.col("fates").bitwiseAND(_REMOVED) != 0) & (F.col("reasons").bitwiseAND(_LATE) != 0)
+    says = F.col("journaled")
+    return (F.col("fates") != 0) & ((overdue & (says == IN_TIME)) | (~overdue & (says == OVERDUE)))
 
 
 def _state() -> Column:

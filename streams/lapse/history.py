@@ -11,11 +11,11 @@ from typing import Final
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.answer import shown
-from lapse.core.queue.journal import restore
+from lapse.core.queue.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.protocol.answer import QueuedMessage
-from lapse.runtime.journal.changelog import Changelog, epoch_header
+from lapse.runtime.journal.changelog import EPOCH_HEADER, Changelog
 from lapse.runtime.journal.compaction import Compaction
 
 _ALL: Final = 1 << 60
@@ -40,7 +40,7 @@ class ShardHistory:
         self._compaction = Compaction()
         self.exact_since_ms: int | None = None
 
-    def take(self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, epoch: int) -> None:
+    def take(self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, epoch: bytes | None) -> None:
         """Take in the next record.
 
         Args:
@@ -48,7 +48,7 @@ class ShardHistory:
             timestamp_ms: when Kafka stored it, ms since the epoch.
             key: its key.
             value: its value; None = the key is gone.
-            epoch: who wrote it.
+            epoch: its header that says who wrote it, as it stands there; None = it has none.
         """
         was_whole = self._compaction.whole
         self._compaction.take(offset, key)
@@ -56,12 +56,12 @@ class ShardHistory:
             self.exact_since_ms = timestamp_ms
         self._over = self._over or timestamp_ms > self._at_ms
         if not self._over:
-            self._then.take(key, value, epoch_header(epoch))
+            self._then.take(key, value, [] if epoch is None else [(EPOCH_HEADER, epoch)])
 
     @property
     def exact(self) -> bool:
-        """Whether all that was there at the instant is told."""
-        return self.exact_since_ms is None or (self._compaction.whole and self._at_ms >= self.exact_since_ms)
+        """Whether all that was there at the instant is told; behind the journal's last record it always is."""
+        return self.exact_since_ms is None or self._at_ms >= self.exact_since_ms
 
     def messages(self) -> Iterator[QueuedMessage]:
         """The messages, in the queue's order; what a barrier or a rate waits for is left out.

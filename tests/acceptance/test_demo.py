@@ -13,6 +13,12 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from lapse.demo.crew import Crew
+from lapse.demo.plan import Plan
+from lapse.demo.stage import Stage
+from lapse.demo.watch import Watch
+from support import command
+
 LAPSE = [sys.executable, "-c", "from lapse.cli import main; main(prog_name='lapse')", "demo"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -74,6 +80,49 @@ def test_on_a_broker_that_is_given_it_leaves_no_topic_behind(tmp_path: Path, kaf
     time.sleep(1.0)
     left = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
     assert [name for name in left if "departures-" in name or "aircraft-" in name] == []
+
+
+@pytest.mark.feature("X10")
+def test_a_short_demo_is_gone_through_again_event_by_event(
+    tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers and subscribers, killed as ever; without Spark, and without waiting for the aircraft."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    stage = Stage(keep=False)
+    queue, sow = stage.names()
+    plan = Plan(
+        bootstrap_servers=kafka,
+        queue=queue,
+        sow=sow,
+        flights=400,
+        duration_ms=6_000,
+        workers=2,
+        subscribers=2,
+        seed=3,
+    )
+    with stage.topics(plan):
+        crew = Crew(plan, stage)
+        try:
+            crew.start()
+            start_ms = round(time.time() * 1000) + 500
+            crew.publisher.tell(start_ms=start_ms)
+            with Watch(plan) as watch:
+                while not crew.publisher.said.get("done"):
+                    crew.go_on((time.time() * 1000 - start_ms) / 1000)
+                    time.sleep(0.05)
+                crew.calm()
+                watch.settle_down(crew.publisher.said["published"], 60.0, lambda: crew.go_on(0.0))
+            crew.stop(crew.subscribers)  # while there are workers that let them go
+        finally:
+            crew.stop(crew.everybody)
+        done = command.run("simulate", queue, "--config", str(stage.configuration), "--replay", "--json")
+    stage.clear()
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    sums = [one for one in map(json.loads, done.stdout.splitlines()) if "same" in one]
+    assert all(one["same"] and one["in_order"] for one in sums), sums
+    assert sum(one["replayed"] for one in sums) > 100
+    assert max(one["epochs"] for one in sums) > 1, "a worker was killed"
 
 
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ import time
 import orjson
 import pytest
 
+from lapse.protocol import topic
 from lapse.protocol.event import Event
+from lapse.runtime.journal.changelog import PROGRESS
+from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
 from support import command
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.entitled import Entitled
@@ -32,7 +35,10 @@ QUEUES = {
         "dead_letter": False,
     },
     "asked": {"lease_period": "5s"},
+    "again": {"lease_period": "5s"},
 }
+SLOW = " OR ".join(f"/text LIKE '.*a.*b.*{number}x'" for number in range(40)) + " OR /number % 2 = 0"
+"""A filter that takes so long that a rewind goes over few records in a step."""
 
 pytestmark = pytest.mark.feature("X10")
 
@@ -74,6 +80,17 @@ def ask(deployment: Deployment) -> None:
             until(lambda: queue.depth()["depth"] == 0, "it is acknowledged")
 
 
+def rewind(deployment: Deployment) -> None:
+    """Bring back what has left, in parts that are the smaller the longer the filter takes."""
+    text = "ab" * 40
+    deployment.write("again", *(f'{{"number": {number}, "text": "{text}"}}' for number in range(1_200)))
+    with deployment.queue("again") as queue:
+        until(lambda: queue.depth()["depth"] == 1_200, "all have arrived")
+        assert queue.purge()["removed"] == 1_200
+        assert queue.rewind("beginning", filter=SLOW)["rewound"] == 600
+        assert queue.purge()["removed"] == 600
+
+
 def fate(event: Event) -> tuple[object, ...]:
     named = [f"{one.topic}:{one.partition}:{one.first}" for one in event.messages]
     return event.partition, event.event, event.at_ms, event.epoch, tuple(event.reasons), event.subscription, named[:1]
@@ -92,6 +109,7 @@ def lived(deploy: Deploy) -> Deployment:
     first.kill()
     deployment.worker()
     work(deployment, "orders", 3.0)
+    rewind(deployment)
     with deployment.queue("orders") as queue:
         queue.pause()
         queue.purge()
@@ -100,7 +118,21 @@ def lived(deploy: Deploy) -> Deployment:
     return deployment
 
 
-@pytest.mark.parametrize("stem", QUEUES)
+@pytest.mark.feature("Q22")
+def test_a_rewind_in_parts_of_other_sizes_comes_again(lived: Deployment) -> None:
+    journal = lived.tail(topic.changelog(lived.app_id, lived.name("again"))).drain()
+    told = [orjson.loads(one.value() or b"{}") for one in journal if (one.key() or b"").startswith(PROGRESS)]
+    parts = [one[PROGRESS_KEY][INSTANTS]["part"] for one in told if "part" in one[PROGRESS_KEY].get(INSTANTS, {})]
+    assert parts
+    assert max(parts) < 1_000
+    done = lived.lapse("simulate", lived.name("again"), "--replay", "--json")
+    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+    (total,) = [one for one in map(orjson.loads, done.stdout.splitlines()) if "same" in one]
+    assert total["same"]
+    assert sum(event.event == "rewound" for event in lived.events("again")) > 1
+
+
+@pytest.mark.parametrize("stem", [stem for stem in QUEUES if stem != "again"])
 def test_a_recorded_stretch_comes_to_the_same_events_again(lived: Deployment, stem: str) -> None:
     done = lived.lapse("simulate", lived.name(stem), "--replay", "--json")
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]

@@ -1,6 +1,7 @@
 """The ledger, the readers and the lives of messages, from real topics."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +14,12 @@ from lapse.protocol.event import EventKind
 from lapse_spark import Connection, ledger, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.read import Span
+from support import notebook
 from support.wire import Wire
 
 pytestmark = pytest.mark.spark
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "dead_letters.ipynb"
 
 
 @pytest.fixture
@@ -40,6 +44,21 @@ def queue(kafka, unique, create_topic):
         wire.event(name, EventKind.CANCELLED, BookmarkRange(underlying, partition, 480, 480), subscription="s1")
     wire.flush()
     return name, underlying, wire
+
+
+@pytest.mark.feature("D1", "D2")
+def test_the_notebook_counts_letters_and_keeps_the_books(kafka, queue, spark, monkeypatch):
+    name, underlying, _ = queue
+    for variable, value in (("KAFKA_BOOTSTRAP_SERVERS", kafka), ("QUEUE", name), ("TOPICS", underlying)):
+        monkeypatch.setenv(variable, value)
+    _, counted, odd, lateness, poison, books = notebook.results(NOTEBOOK)
+    assert [(row.entity, list(row.reasons), row["count"]) for _, row in counted.iterrows()] == [
+        (name, ["time_limit"], 50)
+    ]
+    assert odd == 0
+    assert list(lateness.entity) in ([], [name])
+    assert [*poison.letters] == [50]
+    assert books.startswith("1000 published; {'acknowledged': 900, 'dead_lettered': 50, 'expired': 10")
 
 
 @pytest.mark.feature("D2", "D3", "D4", "X7")

@@ -1,16 +1,14 @@
 """`lapse spark state`: what a queue had at earlier instants, against what peeks showed then (D7)."""
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
 from lapse_client import Connection, Publisher, Queue, QueueSubscriber, time_check
-from lapse_spark.cli import spark as commands
+from support import spark_state
 from support.log import until
 from support.worker import Worker
 
@@ -21,16 +19,7 @@ SETTLED_S = 0.4
 """A step counts from its storing, which a peek may be ahead of."""
 
 
-def run(kafka: str, *words: str) -> Result:
-    return CliRunner().invoke(commands, ["state", "--bootstrap", kafka, "--json", *words])
-
-
 def told(kafka: str, name: str, at_ms: int) -> Messages:
-    done = run(kafka, "--entity", name, "--at", str(at_ms))
-    assert done.exit_code == 0, done.output
-    answer = json.loads(done.stdout)
-    assert answer["complete"]
-    assert answer["count"] == len(answer["messages"])
     return [
         (
             one["bookmark"],
@@ -41,7 +30,7 @@ def told(kafka: str, name: str, at_ms: int) -> Messages:
             one["until_ms"],
             one["expires_at_ms"],
         )
-        for one in answer["messages"]
+        for one in spark_state.told(kafka, name, at_ms, "messages")
     ]
 
 
@@ -120,6 +109,6 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
         assert told(kafka, name, shots[0][0] - 3_600_000) == []
 
         at_ms, shown = shots[2]
-        done = run(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
+        done = spark_state.state(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
         assert done.exit_code == 0, done.output
         assert set(pq.read_table(tmp_path / "out").column("bookmark").to_pylist()) == {one[0] for one in shown}

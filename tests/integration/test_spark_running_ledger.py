@@ -9,13 +9,14 @@ import sys
 from datetime import timedelta
 
 import pytest
+import tomlkit
 from confluent_kafka import Consumer, TopicPartition
 
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse_spark import Connection, ledger, running_ledger
+from lapse_spark import Connection, ledger, ledger_command, running_ledger
 from lapse_spark.intake import Followed
 from lapse_spark.running_ledger import Rule
 from support.log import until
@@ -156,6 +157,34 @@ def test_topics_that_are_not_there_are_named(account):
     queue = Followed(name=account.name, underlying=[account.under, "nosuch"])
     with pytest.raises(ValueError, match="there is no such topic: nosuch"):
         running_ledger.run(account.spark, Connection(account.kafka), [queue], account.path, Rule(), every=None)
+
+
+@pytest.mark.feature("C28")
+def test_topics_that_match_are_followed_also_those_that_come_later(account, create_topic, tmp_path):
+    create_topic(f"{account.name}-other")
+    account.publish(10)
+    account.tell(EventKind.ACKNOWLEDGED, 0, 5)
+    account.wire.flush()
+    settings = {"topic_pattern": f"under-{account.name}.*", "dead_letter": True}
+    (tmp_path / "lapse.toml").write_text(tomlkit.dumps({"queue": {account.name: settings}}))
+    (followed,) = ledger_command.all_queues(tmp_path / "lapse.toml")
+
+    def run():
+        rule = Rule(topic=account.topic, grace=timedelta(0), ask_every=None)
+        (found,) = running_ledger.run(
+            account.spark, Connection(account.kafka), [followed], account.path, rule, every=None
+        )
+        return found
+
+    first = run()
+    assert (first.ledger.published, first.ledger.still_queued, first.ledger.balanced) == (10, 4, True)
+    later = create_topic(f"{account.under}-later")
+    account.wire.records(later, [b"x"] * 5)
+    account.wire.event(account.name, EventKind.ACKNOWLEDGED, BookmarkRange(later, 0, 0, 2))
+    account.wire.flush()
+    second = run()
+    assert (second.ledger.published, second.ledger.still_queued, second.ledger.balanced) == (15, 6, True)
+    assert {one.topic for one in second.balanced_up_to} == {account.under, later}
 
 
 @pytest.mark.slow

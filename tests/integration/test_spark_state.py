@@ -1,16 +1,14 @@
 """`lapse spark state`: what a SOW topic had at earlier instants, against what queries showed then (D7)."""
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
 from lapse_client import Connection, Publisher, SowClient, time_check
-from lapse_spark.cli import spark as commands
+from support import spark_state
 from support.log import until
 from support.worker import Worker
 
@@ -19,17 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
 Records = dict[str, tuple[str, int | None]]
 
 
-def run(kafka: str, *words: str) -> Result:
-    return CliRunner().invoke(commands, ["state", "--bootstrap", kafka, "--json", *words])
-
-
 def told(kafka: str, name: str, at_ms: int) -> Records:
-    done = run(kafka, "--entity", name, "--at", str(at_ms))
-    assert done.exit_code == 0, done.output
-    answer = json.loads(done.stdout)
-    assert answer["complete"]
-    assert answer["count"] == len(answer["records"])
-    return {one["key"]: (one["value"], one["expires_at_ms"]) for one in answer["records"]}
+    return {one["key"]: (one["value"], one["expires_at_ms"]) for one in spark_state.told(kafka, name, at_ms, "records")}
 
 
 def test_the_state_of_earlier_instants_is_what_queries_showed(
@@ -78,13 +67,13 @@ def test_the_state_of_earlier_instants_is_what_queries_showed(
         assert told(kafka, name, shots[0][0] - 3_600_000) == {}
 
         at_ms, shown = shots[2]
-        done = run(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
+        done = spark_state.state(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
         assert done.exit_code == 0, done.output
         assert {key.decode() for key in pq.read_table(tmp_path / "out").column("key").to_pylist()} == set(shown)
 
-        future = run(kafka, "--entity", name, "--at", str(at_ms + 86_400_000))
+        future = spark_state.state(kafka, "--entity", name, "--at", str(at_ms + 86_400_000))
         assert (future.exit_code, "is in the future" in future.output) == (1, True)
-        unknown = run(kafka, "--entity", f"{name}.none", "--at", str(at_ms))
+        unknown = spark_state.state(kafka, "--entity", f"{name}.none", "--at", str(at_ms))
         assert (unknown.exit_code, "no queue and no SOW topic of this name" in unknown.output) == (1, True)
-        unreadable = run(kafka, "--entity", name, "--at", "yesterday")
+        unreadable = spark_state.state(kafka, "--entity", name, "--at", "yesterday")
         assert (unreadable.exit_code, "expected 2026-01-31T12:00:00Z" in unreadable.output) == (2, True)

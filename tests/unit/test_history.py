@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Sequence
 
 import pytest
@@ -62,8 +61,7 @@ def a_life(lapse: Lapse, seed: int) -> Shots:
 def gone_through(records: Sequence[MemoryRecord], at_ms: int) -> ShardHistory:
     history = ShardHistory("jobs", at_ms)
     for one in records:
-        (epoch,) = struct.unpack(">q", dict(one.headers)[EPOCH_HEADER])
-        history.take(one.offset, one.timestamp, one.key, one.value, epoch)
+        history.take(one.offset, one.timestamp, one.key, one.value, dict(one.headers)[EPOCH_HEADER])
     return history
 
 
@@ -108,3 +106,12 @@ def test_what_compaction_leaves_is_told_exactly_or_not_at_all(
             with pytest.raises(ValueError, match="the journal begins after"):
                 list(history.messages())
     assert told >= SHOTS * (1 - part) / 2, "what follows the compacted part can be told"
+
+
+def test_what_is_there_now_is_told_however_much_was_compacted(lived: tuple[list[MemoryRecord], Shots]) -> None:
+    records, _ = lived
+    now_ms, left = records[-1].timestamp, compacted(records, len(records))
+    history = gone_through(left, now_ms)
+    assert history.exact
+    assert list(history.messages()) == list(gone_through(records, now_ms).messages())
+    assert not gone_through(left, now_ms - 1).exact

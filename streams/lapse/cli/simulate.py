@@ -98,6 +98,7 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
 @click.command()
 @click.argument("queue")
 @CONFIG
+@cluster.properties
 @click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS and of what lapse.toml says.")
 @click.option("--replay", is_flag=True, help="Go through what the cluster recorded, and compare the events.")
 @click.option("--recorded", "from_topics", is_flag=True, help="Messages come as the cluster recorded them.")

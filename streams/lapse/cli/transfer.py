@@ -56,6 +56,7 @@ _GOES = ("available", "delayed", "scheduled", "held")
 @click.option("--id", "ident", metavar="ID", help="The new transfer's id; made up by default.")
 @click.option("--dry-run", is_flag=True, help="Count what would be handed over, and do nothing.")
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="lapse.toml, or a file like transfer.toml.")
+@cluster.properties
 @click.option("-b", "--bootstrap-servers", help="The deployment that hands over; from lapse.toml by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def transfer(

@@ -16,6 +16,7 @@ from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_h
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.rewind import PART
 from lapse.runtime.queue.unwritten import noted_of, read_written
 from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.effects import Effects
@@ -170,6 +171,7 @@ class ReplayedShard:
         self._recording.now_ms = instants.get("arrived", step.at_ms)
         machine.now_ms = max(machine.now_ms, instants.get("from", 0))
         machine.crowd.give(instants.get("room", _MANY))
+        machine.rewinder.give(instants.get("part", PART))
         machine.begin_step()
         self._bring(inbox, step)
         self._take_messages(machine, inbox)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,10 +23,9 @@ from lapse.protocol.command import Command
 from lapse.transfer.copier import TakenOver
 from lapse.transfer.mover import Mover
 from lapse.transfer.order import Order
+from lapse.transfer.skew import Skew
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
-
-logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.1
 """So often both sides are asked while nothing goes."""
@@ -63,8 +61,7 @@ class Follower(Mover):
         told: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__(here, queue, there, to_queue, to_topic, "", told)
-        self._max_clock_skew_ms = max_clock_skew_ms
-        self._skewed = False
+        self._skew = Skew(max_clock_skew_ms)
         self._nothing_back_until = 0.0
 
     def follow(self, stopping: threading.Event) -> None:
@@ -146,20 +143,9 @@ class Follower(Mover):
         return answers
 
     def _skew_ms(self) -> float:
-        """By how much the clocks of the two clusters differ; a difference beyond the limit is told."""
+        """By how much the clocks of the two clusters differ."""
         here, there = self._here.connection.clock, self._there.connection.clock
-        skew_ms = there.now_ms() - here.now_ms()
-        if (skewed := abs(skew_ms) > self._max_clock_skew_ms) and not self._skewed:
-            logger.warning(
-                "The clock of %s is %.0f ms %s that of %s. Messages with less life left than that stay; "
-                "set the clocks, or raise max_clock_skew",
-                self.target,
-                abs(skew_ms),
-                "ahead of" if skew_ms > 0 else "behind",
-                self._here.cluster,
-            )
-        self._skewed = skewed
-        return abs(skew_ms)
+        return self._skew.of(here, there, self._here.cluster, self.target)
 
     def _clean_up(self, transfer: str) -> None:
         """Bring to its end what an earlier generation has left."""

@@ -48,13 +48,17 @@ def test_the_file_s_settings_count_where_nothing_else_is_set(config: Path) -> No
     assert orjson.loads(done.output)["took_ms"] == 2_000 + 30_000  # the last expires
 
 
-def test_the_page_shows_every_combination_and_its_course(config: Path, tmp_path: Path) -> None:
+def page_of(config: Path, directory: Path, *options: str) -> str:
     pytest.importorskip("pyspark")  # pages are made by what makes those of Spark jobs
-    page = tmp_path / "page.html"
-    options = ["--arrivals", "20/s", "--messages", "200", "--service", "100ms", "--set", "expiration=1s,5s"]
+    page = directory / "page.html"
     done = call(config, *options, "--page", str(page))
     assert done.exit_code == 0, done.output
-    text = page.read_text("utf-8")
+    return page.read_text("utf-8")
+
+
+def test_the_page_shows_every_combination_and_its_course(config: Path, tmp_path: Path) -> None:
+    options = ["--arrivals", "20/s", "--messages", "200", "--service", "100ms", "--set", "expiration=1s,5s"]
+    text = page_of(config, tmp_path, *options)
     for shown in ("Simulation of orders", "expiration = 1s", "expiration = 5s", "time_limit", "Messages in the queue"):
         assert shown in text
     assert text.count("<svg") >= 6
@@ -64,12 +68,8 @@ def test_the_page_shows_every_combination_and_its_course(config: Path, tmp_path:
 
 
 def test_the_page_shows_what_is_enough_and_what_was_tried(config: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")  # pages are made by what makes those of Spark jobs
-    page = tmp_path / "page.html"
     options = ["--arrivals", "20/s", "--messages", "60", "--service", "90ms", "--goal", "100% served, wait 99% < 20ms"]
-    done = call(config, *options, "--page", str(page))
-    assert done.exit_code == 0, done.output
-    text = page.read_text("utf-8")
+    text = page_of(config, tmp_path, *options)
     assert "The smallest values for 100% served, wait 99% &lt; 20ms" in text
     for knob in ("subscribers", "backlog", "lease_period", "expiration"):
         assert f"{knob}: served" in text

@@ -8,12 +8,14 @@ from lapse_spark import account, intake, inventory
 from lapse_spark.intake import Reach
 from lapse_spark.memory import Memory, Note
 from lapse_spark.settling import Settling
+from lapse_spark.verdict import IN_TIME, OVERDUE
 from unit.spark.bad_ledgers import CASES, Case
 
 pytestmark = pytest.mark.feature("D8")
 
 ACKNOWLEDGED = 1 << account.FATES.index(EventKind.ACKNOWLEDGED)
 DEAD = 1 << account.FATES.index(EventKind.DEAD_LETTERED)
+EXPIRED = 1 << account.FATES.index(EventKind.EXPIRED)
 TIME = 1 << account.REASONS.index(Reason.TIME_LIMIT)
 NOON_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 DAY_MS = 86_400_000
@@ -87,6 +89,26 @@ def test_a_second_fate_is_found_as_long_as_the_first_one_is_remembered(spark, tm
     told = ledger.settle(64, 3 * DAY_MS + 1 + GRACE_MS)
     assert odd(told) == {"t:0:9": "forgotten"}
     assert (told["published"], told["fates"]["acknowledged"]) == (64, 64)
+
+
+def journaled(first, last, how, epoch=1):
+    return event(first, last, how, at_ms=0, epoch=epoch)
+
+
+@pytest.mark.spark
+def test_an_event_that_tells_another_end_than_the_journal_is_swapped(spark, tmp_path):
+    ledger = Account(spark, tmp_path)
+    expired = {**event(10, 19, EXPIRED), "reasons": TIME}
+    ledger.settle(100, 0, messages(0, 99), event(0, 9), expired)
+    # Of 30 to 32 the event is still to come, and the journal makes no fate void. Of 40 an owner that was over told.
+    rows = [journaled(0, 8, IN_TIME), journaled(9, 9, OVERDUE), journaled(10, 18, OVERDUE), journaled(19, 19, IN_TIME)]
+    rows += [journaled(30, 32, IN_TIME, 2), {**expired, "first": 40, "last": 40}, journaled(40, 40, IN_TIME, 2)]
+    found = ledger.settle(100, 1, *rows)
+    assert (found["in_doubt"], found["still_queued"], found["superseded"]) == (3, 79, 0)
+    ledger.settle(100, 2, event(30, 32, epoch=2), event(40, 40, epoch=2))
+    told = ledger.settle(100, 1 + GRACE_MS)
+    assert odd(told) == {"t:0:9": "swapped", "t:0:19": "swapped"}
+    assert (told["fates"]["acknowledged"], told["fates"]["expired"], told["contradictory"]) == (13, 9, 2)
 
 
 @pytest.mark.spark

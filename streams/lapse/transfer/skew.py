@@ -1,0 +1,44 @@
+"""Skew: by how much the clocks of two clusters differ, told once where that is too much (C74)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from lapse_client.clock import BrokerClock
+
+logger: Final = logging.getLogger(__name__)
+
+
+class Skew:
+    """Compares the clocks of the brokers, as each side's own commands have measured them.
+
+    Args:
+        most_ms: a greater difference is told, ms.
+    """
+
+    def __init__(self, most_ms: int) -> None:
+        self._most_ms = most_ms
+        self._told = False
+
+    def of(self, here: BrokerClock, there: BrokerClock, cluster: str, target: str) -> float:
+        """By how much they differ now, ms; a difference beyond the limit is told when it begins.
+
+        Args:
+            here: the clock of the cluster that hands over.
+            there: the clock of the other one.
+            cluster: the former's name.
+            target: the latter's, with its queue.
+        """
+        skew_ms = there.now_ms() - here.now_ms()
+        if (too_much := abs(skew_ms) > self._most_ms) and not self._told:
+            logger.warning(
+                "The clock of %s is %.0f ms %s that of %s. Messages with less life left than that stay; "
+                "set the clocks, or raise max_clock_skew",
+                target,
+                abs(skew_ms),
+                "ahead of" if skew_ms > 0 else "behind",
+                cluster,
+            )
+        self._told = too_much
+        return abs(skew_ms)
