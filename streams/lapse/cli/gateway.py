@@ -11,9 +11,10 @@ import orjson
 
 from lapse.cli import cluster
 from lapse.runtime.worker_log import JsonFormatter
-from lapse_client.error import LapseError
+from lapse_client.error import ConnectionFailed, LapseError
 
 if TYPE_CHECKING:
+    from lapse_client.connection import Connection
     from lapse_gateway import Users
     from lapse_gateway.scrape import Source
 
@@ -61,6 +62,7 @@ class _Figures(click.ParamType):
     help="Where a worker serves its figures, for rates on the console; may be repeated. metrics_port of lapse.toml by "
     "default.",
 )
+@click.option("--wait", is_flag=True, help="Start though no broker answers yet, and serve once one does.")
 @cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Print the address, and the log, as JSON, one object per line.")
 def gateway(
@@ -72,6 +74,7 @@ def gateway(
     rate: float | None,
     max_body: int,
     figures: tuple[Source, ...],
+    wait: bool,
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
@@ -104,7 +107,7 @@ def gateway(
         opened = listen(host, port)
         with opened:
             users = _users()
-            found = Gateway(cluster.connection(bootstrap_servers), settings, users)
+            found = Gateway(_reached(cluster.meant(bootstrap_servers), wait), settings, users)
             kafka_log.setLevel(logging.ERROR)
             context(found)  # a wrong certificate is told before anything is said to run
 
@@ -119,6 +122,21 @@ def gateway(
             serve(found, opened, started)
     except LapseError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _reached(connection: Connection, wait: bool) -> Connection:
+    """A cluster that answers; or, with `wait`, one that may do so later, which is warned of.
+
+    Raises:
+        ConnectionFailed: it does not answer, or refuses us.
+    """
+    try:
+        connection.await_broker(cluster.PATIENCE_S)
+    except ConnectionFailed as error:
+        if error.refused or not wait:
+            raise
+        logging.getLogger("lapse_gateway").warning("%s. The gateway waits for it, and is not ready", error)
+    return connection
 
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # where a worker listens, not this

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import logging.config
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from lapse.cli.config_option import CONFIG
 if TYPE_CHECKING:
     from lapse.config import Config
     from lapse.config.definition import Decided
+    from lapse.runtime.endpoint import Endpoint
     from lapse.runtime.worker_log import Format
 
 CRASHED: Final = 70
@@ -122,17 +124,34 @@ def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) 
         raise click.ClickException(str(error)) from error
     if data_dir is not None:
         config = config.model_copy(update={"lapse": config.lapse.model_copy(update={"data_dir": str(data_dir)})})
-    decided = _decided(path, config) if by_topic else None
-    serve(config if decided is None else decided.config, log_level, log_format, decided)
+    endpoint = _opened(config, log_level, log_format)
+    decided = _decided(path, config, endpoint) if by_topic else None
+    serve(config if decided is None else decided.config, log_level, log_format, decided, endpoint)
 
 
-def _decided(path: Path, config: Config) -> Decided:
+def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
+    """Begin to log, and to answer who asks whether the worker lives; a signal ends it, for nothing is under way yet."""
+    from lapse.runtime import worker_log
+    from lapse.runtime.endpoint import Endpoint
+
+    logging.config.dictConfig(worker_log.settings(log_level, log_format))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))  # not when a thread that waits for a broker is done
+    endpoint = Endpoint()
+    endpoint.open(config.lapse.metrics_host, config.lapse.metrics_port)
+    return endpoint
+
+
+def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
     """What the definitions topic says that this worker serves (Q23)."""
     from lapse.config.definition import decide
+    from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.topics.topology import TopologyError
 
     try:
+        awaited(Cluster(config).metadata, endpoint.note_away)
+        endpoint.note_back()
         topic = DefinitionsTopic(config)
         found = topic.read()
         decided = decide(path, config, found)
@@ -144,27 +163,41 @@ def _decided(path: Path, config: Config) -> Decided:
     return decided
 
 
-def serve(config: Config, log_level: str, log_format: Format = "text", decided: Decided | None = None) -> None:
-    """Run a worker in this process, until it is stopped.
+def serve(
+    config: Config,
+    log_level: str,
+    log_format: Format = "text",
+    decided: Decided | None = None,
+    endpoint: Endpoint | None = None,
+) -> None:
+    """Run a worker in this process, until it is stopped. While no broker answers, it waits for one.
 
     Args:
         config: what it serves.
         log_level: the least that it logs.
         log_format: how it logs.
         decided: the definitions that the configuration was made from, which are followed; None = from a file alone.
+        endpoint: where it answers already; None = nowhere yet.
     """
     from lapse.config import ConfigError
-    from lapse.runtime.topics.cluster import Cluster
+    from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.topology import TopologyError
 
+    endpoint = endpoint or _opened(config, log_level, log_format)
+    cluster = Cluster(config)
     with ThreadPoolExecutor(1) as beside:  # the brokers answer while the rest is imported
-        looked = beside.submit(lambda: Cluster(config).topology(served=True))
+        looked = beside.submit(
+            awaited, lambda patience_s: cluster.topology(served=True, patience_s=patience_s), endpoint.note_away
+        )
         from lapse.runtime import worker_log
         from lapse.runtime.application import make_app
     try:
-        app = make_app(config, looked.result(), decided)
+        topology = looked.result()
+        endpoint.note_back()
+        app = make_app(config, topology, decided)
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
+    app.metrics.endpoint = endpoint
     import uvloop
     from faust import Worker
 

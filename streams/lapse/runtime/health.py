@@ -10,17 +10,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as Late
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from lapse.protocol import topic as names
-from lapse.runtime.shard.entity import Entity
+
+if TYPE_CHECKING:
+    from lapse.runtime.shard.entity import Entity
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 5.0
 """An event loop that has not answered for so long hangs."""
+
+AWAY_FIGURE: Final = ("lapse_worker_broker_away_seconds", "For how long the brokers have not answered.")
 
 _NAMED: Final = 10
 """So many shards are named that are still awaited; the others are counted."""
@@ -39,6 +44,7 @@ class Readiness(NamedTuple):
         awaited: the others, such as `orders 0`.
         barred: entities that cannot be served as the cluster is, and why, by name (C52).
         away_s: for how long the brokers have not answered, seconds; None = they do.
+        added: how many partitions underlying topics have got beyond an entity's shards, by entity and topic (C81).
     """
 
     joined: bool
@@ -47,6 +53,7 @@ class Readiness(NamedTuple):
     awaited: tuple[str, ...]
     barred: Mapping[str, list[str]]
     away_s: float | None
+    added: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
     @property
     def ready(self) -> bool:
@@ -75,6 +82,7 @@ class Readiness(NamedTuple):
             "served": self.served,
             "awaited": list(self.awaited[:_NAMED]),
             "barred": {name: list(why) for name, why in self.barred.items()},
+            "added_partitions": {name: dict(topics) for name, topics in self.added.items()},
         }
 
 
@@ -97,7 +105,8 @@ def readiness(
     by_topic = {names.commands(name): entity for name, entity in entities.items()}
     assigned = sorted((by_topic[topic].name, partition) for topic, partition in assignment if topic in by_topic)
     awaited = tuple(f"{name} {partition}" for name, partition in assigned if partition not in entities[name].runners)
-    return Readiness(joined, len(assigned), len(assigned) - len(awaited), awaited, barred, away_s)
+    added = {name: topics for name, entity in entities.items() if entity.runners and (topics := entity.added)}
+    return Readiness(joined, len(assigned), len(assigned) - len(awaited), awaited, barred, away_s, added)
 
 
 def beside(app: Wsgi, look: Callable[[], Readiness], loop: asyncio.AbstractEventLoop) -> Wsgi:

@@ -1,0 +1,97 @@
+"""The HTTP endpoint of a worker, which answers from the beginning of the process: also while brokers are away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+import orjson
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app, start_http_server
+
+from lapse.runtime.health import AWAY_FIGURE, Readiness, StartResponse, Wsgi
+
+logger = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """Answers in a thread of its own: by itself while the worker starts, then with what `serve` is given.
+
+    Until then the worker is healthy, and not ready.
+    """
+
+    def __init__(self) -> None:
+        self._server: WSGIServer | None = None
+        self._away: tuple[float, str] | None = None
+        registry = CollectorRegistry()
+        Gauge(*AWAY_FIGURE, registry=registry).set_function(lambda: self._away_s or 0)
+        self._figures: Wsgi = make_wsgi_app(registry)
+
+    def open(self, host: str, port: int) -> None:
+        """Listen. An address that cannot be had is warned about: a worker can do without.
+
+        Args:
+            host: the address.
+            port: the port; 0 = nobody is answered.
+        """
+        if not port or self._server is not None:
+            return
+        try:
+            started: Any = start_http_server(port, host, CollectorRegistry())
+        except OSError as error:
+            logger.warning("no metrics: metrics_port %d on %s cannot be had: %s", port, host, error.strerror or error)
+            return
+        self._server, _ = started
+        self._server.set_app(self._starting)
+        logger.info("metrics at http://%s:%d/metrics", host, port)
+
+    def note_away(self, why: str) -> None:
+        """Say from now on that no broker answers, and log it once.
+
+        Args:
+            why: in a sentence.
+        """
+        if self._away is None:
+            logger.warning("%s. The worker waits for it", why)
+        self._away = (time.monotonic() if self._away is None else self._away[0]), why
+
+    def note_back(self) -> None:
+        """They answer."""
+        if self._away is not None:
+            logger.info("Kafka answers: the worker starts")
+        self._away = None
+
+    def serve(self, app: Wsgi) -> None:
+        """Answer with this application from now on."""
+        if self._server is not None:
+            self._server.set_app(app)
+
+    def close(self) -> None:
+        """Answer no longer."""
+        if self._server is not None:
+            # Not joined: the thread may be waiting for the event loop, on which this runs.
+            threading.Thread(target=self._server.shutdown, daemon=True).start()
+            self._server.server_close()
+
+    @property
+    def _away_s(self) -> float | None:
+        away = self._away
+        return None if away is None else time.monotonic() - away[0]
+
+    def _starting(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        facts: dict[str, Any]
+        if path == "/health":
+            status, facts = "200 OK", {"healthy": True}
+        elif path == "/ready":
+            away = self._away
+            why = "the worker is starting" if away is None else away[1]
+            found = Readiness(False, 0, 0, (), {}, self._away_s)
+            status, facts = "503 Service Unavailable", {**found.as_dict(), "why": why}
+        else:
+            return self._figures(environ, start_response)
+        start_response(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+        return [orjson.dumps(facts)]

@@ -1,0 +1,148 @@
+"""The Helm chart of `deploy/`, rendered, and its containers run as the kubelet would run them, without containers."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import yaml
+
+from support.go_tool import go_tool
+
+CHART: Final = Path(__file__).parents[2] / "deploy/helm/lapse"
+KUBERNETES: Final = "1.30.0"
+"""What Helm is told to render for: no cluster is asked."""
+
+Manifest = Mapping[str, Any]
+
+
+def helm(command: Sequence[str], *arguments: str, values: Mapping[str, Any] | None = None) -> tuple[int, str, str]:
+    """Run Helm on the chart, with values on standard input; the exit code, what it prints and its errors."""
+    given = [] if values is None else ["--values", "-"]
+    done = subprocess.run(
+        [go_tool("helm"), *command, str(CHART), "--kube-version", KUBERNETES, *given, *arguments],
+        input="" if values is None else yaml.safe_dump(dict(values)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def rendered(values: Mapping[str, Any] | None = None, release: str = "lapse") -> str:
+    """What would be installed."""
+    code, text, errors = helm(["template", release], values=values)
+    assert code == 0, errors
+    return text
+
+
+def manifests(text: str) -> dict[tuple[str, str], Manifest]:
+    """The objects of a rendered chart, by kind and name."""
+    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text) if one}
+    assert found
+    return found
+
+
+class Container:
+    """A container of a rendered pod, with directories of this machine in the place of its mounts.
+
+    Args:
+        pod: the pod's specification.
+        config: the text of the file that is mounted as `lapse.toml`.
+        root: a directory that stands for the container's own `/`.
+        replaced: texts of the command line that mean something in a cluster only, and what they mean here.
+    """
+
+    def __init__(self, pod: Manifest, config: str, root: Path, replaced: Mapping[str, str] | None = None) -> None:
+        self.pod = pod
+        self.container = pod["containers"][0]
+        self._root = root
+        self._replaced = {
+            **{path: str(root / path[1:]) for path in ("/etc/lapse", "/var/lib/lapse")},
+            **(replaced or {}),
+        }
+        mounts = {mount["mountPath"]: mount["name"] for mount in self.container["volumeMounts"]}
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        assert set(mounts.values()) <= {*volumes, "data"}
+        for path in mounts:
+            (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+            if path.endswith("lapse.toml"):
+                (root / path[1:]).write_text(self._here(config), "utf-8")
+            else:
+                (root / path[1:]).mkdir(exist_ok=True)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def _here(self, text: str) -> str:
+        for there, here in self._replaced.items():
+            text = text.replace(there, here)
+        return text
+
+    @property
+    def command(self) -> list[str]:
+        """The image's entry point, `lapse`, and the arguments."""
+        return [sys.executable, "-m", "lapse", *map(self._here, self.container["args"])]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the container, and those of the image; nothing of this process."""
+        told = {one["name"]: self._here(one["value"]) for one in self.container["env"] if "value" in one}
+        return {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **told}
+
+    @property
+    def log(self) -> Path:
+        """What it has printed."""
+        return self._root / "log"
+
+    def directory(self, path: str) -> Path:
+        """What stands here for a directory of the container."""
+        return self._root / path[1:]
+
+    def run(self) -> "subprocess.Popen[bytes]":
+        """Start it."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env=self.environment,
+                cwd=self._root / self.container["workingDir"][1:],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self.process
+
+    def terminate(self) -> int:
+        """What Kubernetes does to end a pod; SIGKILL would come after the grace period. Returns the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(self.pod["terminationGracePeriodSeconds"])
+
+    def probe(self, kind: str) -> httpx.Response | None:
+        """Ask as a probe asks; None = nobody answered in time."""
+        probe = self.container[kind]
+        (port,) = (one["containerPort"] for one in self.container["ports"] if one["name"] == probe["httpGet"]["port"])
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}{probe['httpGet']['path']}", timeout=probe["timeoutSeconds"])
+        except httpx.TransportError:
+            return None
+
+    def await_probe(self, kind: str, status: int = 200) -> httpx.Response:
+        """Ask until a probe has the answer, for at most as long as Kubernetes would."""
+        probe = self.container[kind]
+        deadline = time.monotonic() + max(60, probe["periodSeconds"] * probe["failureThreshold"])
+        while (found := self.probe(kind)) is None or found.status_code != status:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < deadline, (kind, found and found.text, self.log.read_text()[-3000:])
+            time.sleep(0.2)
+        return found
+
+    def kill(self) -> None:
+        """End it whatever it does."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(20)
