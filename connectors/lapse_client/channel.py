@@ -285,6 +285,8 @@ class Channel(Generic[T]):
             if kind == _EPOCH:
                 self._ask_again(shard)
                 listener.on_taken_over(shard)
+                if (shards := fields.get(header.SHARDS)) is not None:
+                    listener.on_size(shard.entity, int(shards))
             elif kind == _ANSWER:
                 if kept:  # an answer may not overtake the deliveries before it
                     listener.on_received(kept)

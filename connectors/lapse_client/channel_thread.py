@@ -37,12 +37,12 @@ class ChannelThread:
         self._thread = threading.get_ident()
 
     def join(self, entity: str, ends: Sequence[TopicPartition]) -> None:
-        """Take in the shards of one more entity, read from `ends` on."""
+        """Take in the shards of one more entity, or more shards of one, read from `ends` on."""
         self._check()
-        for partition in range(len(ends)):
-            shard = Shard(len(self._shards), entity, partition)
+        for end in ends:
+            shard = Shard(len(self._shards), entity, end.partition)
             self._shards.append(shard)
-            self._by_partition[self._connection.deliveries(entity), partition] = shard
+            self._by_partition[self._connection.deliveries(entity), end.partition] = shard
         self._consumer.incremental_assign(list(ends))
 
     def leave(self, entity: str) -> list[int]:

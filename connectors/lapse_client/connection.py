@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import ClusterMetadata
 
 from lapse.protocol import signature, topic
+from lapse_client import client_properties
 from lapse_client.clock import BrokerClock
 from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
 from lapse_client.transport import Transport, default
@@ -84,19 +85,22 @@ class Connection:
     tracer_provider: Any = field(default=None, repr=False, hash=False, compare=False)
 
     @classmethod
-    def from_environment(cls, bootstrap_servers: str | None = None) -> Connection:
+    def from_environment(cls, bootstrap_servers: str | None = None, properties: Path | None = None) -> Connection:
         """Read KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG, LAPSE_USER and LAPSE_SECRET.
 
-        LAPSE_KAFKA_CONFIG names a file of `option=value` lines; LAPSE_SECRET_FILE one with the secret in it.
+        LAPSE_KAFKA_CONFIG names a file of client properties, with Java's names or librdkafka's; LAPSE_SECRET_FILE one
+        with the secret in it.
 
         Args:
             bootstrap_servers: instead of the environment's.
+            properties: a file instead of that of LAPSE_KAFKA_CONFIG.
 
         Raises:
-            LapseError: a file cannot be read, or a line of options is no `option=value`.
+            LapseError: a file cannot be read, or a property is unknown or has no counterpart in librdkafka.
         """
-        path = os.environ.get("LAPSE_KAFKA_CONFIG")
-        options = _read_options(Path(path)) if path else {}
+        path = str(properties or os.environ.get("LAPSE_KAFKA_CONFIG") or "")
+        named = "--kafka-config" if properties else "LAPSE_KAFKA_CONFIG"
+        options = client_properties.options(Path(path), named) if path else {}
         listed = options.pop("bootstrap.servers", "")
         given = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
         user, secret = identity()
@@ -202,7 +206,7 @@ class Connection:
                 source.poll(0)  # brings what was noted
                 refused = next((one for one in noted if one.code() in _REFUSED), None)
                 if refused is not None:
-                    raise ConnectionFailed(self.bootstrap_servers, refused.str()) from error
+                    raise ConnectionFailed(self.bootstrap_servers, refused.str(), refused=True) from error
                 if time.monotonic() >= give_up:
                     raise ConnectionFailed(self.bootstrap_servers, noted[-1].str() if noted else error) from error
 
@@ -321,20 +325,3 @@ def identity(prefix: str = "LAPSE") -> tuple[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise LapseError(f"{prefix}_SECRET_FILE = {path}: cannot be read: {reason}") from error
-
-
-def _read_options(path: Path) -> dict[str, str]:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LapseError(f"LAPSE_KAFKA_CONFIG = {path}: cannot be read: {error}") from error
-    options: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip():
-            raise LapseError(f"{path}, line {number}: expected option=value")
-        options[name.strip()] = value.strip()
-    return options

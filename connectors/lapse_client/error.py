@@ -44,9 +44,14 @@ def _made_again(kind: type[LapseError], args: tuple[Any, ...], attributes: dict[
 
 
 class ConnectionFailed(LapseError):
-    """The cluster cannot be reached, or refuses us."""
+    """The cluster cannot be reached, or refuses us.
 
-    def __init__(self, servers: str, cause: object) -> None:
+    Attributes:
+        refused: a broker answers, and will have none of us: waiting is of no use.
+    """
+
+    def __init__(self, servers: str, cause: object, refused: bool = False) -> None:
+        self.refused = refused
         super().__init__(
             f"no connection to Kafka at {servers}: {cause}. Check that the broker runs, that "
             "KAFKA_BOOTSTRAP_SERVERS names it, and the TLS and SASL options"

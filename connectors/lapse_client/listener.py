@@ -39,6 +39,9 @@ class Listener(Generic[T]):
     def on_taken_over(self, shard: Shard) -> None:
         """Another worker has the shard now: what was asked before may never be answered."""
 
+    def on_size(self, entity: str, shards: int) -> None:
+        """An entity has so many shards; more than before, perhaps (C81)."""
+
     def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
         """An entity was deleted. Returns whether there is a point in going on; if not, the channel ends."""
         return False

@@ -13,7 +13,7 @@ from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.deletion import wait_until_gone
-from lapse_client.listener import Listener
+from lapse_client.further_shards import GrowingListener
 from lapse_client.queues import figures_of
 from lapse_client.session import Session
 from lapse_client.settlement import SettlementResult, chunks, results
@@ -250,4 +250,4 @@ class Queue(Client[None]):
     def _open(self) -> None:
         shards = self._connection.shards("queue", self.name)
         self._session = Session(self._connection, [(self.name, shards)], self._lifecycle)
-        self._session.open(Listener(), self._timeout_s)
+        self._session.open(GrowingListener(self._connection, self._session), self._timeout_s)

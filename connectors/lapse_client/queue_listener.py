@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import chain
 from typing import Final
 
 from confluent_kafka import Message, TopicPartition
@@ -18,6 +19,7 @@ from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.credit import Credits, Grant
 from lapse_client.error import CommandFailed, LapseError
+from lapse_client.further_shards import FurtherShards
 from lapse_client.heartbeat import Heartbeat
 from lapse_client.joined_queues import JoinedQueues
 from lapse_client.listener import TICK_S, Fields, Listener
@@ -72,6 +74,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._settler = settler
         self._arrivals = arrivals
         self._by_pattern = by_pattern
+        self._further = FurtherShards(connection, session)
         self._heartbeat = Heartbeat(session, terms.heartbeat_timeout_ms, _HEARTBEAT_TIMEOUT_MS)
         self._subscribing: dict[int, tuple[float, Future[Answer]]] = {}
         self._subscribed: deque[tuple[Grant, Future[Answer]]] = deque()  # filled by whoever ends a future
@@ -149,12 +152,17 @@ class QueueListener(Listener[Lot | Referenced | None]):
                 log.warning("%s", CommandFailed(shard.entity, answer))
         self._settler.tell(answer)
 
+    def on_size(self, entity: str, shards: int) -> None:
+        """Look for the shards that a queue has got (C81)."""
+        self._further.told(entity, shards)
+
     def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
         """Leave a queue that was deleted if more than names were subscribed to."""
         if not self._by_pattern:
             return False
         log.warning("%s was deleted; the subscription goes on without it", entity)
         self._queues.left(entity)
+        self._further.forget(entity)
         gone = thread.leave(entity)
         self._arrivals.drop(lambda lot: lot.shard.gone)
         for index in gone:
@@ -170,7 +178,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         while self._subscribed:
             self._take_answer(thread, *self._subscribed.popleft())
         if self._session.lifecycle.is_open:
-            for queue, ends in self._queues.waiting():
+            for queue, ends in chain(self._queues.waiting(), self._further.found()):
                 self._join(thread, queue, ends)
             self._grant(elapsed_ms())
             self._heartbeat.beat(self._session.shards)

@@ -13,7 +13,7 @@ from lapse_client.channel_thread import ChannelThread
 from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.error import CommandFailed, LapseError, UnknownEntity
-from lapse_client.listener import Listener
+from lapse_client.further_shards import GrowingListener
 from lapse_client.session import Session
 from lapse_client.shard import Shard
 
@@ -82,11 +82,20 @@ class Queues(Client[None]):
         self._session = session
         for shard in session.shards:
             self._by_name.setdefault(shard.entity, []).append(shard)
-        session.open(_Undisturbed(), self._timeout_s)
+        session.open(_Undisturbed(self._connection, session, self._by_name), self._timeout_s)
 
 
-class _Undisturbed(Listener[None]):
+class _Undisturbed(GrowingListener):
     """Goes on with the other queues when one of them is deleted."""
+
+    def __init__(self, connection: Connection, session: Session[None], by_name: dict[str, list[Shard]]) -> None:
+        super().__init__(connection, session)
+        self._shards = session.shards
+        self._by_name = by_name
+
+    def joined(self, queue: str, count: int) -> None:
+        """Ask them from now on, too."""
+        self._by_name[queue] = [*self._by_name[queue], *self._shards[-count:]]
 
     def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
         """Read no more of it."""

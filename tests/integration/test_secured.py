@@ -18,7 +18,7 @@ from lapse.protocol.event import EventKind
 from lapse_client import DeadLetterReader, Publisher, QueueSubscriber
 from lapse_client.connection import Connection as ClientConnection
 from lapse_client.error import ConnectionFailed
-from support import fork_server
+from support import command, fork_server
 from support.deployment import Deployment
 from support.log import Tail, until
 from support.secure import PASSWORD, USER
@@ -68,6 +68,11 @@ def test_jobs_on_spark_read_and_write(spark, secured, unique, tmp_path, capfd):
     assert [message.value() for message in tail.wait(8)][5:] == [b"payload"] * 3
     tail.close()
 
+    for where in ({"LAPSE_KAFKA_CONFIG": str(properties)}, {}):
+        option = [] if where else ["--kafka-config", str(properties)]
+        listed = command.run("dlq", "ls", "--json", "-b", secured.servers, *option, environment=where)
+        assert letters in listed.stdout, listed.stderr
+
     wrong = tmp_path / "wrong"
     wrong.mkdir()
     answers.append(
@@ -75,7 +80,7 @@ def test_jobs_on_spark_read_and_write(spark, secured, unique, tmp_path, capfd):
     )
     assert answers[3].exit_code == 1
     assert "Traceback" not in answers[3].output
-    assert "SaslAuthenticationException" in answers[3].output
+    assert "Authentication failed" in answers[3].output
     assert "s3cret-no" not in answers[3].output
 
     connection = Connection.from_file(secured.servers, properties)

@@ -15,8 +15,9 @@ import orjson
 import pyspark
 
 SPARK_HOME = Path(pyspark.__file__).parent
-# Java's flags for processes that live for seconds; they hold for the executors, too.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+# Java's flags for processes that live for seconds; they hold for the executors, too. With one compiler Java reserves
+# 48 MiB for compiled code, and many queries of Spark fill that: then it looks for what to throw away all the time.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:-UsePerfData"
 _PACKAGE = "org.apache.spark.deploy"
 _TIMEOUT_S = 120
 

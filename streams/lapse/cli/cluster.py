@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from lapse.config import Config
 
 _CONFIG: Final = "lapse.config"
+_PROPERTIES: Final = "lapse.properties"
 _DEFAULT: Final = Path("lapse.toml")
-PATIENCE_S: Final = 4.0
+PATIENCE_S: Final = 3.0
 """How long a command waits for the first answer of a broker, s."""
 
 _TABLES: Final = frozenset({"lapse", "queue", "sow", "users"})
@@ -29,7 +30,7 @@ Command = Callable[..., Any]
 
 
 def options(command: Command) -> Command:
-    """Add `--bootstrap-servers`, which the command gets, and `--config`, which `connection` reads."""
+    """Add `--bootstrap-servers`, which the command gets, `--config` and `--kafka-config`, which `connection` reads."""
     servers = click.option(
         "-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS and of what lapse.toml says."
     )
@@ -41,14 +42,23 @@ def options(command: Command) -> Command:
         callback=_remember,
         help="Where the connection is read from.  [default: lapse.toml, if there is one]",
     )
-    return servers(config(command))
+    return servers(config(properties(command)))
+
+
+def properties(command: Command) -> Command:
+    """Add `--kafka-config`, which `connection` reads."""
+    return click.option(
+        "--kafka-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        expose_value=False,
+        callback=_remember_properties,
+        help="Client properties, as Kafka's own tools take them; instead of LAPSE_KAFKA_CONFIG.",
+    )(command)
 
 
 def connection(bootstrap_servers: str | None, path: Path | None = None) -> Connection:
     """The cluster that is meant, once one of its brokers has answered.
-
-    The servers come from the option, KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG or `lapse.toml`, in this order. What
-    `lapse.toml` says of TLS and SASL counts unless LAPSE_KAFKA_CONFIG says otherwise.
 
     Args:
         bootstrap_servers: the command's option.
@@ -58,12 +68,27 @@ def connection(bootstrap_servers: str | None, path: Path | None = None) -> Conne
         ConnectionFailed: no broker answered within some seconds.
         LapseError: a file of the environment, or `lapse.toml`, cannot be read or is wrong.
     """
-    found = Connection.from_environment(bootstrap_servers)
-    config = configuration(path)
-    if config is not None:
-        found = _completed(found, config, bootstrap_servers)
+    found = meant(bootstrap_servers, path)
     found.await_broker(PATIENCE_S)
     return found
+
+
+def meant(bootstrap_servers: str | None, path: Path | None = None) -> Connection:
+    """The cluster that is meant, whether it answers or not.
+
+    The servers come from the option, KAFKA_BOOTSTRAP_SERVERS, the file of client properties or `lapse.toml`, in this
+    order. What `lapse.toml` says of TLS and SASL counts unless the client properties say otherwise.
+
+    Args:
+        bootstrap_servers: the command's option.
+        path: as for `connection`.
+
+    Raises:
+        LapseError: a file of the environment, or `lapse.toml`, cannot be read or is wrong.
+    """
+    found = Connection.from_environment(bootstrap_servers, _properties())
+    config = configuration(path)
+    return found if config is None else _completed(found, config, bootstrap_servers)
 
 
 def is_lapse_toml(path: Path) -> bool:
@@ -102,9 +127,20 @@ def _completed(found: Connection, config: Config, bootstrap_servers: str | None)
         security = for_librdkafka(config.security) if config.security.protocol != "PLAINTEXT" else {}
     except ConfigError as error:
         raise LapseError(str(error)) from error
-    elsewhere = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or os.environ.get("LAPSE_KAFKA_CONFIG")
+    listed = _properties() or os.environ.get("LAPSE_KAFKA_CONFIG")
+    elsewhere = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or listed
     servers = found.bootstrap_servers if elsewhere else config.lapse.brokers
     return dataclasses.replace(found, bootstrap_servers=servers, options={**security, **found.options})
+
+
+def _properties() -> Path | None:
+    """What `--kafka-config` says."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_PROPERTIES)
+
+
+def _remember_properties(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    context.meta[_PROPERTIES] = path
 
 
 def _remember(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:

@@ -11,11 +11,11 @@ import click
 import orjson
 
 from lapse.cli.config_option import CONFIG
-from lapse.cli.definition import live
+from lapse.cli.definition import live, opened
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import WORD, Kind
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend, patched
-from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
+from lapse.runtime.topics.definitions import OutdatedChange, understood
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import TopologyError
 
@@ -118,7 +118,7 @@ def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None
         config = load(path)
         if config.lapse.definitions == "file":
             raise click.ClickException(f"{path}: {_BY_FILE}")
-        topic = DefinitionsTopic(config)
+        topic = opened(config)
         made = draft(asked, understood(topic.read()), config, path.absolute().parent)
         made.check_state(lambda definition: live(definition, config))
         name = asked.name

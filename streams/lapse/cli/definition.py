@@ -18,6 +18,7 @@ from lapse.cli.recovery import Recovery, recoveries
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, change, in_file
+from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
 from lapse.runtime.topics.definition_draft import refusal
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
 from lapse.runtime.topics.topology import TopologyError
@@ -81,6 +82,16 @@ class Plan:
             raise TopologyError(f"nothing was defined: {error}") from error
 
 
+def opened(config: Config) -> DefinitionsTopic:
+    """The definitions topic, once a broker has answered.
+
+    Raises:
+        TopologyError: no broker answers within some seconds.
+    """
+    Cluster(config).metadata(FIRST_ANSWER_S)
+    return DefinitionsTopic(config)
+
+
 def plan(path: Path, config: Config) -> Plan | None:
     """What `lapse apply` is to do about definitions; None where the file alone decides.
 
@@ -89,7 +100,7 @@ def plan(path: Path, config: Config) -> Plan | None:
     """
     if config.lapse.definitions == "file":
         return None
-    topic = DefinitionsTopic(config)
+    topic = opened(config)
     there = understood(topic.read())
     own = in_file(path)
     made = Plan(topic, kept=[name for name in there if name not in own])
@@ -131,7 +142,7 @@ def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
     Reads the topic that `lapse apply` writes to with `definitions = "topic"`. NAMES limits it to some entities.
     """
     try:
-        topic = DefinitionsTopic(load(config))
+        topic = opened(load(config))
         found = topic.read()
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
