@@ -23,7 +23,7 @@ PYTHON ?=
 # Where it is set, as in many containers, each of the many processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-times check format features bench screenshots chaos mutation docs docs-serve docs-version \
+.PHONY: help setup demo test test-fast test-times check format features bench bench-check screenshots chaos mutation docs docs-serve docs-version \
   wheel lock clean
 # The theme's advice about its successor is not news of this build.
 export NO_MKDOCS_2_WARNING := 1
@@ -75,20 +75,24 @@ features: setup ## Show the contract, with the number of tests behind each promi
 bench: setup ## Measure throughput, latency and memory, side by side with peers
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+bench-check: setup ## See that a message costs no more than benchmarks/expected.toml says (three minutes, on a quiet machine)
+	@$(BIN)/python -m benchmarks.check $(ARGS)
+
 screenshots: setup ## Take the docs' pictures of the console again, in the browser test
 	@mkdir -p docs/images
 	@LAPSE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/integration/test_console.py tests/integration/test_console_pages.py \
 	  -k "overview or edited or accessibility" $(ARGS)
 
 chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
-	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} \
+	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} LAPSE_LOOKS=$${LAPSE_LOOKS:-100} \
 	  $(BIN)/python -m pytest -v --timeout 3600 \
 	  tests/unit/core/queue/test_shard_machine.py tests/unit/core/queue/test_shard_search.py \
 	  tests/unit/core/queue/test_interactions.py tests/unit/core/expression \
 	  tests/integration/test_runtime_recovery.py tests/integration/test_runtime_topology.py \
 	  tests/integration/test_sow_recovery.py tests/integration/test_unwritten_deliveries.py \
 	  tests/integration/test_wrong_clock.py tests/integration/test_console.py tests/acceptance/test_queue_crashes.py \
-	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py $(ARGS)
+	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py \
+	  tests/integration/test_spark_state_chaos.py $(ARGS)
 
 mutation: setup ## Break the queue's core on purpose, and see whether its tests notice
 	@$(BIN)/python tests/mutation.py $(ARGS)

@@ -46,12 +46,8 @@ def main() -> int:
     outcomes = []
     began = time.monotonic()
     with EmbeddedKafka(heap_mb=1024, quick_start=False) as broker:
-        environment = {
-            "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
-            contestant.BROKER_PID: str(broker.jvm.pid),
-        }
         for row in chosen:
-            outcomes.append(run(row, repeats, environment, console))
+            outcomes.append(run(row, repeats, environment_of(broker), console))
             show(outcomes[-1], console)
     settings = {**asdict(load), "repeats": repeats, "took_s": round(time.monotonic() - began)}
     if given.json:
@@ -62,6 +58,11 @@ def main() -> int:
         path.with_suffix(".json").write_text(json.dumps(as_json(outcomes, settings), indent=2) + "\n")
         path.with_suffix(".html").write_text(as_html(outcomes, settings))
     return int(any(outcome.failed for outcome in outcomes))
+
+
+def environment_of(broker: EmbeddedKafka) -> dict[str, str]:
+    """What a contestant has to know of its broker."""
+    return {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers, contestant.BROKER_PID: str(broker.jvm.pid)}
 
 
 def run(row: Row, repeats: int, environment: dict[str, str], console: Console) -> Outcome:

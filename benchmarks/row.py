@@ -60,7 +60,6 @@ class Goal:
         limit: the goal.
         at_least: whether the figure shall be at least the limit, and not at most.
         unit: behind figures.
-        aim: what the foundation was content with; None = no other than the goal.
     """
 
     text: str
@@ -68,7 +67,6 @@ class Goal:
     limit: float
     at_least: bool
     unit: str = "×"
-    aim: float | None = None
 
     def reached(self, value: float) -> bool:
         """Whether a figure is good enough."""
@@ -78,8 +76,7 @@ class Goal:
     def limit_text(self) -> str:
         """The goal in words."""
         sign = "≥" if self.at_least else "≤"
-        aim = "" if self.aim is None else f" (foundation: {sign} {self.aim:g} {self.unit})"
-        return f"{sign} {self.limit:g} {self.unit}{aim}"
+        return f"{sign} {self.limit:g} {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)

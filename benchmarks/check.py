@@ -1,0 +1,133 @@
+"""`make bench-check`: whether a message costs what it did, held against `expected.toml`; about three minutes.
+
+CPU per message hardly depends on what else a machine does, and a ratio has both sides measured in one run. Rates by
+themselves say nothing here. The contestants that no figure names do not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import tomlkit
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.__main__ import environment_of, run
+from benchmarks.row import Medians, Row, figure, ratio
+from benchmarks.rows import Load, rows
+from lapse.embedded import EmbeddedKafka
+
+EXPECTED: Final = Path(__file__).with_name("expected.toml")
+_LOAD: Final = Load(messages=150_000)
+_REPEATS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A figure that is to stay what it is.
+
+    Attributes:
+        row: which row it is of.
+        contestant: whose it is.
+        key: which of their figures: `rate`, or what a message costs.
+        expected: what it is on a quiet machine.
+        tolerance: by which part of it it may be worse.
+        against: the peer whose figure it is divided by; empty = none.
+    """
+
+    row: str
+    contestant: str
+    key: str
+    expected: float
+    tolerance: float
+    against: str = ""
+
+    @property
+    def text(self) -> str:
+        """The figure by its name."""
+        what = f"{self.row}: {self.contestant}"
+        return f"{what} / {self.against}, {self.key}" if self.against else f"{what}, {self.key}"
+
+    @property
+    def limit(self) -> float:
+        """What it must not be worse than: a rate below it, a cost above it."""
+        more = 1 + self.tolerance
+        return self.expected / more if self.key == "rate" else self.expected * more
+
+    def measured(self, medians: Medians) -> float | None:
+        """What it was now; None = it was not measured."""
+        measure = ratio(self.contestant, self.against, self.key) if self.against else figure(self.contestant, self.key)
+        return measure(medians)
+
+    def fault(self, found: float | None) -> str:
+        """What is wrong with what was found; empty = nothing."""
+        if found is None:
+            return f"{self.text}: not measured"
+        if found >= self.limit if self.key == "rate" else found <= self.limit:
+            return ""
+        side = "at least" if self.key == "rate" else "at most"
+        return f"{self.text}: {found:.3g}, expected {self.expected:g}, {side} {self.limit:.3g}"
+
+
+def expected(path: Path = EXPECTED) -> list[Expected]:
+    """Read what figures are to be."""
+    told: dict[str, list[dict[str, Any]]] = tomllib.loads(path.read_text("utf-8"))
+    return [Expected(**one) for one in told["figure"]]
+
+
+def rows_of(figures: Sequence[Expected], load: Load) -> list[Row]:
+    """The rows of some figures, with the contestants that these name."""
+    wanted = {(one.row, name) for one in figures for name in (one.contestant, one.against)}
+    return [
+        replace(row, contestants=[one for one in row.contestants if (row.name, one.name) in wanted])
+        for row in rows(load)
+        if any(row.name == name for name, _ in wanted)
+    ]
+
+
+def record(found: Mapping[Expected, float | None], path: Path = EXPECTED) -> None:
+    """Write the figures that were measured; tolerances and comments stay."""
+    document = tomlkit.parse(path.read_text("utf-8"))
+    for table, value in zip(document["figure"], found.values(), strict=True):  # type: ignore[arg-type]
+        if value is not None:
+            table["expected"] = float(f"{value:.3g}")
+    path.write_text(tomlkit.dumps(document), "utf-8")
+
+
+def main() -> int:
+    """Measure, and say what is worse than it may be; 1 if something is."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.check", description=__doc__)
+    parser.add_argument("--record", action="store_true", help="write what was measured, as what is to be expected")
+    given = parser.parse_args()
+    console, figures = Console(), expected()
+    medians: dict[str, Medians] = {}
+    with EmbeddedKafka(heap_mb=1024, quick_start=False) as broker:
+        for row in rows_of(figures, _LOAD):
+            outcome = run(row, _REPEATS, environment_of(broker), console)
+            medians[row.name] = outcome.medians()
+            for name, why in (outcome.skipped | outcome.failed).items():
+                console.print(f"{row.name}: {name} did not take part: {why.strip()[-500:]}", markup=False)
+    found = {one: one.measured(medians.get(one.row, {})) for one in figures}
+    table = Table("figure", "expected", "now")
+    for one, value in found.items():
+        table.add_row(one.text, f"{one.expected:g}", "–" if value is None else f"{value:.3g}")
+    console.print(table)
+    if given.record:
+        record(found)
+        return 0
+    faults = [fault for one, value in found.items() if (fault := one.fault(value))]
+    for fault in faults:
+        console.print(fault, style="red", markup=False)
+    if faults:
+        console.print("If that is meant, say why in the commit that runs `python -m benchmarks.check --record`.")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
