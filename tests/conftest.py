@@ -5,6 +5,7 @@ once per pytest process when the first test asks for it. Where Java is missing, 
 fail when `CI` is set.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -38,6 +39,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _HERE = Path(__file__).parent
 _RINGS = ("integration", "acceptance")
+_GARBAGE_THRESHOLDS = (50_000, 20, 20)
+"""Every seventh second of a unit test's CPU went into looking for garbage, with Python's own thresholds."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,6 +76,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 raise pytest.UsageError(f"{item.nodeid} has the session of Spark by another fixture: take `spark` too")
     if hasattr(config, "workerinput"):  # one of several processes: what is long must not come last
         longest_first(items, groups, config.rootpath)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Five thousand tests are no garbage: the collector need not look through them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped | None:
@@ -171,12 +181,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     from lapse.embedded import JarUnavailable, JavaMissing
     from lapse_spark.session import session
+    from support.standalone import QUICK
 
     if SparkContext._gateway is not None:
         # Jars are put on the class path when the JVM starts, so the first session decides for all.
         pytest.fail("A test has started a Spark session of its own in this process; let it take the fixture `spark`.")
     scratch = tmp_path_factory.mktemp("spark")
-    options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Dderby.system.home={scratch}"
+    options = f"{QUICK} -Dderby.system.home={scratch}"
     config = {
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "1",  # tables of some rows: each look at a log is one task

@@ -10,6 +10,8 @@ Tests are collected, not run.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import sys
@@ -50,14 +52,12 @@ def main() -> int:
     collector = Collector()
     root = Path(__file__).parents[1]
     os.chdir(root)  # pytest's testpaths are relative to where it is called
-    with Path("/dev/null").open("w") as nowhere:
-        out, sys.stdout = sys.stdout, nowhere
-        try:
-            status = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", f"--rootdir={root}"], [collector])
-        finally:
-            sys.stdout = out
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        status = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", f"--rootdir={root}"], [collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        sys.stderr.write("Tests could not be collected; see: python -m pytest --collect-only -q\n")
+        errors = [line for line in printed.getvalue().splitlines() if line.startswith(("E ", "ERROR "))]
+        sys.stderr.write("\n".join(["Tests could not be collected:", *errors, ""]))
         return 1
 
     missing = [number for number, tests in collector.tests.items() if not tests]

@@ -241,7 +241,7 @@ def test_every_option_says_what_it_is_for() -> None:
 
 
 def test_every_figure_is_documented() -> None:
-    source = (ROOT / "streams/lapse/runtime/metrics.py").read_text(encoding="utf-8")
+    source = "".join((ROOT / f"streams/lapse/runtime/{name}.py").read_text("utf-8") for name in ("metrics", "health"))
     documented = {
         name for name in rows(section("operations.md", "### Figures for Prometheus")) if name.startswith("lapse_")
     }

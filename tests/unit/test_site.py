@@ -18,6 +18,8 @@ from markdown_it import MarkdownIt
 
 from support.program import program
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
