@@ -30,7 +30,9 @@ PARTS = {
     "aiokafka.consumer.fetcher:Fetcher._proc_fetch_request": ("074d9f91c524", "kafka/fetcher.py, SwiftFetcher"),
     "aiokafka.consumer.fetcher:Fetcher._fetch_requests_routine": ("6c610471e286", "kafka/fetcher.py, SwiftFetcher"),
     "aiokafka.protocol.fetch:FetchRequest": ("162ea893b5e5", "kafka/fetch_session.py"),
-    "aiokafka.conn:AIOKafkaConnection._handle_frame": ("2403469bc806", "kafka/fetch_session.py"),
+    "aiokafka.conn:AIOKafkaConnection._handle_frame": ("2403469bc806", "kafka/fetch_session.py; kafka/connection.py"),
+    "aiokafka.conn:AIOKafkaConnection": ("ae1bd83c963c", "kafka/connection.py, SwiftConnection"),
+    "aiokafka.protocol.produce:ProduceRequest_v3": ("c476a5f48b73", "kafka/connection.py, produced"),
     "aiokafka.cluster:ClusterMetadata.update_metadata": (
         "c41379321f01",
         "kafka/fetcher.py, SwiftFetcher; kafka/metadata.py, know",

@@ -13,7 +13,10 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from lapse.runtime.kafka import fetcher  # noqa: F401  # every consumer of the process fetches as it says
+from lapse.runtime.kafka import (
+    connection,  # noqa: F401  # every client of the process connects as it says
+    fetcher,  # noqa: F401  # every consumer of the process fetches as it says
+)
 from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
 
 FETCH_MAX_WAIT_MS: Final = 500

@@ -11,6 +11,7 @@ from aiokafka.producer.message_accumulator import MessageBatch
 from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
+from lapse.runtime.kafka import connection  # noqa: F401  # every client of the process connects as it says
 from lapse.runtime.kafka.metadata import know
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
 from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row, wall_ms

@@ -1,0 +1,164 @@
+"""The frames of a connection to Kafka, read from the socket into the place where they are used.
+
+Kafka's answers are frames: four bytes that say how many follow, and these. What asyncio's streams do with a fetch of a
+megabyte is to copy it four times, and to stop and resume reading for every 256 KiB of it, while nobody else on the
+process can run Python. Here the kernel writes a large frame where it stays, and a small one is copied once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, cast
+
+_LENGTH: Final = struct.Struct(">i")
+
+_SMALL_BYTES: Final = 16 << 10
+"""Room for what is read before it is known how long a frame is; a frame that fits in is copied out of it."""
+
+
+class Frames(asyncio.BufferedProtocol):
+    """One connection: frames that come in, bytes that go out.
+
+    Args:
+        closed: told when the connection is lost.
+    """
+
+    def __init__(self, closed: asyncio.Future[None]) -> None:
+        self._closed = closed
+        self._transport: asyncio.Transport | None = None
+        self._small = bytearray(_SMALL_BYTES)
+        self._small_view = memoryview(self._small)
+        self._held = 0
+        """How many bytes of `_small` were read and belong to no frame yet."""
+        self._large: bytearray | None = None
+        self._filled = 0
+        """How many bytes of the large frame are there."""
+        self._frames: deque[bytes | bytearray] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._error: Exception | None = None
+        self._may_write: asyncio.Future[None] | None = None
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Know where to write."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Know that nothing comes any more."""
+        self._end(exc)
+        self.resume_writing()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def eof_received(self) -> bool:
+        """Know that the other side writes no more; the transport closes."""
+        self._end(None)
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # asyncio's signature
+        """Where the next bytes go: not beyond the end of a large frame."""
+        if self._large is not None:
+            return memoryview(self._large)[self._filled :]
+        return self._small_view[self._held :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Know that so many bytes were read."""
+        if self._large is None:
+            self._held += nbytes
+            self._take_apart()
+            return
+        self._filled += nbytes
+        if self._filled == len(self._large):
+            self._frames.append(self._large)
+            self._large = None
+            self._wake()
+
+    def pause_writing(self) -> None:
+        """Have writers wait: the socket takes no more."""
+        self._may_write = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """Let writers go on."""
+        waiting, self._may_write = self._may_write, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    # What a connection calls
+
+    async def frame(self) -> bytes | bytearray:
+        """The next frame, without its length.
+
+        Raises:
+            EOFError: there is none; the other side has closed the connection.
+            OSError: the connection is broken.
+        """
+        while not self._frames:
+            if self._ended:
+                raise self._error or EOFError("the broker has closed the connection")
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._frames.popleft()
+
+    def at_eof(self) -> bool:
+        """Whether no frame comes any more."""
+        return self._ended and not self._frames
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        """Send some bytes behind each other, without putting them together first."""
+        if self._transport is not None:
+            self._transport.writelines(parts)
+
+    async def drain(self) -> None:
+        """Wait until the socket takes more.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        if self._error is not None:
+            raise self._error
+        while self._may_write is not None:
+            await asyncio.shield(self._may_write)
+
+    def close(self) -> None:
+        """Close the connection, once all is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _take_apart(self) -> None:
+        """Take the frames out of what was read; begin a large one."""
+        at, held, small = 0, self._held, self._small_view
+        while held - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(small, at)
+            begin = at + _LENGTH.size
+            if length <= held - begin:
+                self._frames.append(bytes(small[begin : begin + length]))
+                at = begin + length
+                continue
+            if length > _SMALL_BYTES - _LENGTH.size:
+                self._large, self._filled = bytearray(length), held - begin
+                self._large[: self._filled] = small[begin:held]
+                at = held
+            break
+        self._held = held - at
+        if at and self._held:
+            self._small[: self._held] = small[at:held].tobytes()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._frames and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end(self, error: Exception | None) -> None:
+        self._ended, self._error = True, self._error or error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
