@@ -12,12 +12,15 @@ from typing import Any, Final
 import orjson
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from lapse_spark.output import Output
 
 LAG_FILE: Final = "lag.json"
 """Beside the tables of an output: the source commits no group offsets, so no Kafka tool can show the lag."""
+
+_STREAMS: Final = "org.apache.spark.sql.execution.streaming"
+"""What of Spark's log is about streams."""
 
 _LOOK_EVERY_S: Final = 2
 _BATCH_S: Final = 20.0
@@ -142,7 +145,7 @@ class _Run:
                     raise
 
         self._at_work, self._ending = threading.Lock(), False
-
+        self._spark = job.source.sparkSession
         writer = job.source.writeStream.foreachBatch(keep_fault).option("checkpointLocation", job.output.checkpoint)
         self.query = (
             writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
@@ -155,13 +158,14 @@ class _Run:
     def end(self) -> None:
         """End it, after the batch that it is at, if that does not take long.
 
-        Spark interrupts a batch with a page of Java's text on standard error.
+        Spark interrupts a batch with a page of Java's text on standard error, and tells as much of one that begins
+        between the two.
         """
         done = self._at_work.acquire(timeout=_BATCH_S)
         self._ending = True
-        if done:
-            self._at_work.release()
-        with suppress(Py4JError):
+        with suppress(Py4JError), _unlogged(self._spark):
+            if done:
+                self._at_work.release()
             self.query.stop()
 
     def look(self) -> Standing:
@@ -178,6 +182,19 @@ class _Run:
             text = orjson.dumps(asdict(self.standing), option=orjson.OPT_INDENT_2).decode()
             self._output.put_text(LAG_FILE, text)
         return self.standing
+
+
+@contextmanager
+def _unlogged(spark: SparkSession) -> Iterator[None]:
+    """Have Spark's log say nothing of streams meanwhile: what ends them is no fault."""
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    set_level, before = log4j.core.config.Configurator.setLevel, log4j.LogManager.getLogger(_STREAMS).getLevel()
+    set_level(_STREAMS, log4j.Level.OFF)
+    try:
+        yield
+    finally:
+        set_level(_STREAMS, before)
 
 
 def _is_kafka(source: Mapping[str, Any]) -> bool:

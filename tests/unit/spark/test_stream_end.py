@@ -1,0 +1,55 @@
+"""The end of a stream is no fault, and Spark's log does not tell it as one (D8)."""
+
+import subprocess
+import sys
+
+import pytest
+
+from support.standalone import quick_java
+
+PROGRAM = """
+import sys, time
+from lapse_spark import session, stream
+from lapse_spark.output import Output
+
+class LateStop:
+    \"\"\"A query whose end is asked for late, so that a batch begins before.\"\"\"
+
+    def __init__(self, query):
+        self.query = query
+
+    def stop(self):
+        deadline = time.monotonic() + 20
+        while self.query.isActive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not self.query.isActive
+        self.query.stop()
+
+    def __getattr__(self, name):
+        return getattr(self.query, name)
+
+class Run(stream._Run):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.query = LateStop(self.query)
+
+stream._Run = Run
+spark = session()
+source = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+began = []
+job = stream.Job(source, lambda batch, number: began.append(number), Output(spark, sys.argv[1]))
+stream.follow_all([job], lambda: len(began) > 1, every="100 milliseconds")
+print("ended after", len(began) > 1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.feature("D8")
+def test_a_batch_that_begins_while_a_stream_ends_is_not_told_as_an_error(tmp_path):
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path / "output")]
+    done = subprocess.run(program, capture_output=True, text=True, env=quick_java(), timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ended after True" in done.stdout
+    assert "ERROR" not in done.stderr.replace('log level to "ERROR"', ""), done.stderr
+    assert "InterruptedError" not in done.stderr
