@@ -85,6 +85,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
+def pytest_unconfigure() -> None:
+    """Else libraries take what the collector may not look at for leaks, and print pages of it."""
+    gc.unfreeze()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped | None:
     return Grouped(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -28,6 +28,7 @@ def output(tmp_path: Path) -> Callable[..., tuple[int, str]]:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_arguments_environment_output_and_code_are_those_of_the_program(
     start: Callable[..., fork_server.Process], output: Callable[..., tuple[int, str]], tmp_path: Path

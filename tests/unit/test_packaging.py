@@ -71,6 +71,7 @@ def wheel(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(dist.glob("*.whl"))
 
 
+@pytest.mark.slow
 def test_wheel_holds_packages_types_pins_and_schemas(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

@@ -67,6 +67,7 @@ def test_the_page_shows_every_combination_and_its_course(config: Path, tmp_path:
     assert "cannot be written" in refused.output
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_enough_and_what_was_tried(config: Path, tmp_path: Path) -> None:
     options = ["--arrivals", "20/s", "--messages", "60", "--service", "90ms", "--goal", "100% served, wait 99% < 20ms"]
     text = page_of(config, tmp_path, *options)
@@ -76,6 +77,7 @@ def test_the_page_shows_what_is_enough_and_what_was_tried(config: Path, tmp_path
         assert f"{knob}: wait, 99%" in text
 
 
+@pytest.mark.slow
 def test_a_goal_brings_the_smallest_values(config: Path) -> None:
     options = ["--arrivals", "20/s", "--messages", "60", "--service", "90ms", "--goal", "100% served, wait 99% < 20ms"]
     done = call(config, *options, "--json")

@@ -82,10 +82,10 @@ def given(name: str, command: click.Command) -> list[str]:
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Look once, briefly; and leave the logs as they were, which `lapse gateway` sets up."""
     monkeypatch.setattr(cluster, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(definition, "FIRST_ANSWER_S", 0.3)
-    monkeypatch.setattr(topology, "FIRST_ANSWER_S", 0.3)
+    monkeypatch.setattr(definition, "FIRST_ANSWER_S", 0.05)
+    monkeypatch.setattr(topology, "FIRST_ANSWER_S", 0.05)
     monkeypatch.setattr(option, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(lapse_client.connection, "_LOOK_S", 0.3)
+    monkeypatch.setattr(lapse_client.connection, "_LOOK_S", 0.05)
     logs = [logging.getLogger(name) for name in (None, "uvicorn", "lapse_client.kafka")]
     levels, handlers = [log.level for log in logs], list(logs[0].handlers)
     yield

@@ -33,7 +33,7 @@ class Worker:
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def tell(self, **counts: float) -> None:
         shard = {"entity": "orders", "shard": "0"}

@@ -76,6 +76,7 @@ def test_all_other_paths_are_the_figures(loop: asyncio.AbstractEventLoop) -> Non
     assert asked("/metrics", GOOD, loop) == (0, "figures")
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_not_healthy(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "PATIENCE_S", 0.2)
     loop.call_soon_threadsafe(time.sleep, 1)

@@ -92,6 +92,7 @@ def test_a_function_that_ends_its_process_costs_one_message(rule: Callable[[str]
     assert figures == RuleFigures(done=3, failed=1)
 
 
+@pytest.mark.slow
 def test_a_call_that_takes_too_long_is_given_up(
     rule: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

@@ -338,6 +338,7 @@ def test_a_query_that_comes_while_the_last_part_of_another_is_written_is_answere
     assert [orjson.loads(answer)["counts"]["records"] for answer in answers] == [100, COUNT]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("L10", "Q16")
 @pytest.mark.parametrize("stood_still", [False, True])
 def test_a_delivery_that_kafka_does_not_take_ends_the_process(

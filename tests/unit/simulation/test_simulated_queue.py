@@ -27,6 +27,7 @@ def every(gap: str, most: int, partitions: int = 1, lifetime: str = "") -> Arriv
     return drawn("q", partitions, pace(gap), most, None, distribution(lifetime) if lifetime else None, 1)
 
 
+@pytest.mark.slow
 def test_waits_are_those_of_the_theory_of_queues() -> None:
     """M/M/4 at 75 %: by Erlang's formula a message waits 101.9 ms on average, 50.94 % of them at all."""
     found = run(every("poisson:15/s", 15_000), 4, "exponential:200ms")
@@ -122,6 +123,7 @@ def test_headers_priorities_and_groups_of_messages_count() -> None:
     assert one_by_one.begun_ms.tolist() == [1_000, 1_020, 1_040]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run() -> None:
     arrivals = every("poisson:30/s", 2_000, 2, "exponential:1s")
     first, again = (

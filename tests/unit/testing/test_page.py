@@ -10,6 +10,7 @@ import pytest
 PAGE = Path(__file__).parents[3] / "docs" / "testing-your-consumers.md"
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X8")
 def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

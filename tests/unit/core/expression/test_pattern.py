@@ -48,6 +48,7 @@ patterns = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(2000), deadline=None)
 @given(pattern=patterns, subject=SUBJECTS)
 @example("(?i)[k-s]K", "\u212a\u017f")

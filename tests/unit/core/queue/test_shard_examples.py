@@ -607,6 +607,7 @@ def test_under_sublet_a_range_frees_the_places_of_each_holder() -> None:
     assert [known.outstanding for known in one.shard.state.subscriptions.values()] == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C16", "Q8")
 def test_one_claim_over_segments_that_it_empties_on_the_way() -> None:
     one = world(dead_letter_topic="")

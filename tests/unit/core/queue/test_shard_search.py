@@ -218,7 +218,8 @@ def written(log: dict[bytes, bytes], items: list) -> dict[bytes, bytes]:
 
 @pytest.mark.feature("Q5", "Q8", "Q9", "Q10", "Q16", "L10", "C13", "C22")
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("leasing", [Leasing.STRICT, pytest.param(Leasing.SUBLET, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("leasing", [Leasing.STRICT, Leasing.SUBLET])
 def test_no_order_of_commands_breaks_an_invariant(leasing: Leasing) -> None:
     with small(size=2, ring=2):
         found = Search(leasing).all_nodes()
