@@ -83,6 +83,8 @@ def _queue(load: Load) -> Row:
             Contestant(reference, "queue_life", {"messages": load.messages, "payload": "reference"}),
             Contestant("stock Faust table", "stock_faust", {"messages": faust}),
             Contestant("RabbitMQ quorum queue", "rabbitmq", {"messages": load.messages // 6}),
+            Contestant("NATS JetStream", "jetstream", {"messages": load.messages // 6}),
+            Contestant("Redis Streams", "redis_streams", {"messages": load.messages}),
         ],
         _LIFE,
         [

@@ -1,0 +1,83 @@
+"""Peers take part where their servers are, and say in a sentence why they do not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from benchmarks import jetstream, redis_streams
+from benchmarks.contestant import BROKER_PID, Skipped
+from benchmarks.elsewhere import go_program
+from benchmarks.peer_server import peer_server
+
+MESSAGES = 2_500
+"""More than two batches, and no multiple of one."""
+
+
+def test_a_peers_server_counts_as_the_broker_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BROKER_PID, "1")
+
+    def command(port: int, directory: Path) -> list[str]:
+        return [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "-d", str(directory)]
+
+    with peer_server(command) as port:
+        server = psutil.Process(int(os.environ[BROKER_PID]))
+        assert str(port) in server.cmdline()
+        directory = Path(server.cwd())
+    assert os.environ[BROKER_PID] == "1"
+    assert not server.is_running()
+    assert not directory.exists()
+
+
+def test_a_server_that_ends_at_once_is_skipped() -> None:
+    def command(port: int, directory: Path) -> list[str]:
+        return [sys.executable, "-c", ""]
+
+    with pytest.raises(Skipped, match="does not start here"), peer_server(command):
+        pass
+
+
+def test_a_go_program_is_skipped_without_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("LAPSE_CACHE_DIR", str(tmp_path))
+    with pytest.raises(Skipped, match="nats-server is not installed, and there is no Go to build it with"):
+        go_program("nats-server", "example.invalid/nats-server@v1")
+
+
+def test_a_go_program_is_skipped_that_go_cannot_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if shutil.which("go") is None:
+        pytest.skip("no Go on the path")
+    monkeypatch.setenv("LAPSE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("GOPROXY", "off")
+    with pytest.raises(Skipped, match="no-such-program is not installed, and Go cannot build it: "):
+        go_program("no-such-program", "example.invalid/no-such-program@v1.0.0")
+
+
+def test_redis_streams_is_skipped_without_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Skipped, match="no redis-server on the path"):
+        redis_streams.run(1)
+
+
+@pytest.mark.slow
+def test_redis_streams_delivers_all() -> None:
+    try:
+        figures = redis_streams.run(MESSAGES)
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    assert figures["messages"] == MESSAGES
+    assert figures["broker_us"] > 0
+
+
+@pytest.mark.slow
+def test_jetstream_delivers_all() -> None:
+    try:
+        figures = jetstream.run(MESSAGES)
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    assert figures["messages"] == MESSAGES
+    assert figures["broker_us"] > 0
