@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.functions import upper as upper_case
 
 from lapse.core.reason import Reason
-from lapse.protocol import topic
+from lapse.protocol import dead_letter, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_spark import Connection, archive, ledger, monitor, redrive
 from lapse_spark.cli import spark as commands
@@ -267,6 +267,35 @@ def test_lost_offsets_and_other_alerts_are_told_once(spark, kafka, dead, webhook
     # Both batches are there still, and one of them may be repeated: nothing to compact yet.
     merged = CliRunner().invoke(commands, ["compact", path, "--json"])
     assert set(json.loads(merged.stdout).values()) == {0}
+
+
+@pytest.mark.feature("C3", "D5")
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+def test_the_window_of_alerts_goes_by_the_brokers_clock(kafka, spark, dead, create_topic, unique, tmp_path, ahead_s):
+    """The job runs on a machine whose clock is wrong by an hour; the letters of one key are in the window."""
+    create_topic(topic.commands(dead.name), config={"message.timestamp.type": "LogAppendTime"})
+    origin, now_ms, path = unique("orders"), time.time_ns() // 1_000_000, str(tmp_path / "out")
+    for offset in range(6):
+        key, ago_ms = (b"recent", 1_800_000) if offset % 2 else (b"old", 5_400_000)
+        death = dead_letter.Death(
+            entity=dead.name,
+            bookmark=Bookmark(origin, 0, offset),
+            reasons=(Reason.MAX_DELIVERIES,),
+            expired_at_ms=now_ms - ago_ms,
+        )
+        headers = dead_letter.headers(death, [])
+        dead.wire.put(topic.dead_letters(dead.name), b"{}", key=key, headers=headers)
+    dead.wire.flush()
+    monitor.run(spark, Connection(kafka), path, pattern=dead.pattern)
+
+    right, right_ns = time.time, time.time_ns
+    words = ["alerts", path, "--bootstrap", kafka, "--within-hours", "1", "--at-least", "100", "--json"]
+    with pytest.MonkeyPatch.context() as clock:
+        clock.setattr(time, "time", lambda: right() + ahead_s)
+        clock.setattr(time, "time_ns", lambda: right_ns() + ahead_s * 1_000_000_000)
+        answer = CliRunner().invoke(commands, words)
+    assert "Warning" not in answer.output
+    assert [(one["rule"], one["text"][:12]) for one in json.loads(answer.stdout)] == [("poison", "key 'recent'")]
 
 
 def upper(records):
