@@ -46,6 +46,7 @@ def lives(
     underlying = [name.strip() for name in topics.split(",") if name.strip()]
     if lifetimes and not underlying:
         raise ValueError("--lifetimes needs --topics: only they tell when a message arrived")
+    cluster.await_topics(underlying, entity)
     session = cluster.session("lives")
     schemas = [file.read_text("utf-8") for file in written_with]
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity], written_with=schemas))

@@ -80,6 +80,7 @@ def ledger(
         if queue:
             if not underlying:
                 raise ValueError("--queue needs --topics, its underlying topics, all of them")
+            cluster.await_topics([*underlying, *dead_letter_topic], queue)
             followed = [
                 Followed(
                     name=queue,
@@ -99,6 +100,7 @@ def ledger(
         return
     if not queue or not underlying:
         raise ValueError("which queue? give --queue, and its underlying topics with --topics")
+    cluster.await_topics([*underlying, *dead_letter_topic], queue)
     with working(f"Reckoning the ledger of {queue}"):
         found = ledger_job.run(
             cluster.session("ledger"),

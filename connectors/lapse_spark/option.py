@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from lapse.protocol import topic
 from lapse_client import time_check
-from lapse_client.error import LapseError
+from lapse_client.connection import entities
+from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.instant import instant_ms
 from lapse_spark import lapse_toml
 from lapse_spark.connection import Connection
@@ -70,6 +72,30 @@ class Cluster:
         except ValueError:  # options that only Java's client has: Spark alone can say
             return
         ours.await_broker(_PATIENCE_S)
+
+    def await_topics(self, names: Sequence[str], entity: str = "") -> None:
+        """See that topics are there before Spark starts, which takes seconds and names none of them.
+
+        Args:
+            names: of the topics.
+            entity: the queue or SOW topic whose events are read as well; empty = none.
+
+        Raises:
+            ConnectionFailed: no broker answered within some seconds.
+            UnknownEntity: there is no such entity, or no such topic.
+        """
+        try:
+            ours = self.connection.of_lapse()
+        except ValueError:  # options that only Java's client has: Spark alone can say
+            return
+        ours.await_broker(_PATIENCE_S)
+        topics = ours.partitions(*([topic.events(entity)] if entity else names))
+        if entity and topic.events(entity) not in topics:
+            known = {*entities(topics, sow=False), *entities(topics, sow=True)}
+            raise UnknownEntity("queue or SOW topic", entity, known)
+        for name in names:
+            if name not in topics:
+                raise UnknownEntity("topic", name, (one for one in topics if not one.startswith("__")))
 
     def now_ms(self, entity: str = "") -> int:
         """The broker's time, ms since the epoch (C3); where it cannot be found this machine's, and a warning says so.

@@ -11,7 +11,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse_spark import Connection, ledger, read
+from lapse_spark import Connection, ledger, option, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.read import Span
 from support import notebook
@@ -44,6 +44,24 @@ def queue(kafka, unique, create_topic):
         wire.event(name, EventKind.CANCELLED, BookmarkRange(underlying, partition, 480, 480), subscription="s1")
     wire.flush()
     return name, underlying, wire
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("command", ["ledger --queue", "ledger --follow --queue", "lives --bookmark a:0:0 --entity"])
+def test_what_is_not_there_is_named_before_spark_starts(kafka, queue, monkeypatch, command):
+    name, underlying, _ = queue
+
+    def refused(asked, *topics):
+        words = [*command.split(), asked, "--topics", ",".join(topics), "--bootstrap", kafka]
+        answer = CliRunner().invoke(commands, words)
+        assert answer.exit_code == 1, answer.output
+        (line,) = answer.stderr.splitlines()
+        return line
+
+    monkeypatch.setattr(option, "session", lambda *_, **__: pytest.fail("Spark was started"))
+    assert f"there is no queue or SOW topic '{name}x' on this cluster" in refused(f"{name}x", underlying)
+    told = refused(name, underlying, f"{underlying}s")
+    assert f"there is no topic '{underlying}s' on this cluster; did you mean '{underlying}'?" in told
 
 
 @pytest.mark.feature("D1", "D2")
