@@ -12,11 +12,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import contestant
+from benchmarks.brokers import Environment, broker_of_row, broker_of_run, fresh_broker
 from benchmarks.report import as_html, as_json
-from benchmarks.row import Outcome, Row
+from benchmarks.row import Contestant, Outcome, Row
 from benchmarks.rows import QUICK, Load, rows
 from benchmarks.table import show
-from lapse.embedded import EmbeddedKafka
 
 _DEEP = 10_000_000
 
@@ -45,9 +45,9 @@ def main() -> int:
     chosen = [row for row in rows(load) if row.name in given.only]
     outcomes = []
     began = time.monotonic()
-    with EmbeddedKafka(heap_mb=1024, quick_start=False) as broker:
+    with fresh_broker() as environment:
         for row in chosen:
-            outcomes.append(run(row, repeats, environment_of(broker), console))
+            outcomes.append(run(row, repeats, environment, console))
             show(outcomes[-1], console)
     settings = {**asdict(load), "repeats": repeats, "took_s": round(time.monotonic() - began)}
     if given.json:
@@ -60,28 +60,32 @@ def main() -> int:
     return int(any(outcome.failed for outcome in outcomes))
 
 
-def environment_of(broker: EmbeddedKafka) -> dict[str, str]:
-    """What a contestant has to know of its broker."""
-    return {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers, contestant.BROKER_PID: str(broker.jvm.pid)}
-
-
-def run(row: Row, repeats: int, environment: dict[str, str], console: Console) -> Outcome:
+def run(row: Row, repeats: int, shared: Environment, console: Console) -> Outcome:
     """Let the contestants of a row run in turn, again and again: A B A B."""
     outcome = Outcome(row)
-    for turn in range(min(repeats, row.most_repeats)):
-        for one in row.contestants:
-            if one.name in outcome.skipped or one.name in outcome.failed:
-                continue
-            with console.status(f"{row.name}: {one.name}, run {turn + 1}"):
-                try:
-                    figures = contestant.compete(one.module, one.arguments, environment, row.timeout_s)
-                except contestant.Skipped as reason:
-                    outcome.skipped[one.name] = str(reason)
-                except contestant.Failed as error:
-                    outcome.failed[one.name] = str(error)
-                else:
-                    outcome.runs.setdefault(one.name, []).append(figures)
+    try:
+        with broker_of_row(row, shared) as environment:
+            for turn in range(min(repeats, row.most_repeats)):
+                for one in row.contestants:
+                    if one.name not in outcome.skipped and one.name not in outcome.failed:
+                        with console.status(f"{row.name}: {one.name}, run {turn + 1}"):
+                            _run(one, outcome, environment)
+    except contestant.Failed as error:  # the broker could not be warmed
+        outcome.failed = dict.fromkeys((one.name for one in row.contestants), str(error))
     return outcome
+
+
+def _run(one: Contestant, outcome: Outcome, environment: Environment) -> None:
+    """Let a contestant run once, and note what became of it."""
+    with broker_of_run(outcome.row, environment) as its:
+        try:
+            figures = contestant.compete(one.module, one.arguments, its, outcome.row.timeout_s)
+        except contestant.Skipped as reason:
+            outcome.skipped[one.name] = str(reason)
+        except contestant.Failed as error:
+            outcome.failed[one.name] = str(error)
+        else:
+            outcome.runs.setdefault(one.name, []).append(figures)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ import tomlkit
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import environment_of, run
+from benchmarks.__main__ import run
+from benchmarks.brokers import environment_of
 from benchmarks.row import Medians, Row, figure, ratio
 from benchmarks.rows import Load, rows
 from lapse.embedded import EmbeddedKafka

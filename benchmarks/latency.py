@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.contestant import Figures, alone
+from benchmarks.contestant import Figures, Stopwatch, alone
 from benchmarks.load import create
 from benchmarks.pace import Pace
 from benchmarks.worker import Worker
@@ -23,13 +23,14 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0) -> Figure
         connection = Connection(bootstrap_servers)
         with QueueSubscriber(name, max_backlog=2_000, connection=connection, timeout_s=90) as subscriber:
             time.sleep(_QUIET_S)
+            watch = Stopwatch(worker.process)
             with Pace(bootstrap_servers, name, rate, seconds) as pace:
                 for batch in subscriber.batches(max_size=500, timeout=20):
                     more = pace.received(delivery.value for delivery in batch)
                     subscriber.acknowledge(batch)
                     if not more:
                         break
-            return pace.figures()
+            return {**watch.figures(pace.count), **pace.figures()}
 
 
 if __name__ == "__main__":

@@ -91,6 +91,8 @@ class Row:
         goals: what is to be reached.
         most_repeats: where repeating shows nothing new, or takes long.
         timeout_s: of one contestant's one run.
+        fresh: whether each run has a broker that was just started for it.
+        warming: how many messages a broker of the row's own serves before the first run; 0 = the shared broker.
     """
 
     name: str
@@ -100,6 +102,8 @@ class Row:
     goals: Sequence[Goal] = ()
     most_repeats: int = 100
     timeout_s: float = 420.0
+    fresh: bool = False
+    warming: int = 0
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmarks.queue_rows import LIFE, latency, latency_fast, many_entities, queue, queue_brokers
 from benchmarks.row import Column, Contestant, Goal, Measure, Medians, Row, figure, ratio
 
 
@@ -18,6 +19,8 @@ class Load:
         deepest: messages of the core alone.
         seconds: of steady publishing.
         ledger: messages of the greater ledger.
+        warming: messages that a broker serves before it counts as warm.
+        entities: queues of one worker.
     """
 
     messages: int = 300_000
@@ -26,15 +29,22 @@ class Load:
     deepest: int = 10_000_000
     seconds: float = 6.0
     ledger: int = 20_000_000
+    warming: int = 3_000_000
+    entities: int = 1_000
 
 
-QUICK = Load(messages=60_000, burst=100_000, recovered=100_000, deepest=1_000_000, seconds=3.0, ledger=500_000)
+QUICK = Load(
+    messages=60_000,
+    burst=100_000,
+    recovered=100_000,
+    deepest=1_000_000,
+    seconds=3.0,
+    ledger=500_000,
+    warming=200_000,
+    entities=50,
+)
 """Shows that everything runs; too little for figures that one would quote."""
 
-_RATE = Column("rate", "messages/s", 0)
-_WORKER = Column("worker_us", "worker CPU, µs/message")
-_CLIENT = Column("client_us", "client CPU, µs/message")
-_BROKER = Column("broker_us", "broker CPU, µs/message")
 _RECOVERY = (
     Column("seconds", "in all, s"),
     Column("start_s", "process start, s"),
@@ -42,14 +52,17 @@ _RECOVERY = (
     Column("restore_s", "changelog read, s"),
     Column("rest_s", "to the first one, s"),
 )
-_LIFE = (_RATE, _WORKER, _CLIENT, _BROKER)
+_RATE, _WORKER, _CLIENT, _BROKER = LIFE
 
 
 def rows(load: Load) -> list[Row]:
     """The rows, in the order in which they run."""
     return [
-        _queue(load),
-        _latency(load),
+        queue(load.messages),
+        *queue_brokers(load.messages, load.warming),
+        latency(load.seconds),
+        latency_fast(load.seconds),
+        many_entities(load.entities),
         _gateway(load),
         _memory(load),
         _depth(load),
@@ -69,49 +82,6 @@ def rows(load: Load) -> list[Row]:
         _ledger(load),
         _letters(load),
     ]
-
-
-def _queue(load: Load) -> Row:
-    faust = max(5_000, load.messages // 15)
-    inline, reference, peer = "lapse, inline", "lapse, by reference", "share group"
-    return Row(
-        "queue",
-        "A message's whole life in a queue: in the log → leased delivery with payload → batched acknowledgment",
-        [
-            Contestant(inline, "queue_life", {"messages": load.messages}),
-            Contestant(peer, "share_group", {"messages": load.messages}),
-            Contestant(reference, "queue_life", {"messages": load.messages, "payload": "reference"}),
-            Contestant("stock Faust table", "stock_faust", {"messages": faust}),
-            Contestant("RabbitMQ quorum queue", "rabbitmq", {"messages": load.messages // 6}),
-            Contestant("NATS JetStream", "jetstream", {"messages": load.messages // 6}),
-            Contestant("Redis Streams", "redis_streams", {"messages": load.messages}),
-        ],
-        _LIFE,
-        [
-            Goal("lapse inline / share group", ratio(inline, peer), 1.2, True),
-            Goal("lapse by reference / share group", ratio(reference, peer), 1.2, True),
-            Goal("lapse inline / stock Faust table", ratio(inline, "stock Faust table"), 70, True),
-            Goal("lapse inline / RabbitMQ quorum queue", ratio(inline, "RabbitMQ quorum queue"), 5, True),
-        ],
-    )
-
-
-def _latency(load: Load) -> Row:
-    contestants = []
-    goals = []
-    for rate, median in ((200, 3), (2_000, 2.5)):
-        ours, theirs = f"lapse, {rate:,}/s", f"share group, {rate:,}/s"
-        arguments = {"rate": rate, "seconds": load.seconds}
-        contestants += [
-            Contestant(ours, "latency", arguments),
-            Contestant(theirs, "share_group_latency", arguments),
-        ]
-        goals += [
-            Goal(f"median, lapse / share group, {rate:,}/s", ratio(ours, theirs, "median_ms"), median, False),
-            Goal(f"p99, lapse / share group, {rate:,}/s", ratio(ours, theirs, "p99_ms"), 2, False),
-        ]
-    columns = [Column("median_ms", "median, ms"), Column("p99_ms", "p99, ms"), Column("max_ms", "greatest, ms")]
-    return Row("latency", "From publishing to the consumer, at a steady rate", contestants, columns, goals)
 
 
 def _gateway(load: Load) -> Row:
@@ -253,7 +223,7 @@ def _sow(load: Load) -> Row:
             Contestant(faust, "stock_faust", {"messages": max(5_000, lasting // 25)}),
             Contestant(quix, "quix_state", {"messages": lasting // 2}),
         ],
-        _LIFE,
+        LIFE,
         [
             Goal(f"{ours} / {faust}", ratio(ours, faust), 60, True),
             Goal(f"{ours} / {quix}", ratio(ours, quix), 4, True),
@@ -434,7 +404,7 @@ def _options(load: Load) -> Row:
             Contestant("RocksDB store", "queue_life", {**base, "store": "rocksdb"}),
             Contestant("state on disk", "queue_life", {**base, "options": 'state = "disk"\nstate_memory = 1'}),
         ],
-        _LIFE,
+        LIFE,
         most_repeats=1,
     )
 

@@ -6,7 +6,7 @@ import time
 
 from confluent_kafka import ShareConsumer
 
-from benchmarks.contestant import Figures, alone
+from benchmarks.contestant import Figures, Stopwatch, alone
 from benchmarks.load import create, publish
 from benchmarks.pace import Pace
 from benchmarks.share_group import from_the_beginning
@@ -24,6 +24,7 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0) -> Figure
     )
     consumer.subscribe([topic])
     _join(bootstrap_servers, topic, consumer)
+    watch = Stopwatch()
     with Pace(bootstrap_servers, topic, rate, seconds) as pace:
         patience = time.monotonic() + seconds + _PATIENCE_S
         more = True
@@ -33,7 +34,7 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0) -> Figure
             for message in batch:
                 consumer.acknowledge(message)
             consumer.commit_async()
-    figures = pace.figures()
+    figures = {**watch.figures(pace.count), **pace.figures()}
     consumer.close()
     return figures
 
