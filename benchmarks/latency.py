@@ -13,7 +13,7 @@ from lapse_client import Connection, QueueSubscriber
 _QUIET_S = 1.0
 
 
-def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0) -> Figures:
+def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0, linger_ms: float = 0.0) -> Figures:
     """Publish at a steady rate to a queue with a worker and one subscriber."""
     name = f"latency-{time.time_ns()}"
     with Worker(bootstrap_servers, name, f'[queue.{name}]\nexpiration = "enabled"\n') as worker:
@@ -21,10 +21,10 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0) -> Figure
         worker.apply()
         worker.start()
         connection = Connection(bootstrap_servers)
-        with QueueSubscriber(name, max_backlog=2_000, connection=connection, timeout_s=90) as subscriber:
+        with QueueSubscriber(name, max_backlog=max(2_000, rate), connection=connection, timeout_s=90) as subscriber:
             time.sleep(_QUIET_S)
             watch = Stopwatch(worker.process)
-            with Pace(bootstrap_servers, name, rate, seconds) as pace:
+            with Pace(bootstrap_servers, name, rate, seconds, linger_ms) as pace:
                 for batch in subscriber.batches(max_size=500, timeout=20):
                     more = pace.received(delivery.value for delivery in batch)
                     subscriber.acknowledge(batch)

@@ -15,14 +15,15 @@ from benchmarks.load import AN_HOUR, PAYLOAD_BYTES
 class Pace:
     """A thread that publishes `rate` messages a second, for some seconds; a context manager.
 
-    Receiver and publisher share a process and so a clock.
+    Receiver and publisher share a process and so a clock. Without a linger, thousands of messages a second are as
+    many requests, and what is measured is how many of them the broker can bear.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, rate: int, seconds: float) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, rate: int, seconds: float, linger_ms: float = 0) -> None:
         self.count = int(rate * seconds)
         self._rate = rate
         self._topic = topic
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, "acks": "all"})
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": linger_ms, "acks": "all"})
         self._thread = threading.Thread(target=self._publish, daemon=True)
         self._latencies: list[float] = []
 

@@ -93,7 +93,7 @@ def queue_brokers(messages: int, warming: int) -> list[Row]:
 
 def latency_fast(seconds: float) -> Row:
     """Latency and CPU under a load that keeps everybody at work."""
-    arguments = {"rate": 20_000, "seconds": seconds}
+    arguments = {"rate": 20_000, "seconds": seconds, "linger_ms": 1.0}
     return Row(
         "latency-fast",
         "From publishing to the consumer at 20,000/s; the client's CPU is the publisher's, too",

@@ -27,11 +27,11 @@ td { text-align: right; font-variant-numeric: tabular-nums } p.note { opacity: .
 """
 
 
-def as_json(outcomes: Sequence[Outcome], settings: dict[str, Any]) -> dict[str, Any]:
+def as_json(outcomes: Sequence[Outcome], settings: dict[str, Any], measured_on: str = "") -> dict[str, Any]:
     """Everything that was measured."""
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine(),
+        "machine": measured_on or machine(),
         "settings": settings,
         "rows": [
             {
@@ -63,11 +63,12 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
-def as_html(outcomes: Sequence[Outcome], settings: dict[str, Any]) -> str:
+def as_html(outcomes: Sequence[Outcome], settings: dict[str, Any], measured_on: str = "") -> str:
     """A page with tables and, for each goal, a bar: how far the figure is from the goal, on a logarithmic scale."""
     said = ", ".join(f"{name} {value}" for name, value in settings.items())
     intro = (
-        f"{machine()}; {said}. Medians; ratios are between contestants of the same run, on the same broker. "
+        f"{measured_on or machine()}; {said}. Medians; ratios are between contestants of the same run, "
+        "on the same broker or each on one just started, as the row says. "
         "In the bars, the line is the goal, and right of it is better."
     )
     parts = [

@@ -14,7 +14,7 @@ from benchmarks.share_group import from_the_beginning
 _PATIENCE_S = 20.0
 
 
-def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0) -> Figures:
+def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0, linger_ms: float = 0.0) -> Figures:
     """Publish at a steady rate to a topic with one share consumer, explicitly acknowledging."""
     topic = group = f"share-latency-{time.time_ns()}"
     create(bootstrap_servers, topic)
@@ -25,7 +25,7 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0) -> Figure
     consumer.subscribe([topic])
     _join(bootstrap_servers, topic, consumer)
     watch = Stopwatch()
-    with Pace(bootstrap_servers, topic, rate, seconds) as pace:
+    with Pace(bootstrap_servers, topic, rate, seconds, linger_ms) as pace:
         patience = time.monotonic() + seconds + _PATIENCE_S
         more = True
         while more and time.monotonic() < patience:

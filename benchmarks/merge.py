@@ -1,0 +1,76 @@
+"""`python -m benchmarks.merge`: one page from the reports of runs that measured some rows each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.report import as_html, as_json
+from benchmarks.row import Outcome
+from benchmarks.rows import Load, rows
+from benchmarks.table import show
+
+
+class CannotMerge(Exception):
+    """These reports do not belong together; the text says why."""
+
+
+def main() -> int:
+    """Show and write what several reports say; 1 if they do not belong together."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.merge", description=__doc__)
+    parser.add_argument("reports", nargs="+", type=Path, metavar="JSON", help="what --report wrote")
+    parser.add_argument("--report", type=Path, required=True, metavar="PATH", help="write PATH.json and PATH.html")
+    given = parser.parse_args()
+    console = Console()
+    try:
+        outcomes, settings, machine = merged([json.loads(path.read_text("utf-8")) for path in given.reports])
+    except CannotMerge as error:
+        console.print(str(error), markup=False)
+        return 1
+    for outcome in outcomes:
+        show(outcome, console)
+    path = given.report.with_suffix("")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps(as_json(outcomes, settings, machine), indent=2) + "\n")
+    path.with_suffix(".html").write_text(as_html(outcomes, settings, machine))
+    return 0
+
+
+def merged(reports: Sequence[dict[str, Any]]) -> tuple[list[Outcome], dict[str, Any], str]:
+    """The outcomes of all reports in the order of the rows, their settings, and the machine they ran on.
+
+    Raises:
+        CannotMerge: machines or settings differ, or a row is in two reports.
+    """
+    first = reports[0]
+    machine, settings = first["machine"], dict(first["settings"])
+    settings["took_s"] = sum(report["settings"]["took_s"] for report in reports)
+    found: dict[str, dict[str, Any]] = {}
+    for report in reports:
+        if report["machine"] != machine:
+            raise CannotMerge(f"measured on different machines: {machine}; {report['machine']}")
+        differing = [name for name in settings if name != "took_s" and report["settings"].get(name) != settings[name]]
+        if differing:
+            raise CannotMerge(f"measured with different settings: {', '.join(differing)}")
+        for row in report["rows"]:
+            if row["name"] in found:
+                raise CannotMerge(f"{row['name']} is in two reports; leave one of them out")
+            found[row["name"]] = row
+    load = Load(**{one.name: settings[one.name] for one in fields(Load)})
+    outcomes = [
+        Outcome(row, told["runs"], told["skipped"], told["failed"])
+        for row in rows(load)
+        if (told := found.get(row.name)) is not None
+    ]
+    return outcomes, settings, machine
+
+
+if __name__ == "__main__":
+    sys.exit(main())
