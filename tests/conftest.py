@@ -205,6 +205,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         "spark.databricks.delta.snapshotPartitions": "1",  # tables of some rows: each look at a log is one task
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
         "spark.sql.adaptive.enabled": "false",  # plans again after each stage, to gain on data that is not here
+        # To compile each plan costs more than to interpret it for some rows. The jobs that tests start as processes
+        # compile theirs, and so does the test of expressions.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.memory": "1g",

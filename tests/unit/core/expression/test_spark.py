@@ -41,9 +41,9 @@ odd = st.one_of(
 @pytest.fixture(scope="module")
 def frame(spark):
     schema = "i INT, a BIGINT, b BIGINT, s STRING, t STRING, f BOOLEAN, d DOUBLE"
-    codegen = "spark.sql.codegen.wholeStage"
+    codegen = "spark.sql.codegen.factoryMode"
     before = spark.conf.get(codegen)
-    spark.conf.set(codegen, "false")  # hundreds of columns that are evaluated once: compiling them takes longer
+    spark.conf.set(codegen, "FALLBACK")  # compiled, as for users: the session of the tests interprets
     yield spark.createDataFrame([(i, *row.values()) for i, row in enumerate(ODD)], schema).cache()
     spark.conf.set(codegen, before)
 
