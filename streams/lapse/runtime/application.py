@@ -22,10 +22,11 @@ from lapse.protocol import topic as names
 from lapse.runtime.health import Readiness, readiness
 from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security
+from lapse.runtime.kafka.agent import WorkerAgent
 from lapse.runtime.kafka.assignor import SteadyAssignor
 from lapse.runtime.kafka.membership import Membership
 from lapse.runtime.kafka.steady_flow import SteadyFlow
-from lapse.runtime.kafka.table import SelfRestoredTables
+from lapse.runtime.kafka.table import SelfRestoredTable, SelfRestoredTables
 from lapse.runtime.kafka.transport import BatchConsumer, BatchTransport
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue.entity import QueueEntity
@@ -62,6 +63,7 @@ class LapseApp(faust.App):
 
     Attributes:
         entities: by name.
+        reading: the agent that reads their topics.
         services: what they share.
         warnings: what is perhaps not meant as it is configured; logged at start.
         log_watch: looks at their underlying topics.
@@ -78,6 +80,7 @@ class LapseApp(faust.App):
     """
 
     entities: dict[str, Entity]
+    reading: WorkerAgent
     services: Services
     warnings: list[str]
     log_watch: LogWatch
@@ -311,7 +314,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     app = LapseApp(
         worker.app_id,
         broker=brokers,
-        broker_credentials=_credentials(config),
+        broker_credentials=security.for_faust(config.security),
         store=f"lapse-{worker.store}://",
         datadir=str(Path(worker.data_dir).absolute()),
         autodiscover=False,
@@ -334,6 +337,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
         stream_buffer_maxsize=4096,
         ConsumerScheduler=DefaultSchedulingStrategy,
         PartitionAssignor=SteadyAssignor,
+        Table=SelfRestoredTable,
         TableManager=SelfRestoredTables,
     )
     # Faust has no setting for the transport's class; the URL names the driver only.
@@ -345,6 +349,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     app._renewing = asyncio.Lock()
     confluent.configure(worker.schema_ids)
     app.entities = {}
+    app.reading = WorkerAgent(app)
     app._beside = set()
     app.membership = Membership(Path(str(app.conf.datadir)), worker.app_id, app.services.connection)
     app.not_served = deleted
@@ -365,7 +370,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
             clock = app.services.clock
             entity.guard = Guard(name, kind, keys.users, whole.entitled(name), keys.workers, clock.now_ms)
         entity.expect(topology.existing)
-        entity.declare(app, f"lapse-{worker.store}://")
+        entity.declare(app, app.reading, f"lapse-{worker.store}://")
         entity.on_end = lambda one: app.beside(app.entity_cleanup.clean_up(one))
         app.entities[name] = entity
         return entity
@@ -431,20 +436,6 @@ def _was_deleted(entities: list[str]) -> str:
     return (
         f"{', '.join(entities)} {'were' if many else 'was'} deleted. Take {'them' if many else 'it'} out of "
         "lapse.toml, or run `lapse apply` to begin anew"
-    )
-
-
-def _credentials(config: Config) -> Any:
-    if config.security.protocol == "PLAINTEXT":
-        return None
-    settings = security.for_aiokafka(config.security)
-    if config.security.protocol == "SSL":
-        return faust.SSLCredentials(settings["ssl_context"])
-    return faust.SASLCredentials(
-        username=config.security.username,
-        password=security.password(config.security),
-        mechanism=config.security.sasl_mechanism,
-        ssl_context=settings.get("ssl_context"),
     )
 
 

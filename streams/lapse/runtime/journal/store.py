@@ -24,6 +24,7 @@ from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_h
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.pre_read import HeadStart
 from lapse.runtime.journal.standby import Standby
+from lapse.runtime.kafka.lean_service import LeanService
 from lapse.runtime.kafka.producer import BatchProducer, BatchTooLarge
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.turns import in_turns
@@ -115,7 +116,7 @@ class ShardOwner(Protocol):
         """All keys and values of this worker's shards now."""
 
 
-class JournalStore(FaustStore[Any, Any]):
+class JournalStore(LeanService, FaustStore[Any, Any]):
     """A Faust table store that keeps its changelog itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

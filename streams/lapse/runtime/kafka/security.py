@@ -1,4 +1,4 @@
-"""`[security]` in the words of aiokafka and of librdkafka (X5)."""
+"""`[security]` in the words of aiokafka, of Faust and of librdkafka (X5)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,23 @@ def for_aiokafka(security: SecurityConfig) -> dict[str, Any]:
             "sasl_plain_password": password(security),
         }
     return settings
+
+
+def for_faust(security: SecurityConfig) -> Any:
+    """Credentials for Faust's consumer; None where there is nothing to show."""
+    import faust  # commands need it no more than aiokafka
+
+    if security.protocol == "PLAINTEXT":
+        return None
+    settings = for_aiokafka(security)
+    if security.protocol == "SSL":
+        return faust.SSLCredentials(settings["ssl_context"])
+    return faust.SASLCredentials(
+        username=security.username,
+        password=password(security),
+        mechanism=security.sasl_mechanism,
+        ssl_context=settings.get("ssl_context"),
+    )
 
 
 def for_librdkafka(security: SecurityConfig) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from typing import Any, Final
 from aiokafka.errors import IllegalStateError
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
+from faust.tables.table import Table
 from faust.types import TP
 
+from lapse.runtime.kafka.lean_service import LeanService
 from lapse.runtime.watch import end_process
 
 _AT_ONCE: Final = 100
@@ -47,6 +49,14 @@ class NoRecovery(Recovery):
     def active_remaining(self) -> Counter[TP]:
         """Nothing."""
         return Counter()
+
+
+class SelfRestoredTable(LeanService, Table[Any, Any]):
+    """Faust's table; `lapse apply` has made its changelog, and so nothing is declared."""
+
+    async def on_start(self) -> None:
+        """Start the store."""
+        await self.add_runtime_dependency(self.data)
 
 
 class SelfRestoredTables(TableManager):
@@ -98,6 +108,16 @@ class SelfRestoredTables(TableManager):
             await self._update_channels()
             await asyncio.sleep(0)
             await self.recovery.on_rebalance(assigned, revoked, newly_assigned, generation_id)
+
+    async def _update_channels(self) -> None:
+        """Start the tables. Faust has a channel for each changelog, too; here `WorkerAgent` has them assigned."""
+        self._tables_finalized.set()
+        for table in list(self.values()):
+            if await table.maybe_start():
+                await asyncio.sleep(0)
+        consumer: Any = self.app.consumer
+        consumer.pause_partitions({tp for tp in consumer.assignment() if tp.topic in self._changelogs})
+        self._tables_registered.set()
 
     def begin(self, name: str, take_over: Coroutine[Any, Any, None]) -> None:
         """Take a shard over beside Faust, and not too many at once: the first are not to wait for the last."""
@@ -155,7 +175,6 @@ class SelfRestoredTables(TableManager):
         table = self.pop(name, None)
         if table is not None:
             self._changelogs.pop(table.changelog_topic.get_topic_name(), None)
-            self._channels.pop(table, None)
             await table.stop()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""An entity at work: the Faust agent and table of a queue or SOW topic, and the shards that this worker owns."""
+"""An entity at work: the Faust table of a queue or SOW topic, and the shards that this worker owns."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.store import JournalStore
+from lapse.runtime.kafka.agent import WorkerAgent
 from lapse.runtime.kafka.feeder import Feeder
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.kafka.producer import BatchProducer
@@ -72,8 +73,8 @@ class Entity(NamedTopics):
         """Who may do what; None = everybody everything (X4)."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def declare(self, app: faust.App, store: str) -> None:
-        """Make the entity's table and agent; their names are on the cluster, so they are spelled out."""
+    def declare(self, app: faust.App, agent: WorkerAgent, store: str) -> None:
+        """Make the entity's table, whose name is on the cluster, and have the worker's agent bring its topics."""
         self.app = app
         self.table = app.Table(
             names.table(self.name),
@@ -85,23 +86,13 @@ class Entity(NamedTopics):
         )
         commands = names.commands(self.name)
         topics = [commands] if self.fed or self.apart else [*self.config.underlying(self.name), commands]
-        self._topics_read = {*topics, str(self.table.changelog_topic.get_topic_name())}
-        source = app.topic(*topics, key_serializer="raw", value_serializer="raw", partitions=self.partitions)
-
-        async def receive(stream: Any) -> None:
-            async for event in stream.events():
-                self.receive(event.message.tp, event.value)
-
-        app.agent(source, name=self.agent)(receive)
+        changelog = str(self.table.changelog_topic.get_topic_name())
+        self._topics_read = {*topics, changelog}
+        agent.add(self.name, topics, self.receive, changelog)
 
     def topics_read(self) -> set[str]:
         """The topics that Faust brings: what stands on a partition of one of them is read with that of the others."""
         return self._topics_read
-
-    @property
-    def agent(self) -> str:
-        """The name of its agent."""
-        return f"lapse-{self.name}"
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Pass a batch on to its shard."""

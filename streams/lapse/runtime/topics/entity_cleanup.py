@@ -25,9 +25,9 @@ from aiokafka.errors import KafkaError, for_code
 from confluent_kafka import KafkaException
 
 from lapse.protocol import topic as names
-from lapse.runtime.kafka.subscription import dismiss, take_out
 
 if TYPE_CHECKING:
+    from lapse.runtime.kafka.agent import WorkerAgent
     from lapse.runtime.shard.entity import Entity
     from lapse.runtime.shard.services import Services
 
@@ -46,20 +46,18 @@ class ServingWorker(Protocol):
     Attributes:
         conf: Faust's settings.
         entities: what it serves, by name.
-        services: what its entities share.
+        reading: the agent that reads their topics.
+        services: what they share.
         rebalancing: whether the group is being balanced anew.
         rebalancing_count: how often it was.
     """
 
     conf: Any
     entities: dict[str, Entity]
+    reading: WorkerAgent
     services: Services
     rebalancing: bool
     rebalancing_count: int
-
-    @property
-    def topics(self) -> Any:
-        """Faust's conductor."""
 
     @property
     def consumer(self) -> Any:
@@ -68,10 +66,6 @@ class ServingWorker(Protocol):
     @property
     def tables(self) -> Any:
         """Faust's tables."""
-
-    @property
-    def agents(self) -> Any:
-        """Faust's agents."""
 
 
 class EndedDefinitions(Protocol):
@@ -168,13 +162,14 @@ class EntityCleanup:
             await entity.forget_copies()
             await entity.close()
         app.services.forget(own)
-        await self._read_no_longer(own)
         for entity in entities:
-            await dismiss(app.agents, entity.agent)
+            app.reading.remove(entity.name)
+        await self._read_what_is_left()
+        for entity in entities:
             await app.tables.drop(names.table(entity.name))
 
-    async def _read_no_longer(self, own: set[str]) -> None:
-        left = await take_out(self._app.topics, own)
+    async def _read_what_is_left(self) -> None:
+        left = await self._app.reading.to_read()
         if left:
             await self.read(left)
         else:

@@ -1,7 +1,7 @@
 """Late entities: what could not be served when the worker started is taken up once its topics are there (C52).
 
 Each worker looks by itself, every few seconds, and only while there is such an entity. It declares the entity's table
-and agent to Faust, and subscribes to its topics as well: the group is balanced anew, as when an entity is deleted.
+to Faust, and subscribes to its topics as well: the group is balanced anew, as when an entity is deleted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 
 from lapse.protocol import topic as names
-from lapse.runtime.kafka.subscription import take_in
 from lapse.runtime.topics.entity_cleanup import EntityCleanup, ServingWorker
 from lapse.runtime.topics.topology import Standing, Topology, TopologyError
 from lapse.runtime.watch import end_process
@@ -138,23 +137,14 @@ class LateEntities:
         """
         app, cleanup = self._app, self._app.entity_cleanup
 
-        async def begin() -> bool:
-            if not await app.tables.grow(make(name, topology) for name in entities):
-                return False
-            app.agents.update_topic_index()
-            for name in entities:
-                await app.agents[app.entities[name].agent].maybe_start()
-                await asyncio.sleep(0)  # others have their turn in between (C90)
-            return True
-
         async with cleanup.busy:
             await cleanup.balanced()
             entities = [name for name in entities if name not in app.entities]
             if not entities:
                 return True
-            topics = await take_in(app.topics, {names.commands(name) for name in entities}, begin)
-            if not topics:
+            if not await app.tables.grow(make(name, topology) for name in entities):
                 return False
+            topics = await app.reading.to_read()
             clock = app.services.clock
             if together_ms and clock.is_measured:
                 await asyncio.sleep(min(_LONGEST_S, clock.seconds_until(together_ms)))
