@@ -40,7 +40,10 @@ def consume(servers: str, topic: str, count: int) -> list[bytes]:
 
 
 def gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it went between the two
+        return True
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> bool:

@@ -70,7 +70,6 @@ def test_redis_streams_delivers_all() -> None:
     except Skipped as reason:
         pytest.skip(str(reason))
     assert figures["messages"] == MESSAGES
-    assert figures["broker_us"] > 0
 
 
 @pytest.mark.slow
@@ -80,4 +79,3 @@ def test_jetstream_delivers_all() -> None:
     except Skipped as reason:
         pytest.skip(str(reason))
     assert figures["messages"] == MESSAGES
-    assert figures["broker_us"] > 0
