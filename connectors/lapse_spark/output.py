@@ -154,7 +154,10 @@ class Output:
             stream.close()
 
     def put_text(self, name: str, text: str) -> None:
-        """Write a small file, replacing it whole: a reader sees the old one or the new one."""
+        """Write a small file, replacing it whole: a reader sees the old one or the new one.
+
+        Where a file system does not rename over a file, as HDFS does not, a reader may for a moment see none.
+        """
         part, whole = self._path(f"_{name}.part"), self._path(name)
         system = whole.getFileSystem(self._configuration())
         stream = system.create(part, True)
@@ -162,8 +165,9 @@ class Output:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
-        system.delete(whole, False)
-        system.rename(part, whole)
+        if not system.rename(part, whole):
+            system.delete(whole, False)
+            system.rename(part, whole)
 
     def remove(self, name: str) -> None:
         """Delete a file, or a directory with all that is in it; nothing happens where there is none."""

@@ -89,6 +89,7 @@ def test_a_short_demo_is_gone_through_again_event_by_event(
     """Its workers and subscribers, killed as ever; without Spark, and without waiting for the aircraft."""
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("lapse.demo.accident._WORKER_FROM_S", 0.0)
     stage = Stage(keep=False)
     queue, sow = stage.names()
     plan = Plan(

@@ -79,7 +79,8 @@ def test_what_raises_comes_again_and_what_does_not_fit_dies(lapse: Lapse, tasks:
 
     charge_card.submit(2)
     with working(tasks):
-        lapse.until(lambda: len(tried) == 1)
+        with lapse.queue_client("emails") as client:
+            lapse.until(lambda: client.depth()["delayed"] == 1)
         lapse.clock.advance(30)
         lapse.until(lambda: len(tried) == 2)
         charge_card.submit(1)
