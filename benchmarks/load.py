@@ -35,6 +35,7 @@ def publish(
     headers: Sequence[Headers] = AN_HOUR,
     payload: Callable[[int], bytes] | None = None,
     keys: int = KEYS,
+    at_once: bool = False,
 ) -> None:
     """Write messages of about `PAYLOAD_BYTES` bytes, as fast as it goes, and wait until all are safe.
 
@@ -45,16 +46,19 @@ def publish(
         headers: of the messages, in turn.
         payload: of a message by its number; the same random text for all by default.
         keys: how many different ones, in turn.
+        at_once: in one transaction, so that all become visible at the end, in one instant.
     """
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "linger.ms": 20,
-            "batch.size": 500_000,
-            "queue.buffering.max.messages": 1_000_000,
-            "acks": "all",
-        }
-    )
+    settings: dict[str, str | int] = {
+        "bootstrap.servers": bootstrap_servers,
+        "linger.ms": 20,
+        "batch.size": 500_000,
+        "queue.buffering.max.messages": 1_000_000,
+        "acks": "all",
+    }
+    producer = Producer(settings | {"transactional.id": topic} if at_once else settings)
+    if at_once:
+        producer.init_transactions(30)
+        producer.begin_transaction()
     same = os.urandom(PAYLOAD_BYTES // 2).hex().encode()
     kinds = len(headers)
     for number in range(count):
@@ -68,6 +72,8 @@ def publish(
         if number % 5_000 == 0:
             producer.poll(0)
     producer.flush()
+    if at_once:
+        producer.commit_transaction(30)
 
 
 def order(number: int) -> bytes:

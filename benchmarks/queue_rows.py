@@ -91,6 +91,38 @@ def queue_brokers(messages: int, warming: int) -> list[Row]:
     ]
 
 
+def several(messages: int) -> Row:
+    """The same life where work is divided: partitions, workers, consumers."""
+    ours, theirs = "lapse, {} partition{}, {} worker{}, {} consumer{}", "share group, {} partition{}, {} consumer{}"
+
+    def text(shape: str, *counts: int) -> str:
+        return shape.format(*(part for count in counts for part in (count, "" if count == 1 else "s")))
+
+    contestants = []
+    for partitions, workers, consumers in ((1, 1, 1), (1, 1, 2), (4, 1, 1), (4, 1, 2), (4, 2, 2)):
+        arguments = {"messages": messages, "partitions": partitions, "consumers": consumers}
+        name = text(ours, partitions, workers, consumers)
+        contestants.append(Contestant(name, "several", {**arguments, "workers": workers}))
+        if workers == 1:
+            share = {**arguments, "share_group": True}
+            contestants.append(Contestant(text(theirs, partitions, consumers), "several", share))
+    return Row(
+        "queue-several",
+        "A message's whole life in a queue, to consumers that are processes of their own and wait for it",
+        contestants,
+        LIFE,
+        [
+            Goal(
+                "lapse, 2 workers, 2 consumers / share group, 2 consumers, of 4 partitions",
+                ratio(text(ours, 4, 2, 2), text(theirs, 4, 2)),
+                0.7,
+                True,
+            )
+        ],
+        most_repeats=2,
+    )
+
+
 def latency_fast(seconds: float) -> Row:
     """Latency and CPU under a load that keeps everybody at work."""
     arguments = {"rate": 20_000, "seconds": seconds, "linger_ms": 1.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.queue_rows import LIFE, latency, latency_fast, many_entities, queue, queue_brokers
+from benchmarks.queue_rows import LIFE, latency, latency_fast, many_entities, queue, queue_brokers, several
 from benchmarks.row import Column, Contestant, Goal, Measure, Medians, Row, figure, ratio
 
 
@@ -60,6 +60,7 @@ def rows(load: Load) -> list[Row]:
     return [
         queue(load.messages),
         *queue_brokers(load.messages, load.warming),
+        several(load.messages),
         latency(load.seconds),
         latency_fast(load.seconds),
         many_entities(load.entities),

@@ -48,10 +48,13 @@ def run(bootstrap_servers: str, messages: int = 300_000) -> Figures:
 
 
 def from_the_beginning(bootstrap_servers: str, group: str) -> None:
-    """Have a share group begin with what is in the log already."""
-    earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    """Have a share group begin with what is in the log already, and see of transactions what is committed."""
+    settings = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in (("share.auto.offset.reset", "earliest"), ("share.isolation.level", "read_committed"))
+    ]
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    changes = [ConfigResource(ResourceType.GROUP, group, incremental_configs=[earliest])]
+    changes = [ConfigResource(ResourceType.GROUP, group, incremental_configs=settings)]
     for future in admin.incremental_alter_configs(changes).values():
         future.result()
 
