@@ -15,6 +15,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lapse.protocol import header, topic
+from lapse_client import SowClient
 from lapse_client.error import LapseError
 from lapse_client.queues import Queues
 from support.deployment import Deploy, Deployment, broker_now_ms
@@ -194,3 +195,64 @@ def test_a_new_shard_reads_nothing_while_an_older_one_holds_what_came_before(dep
         assert (second.bookmark.partition, json.loads(second.value or b"")) == (1, {"key": 1})
         subscriber.settle("acknowledge", [second], wait=True)
     assert opened(here) == 1
+
+
+def publish_records(here: Deployment, stem: str, rows: list[tuple[str, bytes | None]]) -> None:
+    """Publish as any producer does; a producer that is new knows all partitions."""
+    producer = Producer({"bootstrap.servers": here.servers, "partitioner": "murmur2_random", "linger.ms": 0})
+    for key, value in rows:
+        producer.produce(here.name(stem), value, key.encode())
+        assert producer.flush(30) == 0  # one after the other: their stamps tell the order
+
+
+def latest(here: Deployment, stem: str, partitions: int) -> dict[str, bytes]:
+    """The latest record of each key by the broker's timestamp, as a reader of the whole topic finds it."""
+    found: dict[str, tuple[int, bytes | None]] = {}
+    tail = here.tail(here.name(stem))
+    for record in sorted(tail.drain(), key=lambda one: (one.timestamp()[1], one.partition(), one.offset())):
+        assert 0 <= (record.partition() or 0) < partitions
+        found[(record.key() or b"").decode()] = (record.timestamp()[1], record.value())
+    return {key: value for key, (_, value) in found.items() if value is not None}
+
+
+@pytest.mark.feature("C81", "C46", "S1", "S3", "S7")
+def test_a_sow_topic_reads_added_partitions_and_keeps_one_record_a_key_over_kills(deploy: Deploy) -> None:
+    here = deploy({})
+    here.configure({}, {"prices": {"partitions": 2}})
+    here.apply()
+    worker = here.worker().wait_for_shards(2)
+    keys = [f"key {number}" for number in range(40)]
+    publish_records(here, "prices", [(key, b'{"n": 0}') for key in keys])
+    with SowClient(here.name("prices"), connection=here.connection) as client:
+
+        def shown() -> dict[str, bytes]:
+            rows = list(client.query())
+            assert len({row.key for row in rows}) == len(rows), "a key has one record"
+            return {(row.key or b"").decode(): row.value or b"" for row in rows}
+
+        until(lambda: shown() == latest(here, "prices", 2), "the records", 30)
+        with client.sow_and_subscribe() as updates:
+            seen: dict[str, bytes | None] = {}
+            add_partitions(here, "prices", 3)  # no multiple: a key could have a record in two shards
+            until(lambda: "Only the first 2 are read" in here.lapse("check").stdout, "it is told", 30)
+            add_partitions(here, "prices", 4)
+            publish_records(here, "prices", [(key, b'{"n": 1}') for key in keys[:30]])
+            until(lambda: shown() == latest(here, "prices", 4), "updates on added partitions", 60)
+            worker.kill()
+            publish_records(here, "prices", [(key, None) for key in keys[:10]])
+            publish_records(here, "prices", [(key, b'{"n": 2}') for key in keys[5:20]])
+            worker.start().wait_for_shards(2)
+            until(lambda: shown() == latest(here, "prices", 4), "what came meanwhile", 60)
+            worker.kill()
+            worker.start().wait_for_shards(2)
+            publish_records(here, "prices", [(key, b'{"n": 3}') for key in keys[15:]])
+            until(lambda: shown() == latest(here, "prices", 4), "what came then", 60)
+
+            def told() -> bool:
+                for update in updates.updates(0.5):
+                    seen[(update.key or b"").decode()] = update.value if update.kind in ("sow", "publish") else None
+                return {key: value for key, value in seen.items() if value is not None} == shown()
+
+            until(told, "the subscriber knows the same", 60)
+    assert "are read by nobody" not in worker.text.split("has 4 partitions")[-1]
+    assert "its shards read the further ones" in here.lapse("check").stdout.lower().replace("\n", " ")

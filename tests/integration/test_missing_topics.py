@@ -179,17 +179,17 @@ def test_a_missing_forward_target_keeps_the_messages_in_their_queue(deploy: Depl
 def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: Deploy, restart: bool) -> None:
     here = deploy({"sick": {"partitions": 2}, "well": {}}).apply()
     port = free_port()
-    here.configure({"sick": {"partitions": 2}, "well": {}}, {"state": {}}, metrics_port=port)
+    here.configure({"sick": {"partitions": 2}, "well": {}}, {"state": {"partitions": 2}}, metrics_port=port)
     here.apply()
-    worker = here.worker().wait_for_shards(4)
+    worker = here.worker().wait_for_shards(5)
     here.write("sick", "before", partition=1)
     receives(here, "sick", b"before")
-    for stem, count in (("sick", 3), ("state", 2)):
+    for stem, count in (("sick", 3), ("state", 3)):
         topic = here.name(stem)
         admin(here).create_partitions([NewPartitions(topic, count)])[topic].result(15)
     if restart:
         worker.kill()
-        worker.start().wait_for_shards(4)
+        worker.start().wait_for_shards(5)
     until(lambda: told(worker, here.name("sick"), "3 partitions"), "it is told", 40)
     check_fails_for(here, here.name("sick"))
     here.write("well", "a")
@@ -198,7 +198,7 @@ def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: De
         here.write("sick", f"after {partition}", partition=partition)
     receives(here, "sick", b"after 0", b"after 1", b"after 2", timeout_s=60)
     for number in range(3):
-        here.write("state", str(number), partition=1, key=b"k")
+        here.write("state", str(number), partition=2, key=b"k")
     until(lambda: told(worker, here.name("state"), "3 records", "read by nobody"), "the unread records are told", 40)
     beyond = {here.name("sick"): {here.name("sick"): 1}, here.name("state"): {here.name("state"): 1}}
     assert ready(port)["added_partitions"] == beyond
@@ -208,8 +208,8 @@ def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: De
         assert figures["lapse_unread_records", here.name(stem)] == unread
     found = here.lapse("doctor", "--json").stdout.splitlines()
     wrong = [one["told"] for one in map(json.loads, found) if one["verdict"] == "wrong"]
-    assert any(here.name("state") in one and "2 partitions" in one for one in wrong)
-    assert len(told(worker, here.name("state"), "2 partitions")) == 1
+    assert any(here.name("state") in one and "3 partitions" in one for one in wrong)
+    assert len(told(worker, here.name("state"), "3 partitions")) == 1
     assert len(told(worker, "read by nobody")) == 1
     assert worker.running
 

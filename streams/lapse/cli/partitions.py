@@ -72,8 +72,9 @@ def check(name: str, config: Config) -> None:
     """
     if name in config.sow:
         raise TopologyError(
-            f"{name} is a SOW topic: keys that move to another partition would have a record in two shards. Make a "
-            "topic with more partitions, and a SOW topic over it; copy the records there, and let its users change over"
+            f"{name} is a SOW topic: its shards read added partitions by themselves, as far as they are a multiple of "
+            "the shards. For more shards, make a topic with more partitions, and a SOW topic over it; copy the records "
+            "there, and let its users change over"
         )
     if name not in config.queue:
         close = get_close_matches(name, config.queue, 1)

@@ -52,7 +52,7 @@ class Precedence:
         tombstone = state.tombstones.get(name) if state.tombstones else None
         if tombstone is None or self._is_in_order(tombstone, update):
             return False
-        local = bool(self._settings.key) and update.origin is None and not scheduled and tombstone.source != NO_SOURCE
+        local = self._settings.several and update.origin is None and not scheduled and tombstone.source != NO_SOURCE
         if local and self._is_one_partition(tombstone.source, update.source):
             return False
         return self._order(tombstone.timestamp_ms, tombstone.source, tombstone.offset) >= self._order(
@@ -69,12 +69,12 @@ class Precedence:
             return update.timestamp_ms
         if entry is None:
             tombstone = self._state.tombstones.get(name) if self._state.remembers else None
-            if tombstone is None and self._settings.key and (dug := self._state.tombstones.get(name)) is not None:
+            if tombstone is None and self._settings.several and (dug := self._state.tombstones.get(name)) is not None:
                 behind = dug.source != NO_SOURCE and self._is_one_partition(dug.source, update.source)
                 return max(update.timestamp_ms, dug.timestamp_ms) if behind else update.timestamp_ms
             return update.timestamp_ms if tombstone is None else max(update.timestamp_ms, tombstone.timestamp_ms + 1)
         facts = facts_of(entry)
-        if self._settings.key and self._is_one_partition(facts.source, update.source):
+        if self._settings.several and self._is_one_partition(facts.source, update.source):
             return max(facts.timestamp_ms, update.timestamp_ms)
         if facts.timestamp_ms < update.timestamp_ms or not (facts.headers_bytes and path_of(headers_of(entry))):
             return update.timestamp_ms
@@ -88,7 +88,7 @@ class Precedence:
         """Whether an update came behind what removed the record, by the same way, so that the log's order decides."""
         if update.origin is not None:
             return update.origin.path == tombstone.path
-        return not self._settings.key and tombstone.source != NO_SOURCE
+        return not self._settings.several and tombstone.source != NO_SOURCE
 
     def _order(self, timestamp_ms: int, source: int, offset: int) -> tuple[int, int, str, int]:
         if source == NO_SOURCE:

@@ -139,7 +139,7 @@ class Life:
                 step.events.append(told._replace(detail=_OLDER))
             return
         if update.payload is None:
-            if self._settings.key:
+            if self._settings.several:
                 update = update._replace(timestamp_ms=self._precedence.stamp(name, entry, update))
             self._removals.delete_by_update(name, entry, update, step)
             return

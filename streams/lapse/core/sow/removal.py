@@ -61,7 +61,7 @@ class Removals:
 
         Updates of one key come in one order unless they stand on several partitions, or come from elsewhere, too.
         """
-        return bool(self._settings.key) or self._state.remembers
+        return self._settings.several or self._state.remembers
 
     def expire(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
@@ -132,7 +132,7 @@ class Removals:
         """Remove a record by a null value; where there is none (any more), the key may have to be remembered."""
         if entry is None:
             # What is deleted here without being there is told to no other deployment, so it must not count here either.
-            if self._settings.key or (update.origin is not None and not update.origin.spent):
+            if self._settings.several or (update.origin is not None and not update.origin.spent):
                 self._retain_by(update, name, update.timestamp_ms, step)
             return
         facts = facts_of(entry)
@@ -143,7 +143,7 @@ class Removals:
         )
         self._remove(name, entry, removal, step)
         # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
-        self._retain_by(update, name, update.timestamp_ms if self._settings.key else removal.timestamp_ms, step)
+        self._retain_by(update, name, update.timestamp_ms if self._settings.several else removal.timestamp_ms, step)
         if spent:
             self._tell_removed(name, entry, update.at_ms, step)
             return

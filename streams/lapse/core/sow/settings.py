@@ -34,6 +34,8 @@ class SowSettings:
         expiration: what is done about lifetimes (L6 to L9).
         key: paths of the payload that make the key; empty = the Kafka record key (S1).
         home: which of the keys are the shard's; all, unless every shard reads every partition (C46).
+        added_partitions: whether the shard reads partitions that were added, so that updates of a key may stand on
+            several (C81).
         hash_index: paths like `/symbol` of further fields that equality filters look up (S11).
         dead_letter_reasons: reasons for which a letter is written; empty = none (C25).
         heartbeat_timeout_ms: silence after which a subscription that does not say otherwise counts as lost.
@@ -67,6 +69,7 @@ class SowSettings:
     expiration: Expiration = field(default_factory=Expiration)
     key: tuple[Steps, ...] = ()
     home: Home = EVERYTHING
+    added_partitions: bool = False
     hash_index: tuple[str, ...] = ()
     dead_letter_reasons: frozenset[Reason] = SOW_DEAD_LETTER_REASONS
     heartbeat_timeout_ms: int = 30_000
@@ -91,3 +94,8 @@ class SowSettings:
     configured: str = ""
     compile_filter: Compile = compile_filter
     compile_value: Compile = compile_value
+
+    @property
+    def several(self) -> bool:
+        """Whether updates of one key may stand on several partitions, so that their stamps decide (C46)."""
+        return bool(self.key) or self.added_partitions

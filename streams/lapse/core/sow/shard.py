@@ -96,8 +96,8 @@ class SowShard:
             partition: its partition.
             records: what comes next in its log.
             step: gets changes and outputs.
-            clock_ms: the broker's clock, ms since the epoch: with keys from payloads, a stamp ahead of it counts as it
-                between partitions (C88). `NEVER` = no stamp is ahead.
+            clock_ms: the broker's clock, ms since the epoch: where updates of a key may stand on several partitions, a
+                stamp ahead of it counts as it between them (C88). `NEVER` = no stamp is ahead.
 
         Returns:
             how many were taken. Fewer than given where the step's changes exceed `max_step_bytes`: write that step, and
@@ -107,7 +107,7 @@ class SowShard:
         settings = self.settings
         source = state.source(topic, partition, step)
         acted_on = settings.expiration.enabled
-        plain = not settings.key and not settings.home.shared
+        plain = not settings.several and not settings.home.shared
         max_bytes = settings.max_step_bytes
         small_bytes = settings.max_record_bytes // 4
         self._ids = Batch(state.repeats, source, settings.dedup_window_ms)
@@ -209,7 +209,7 @@ class SowShard:
                 self._removals.refuse(record, topic, partition, refused, at_ms, step)
             return
         if home.holds(update.key):
-            if self.settings.key and update.timestamp_ms > clock_ms and update.origin is None:
+            if self.settings.several and update.timestamp_ms > clock_ms and update.origin is None:
                 update = update._replace(timestamp_ms=clock_ms)
             try:
                 self._life.take(update, step)

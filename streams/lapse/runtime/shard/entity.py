@@ -367,6 +367,10 @@ class Entity(NamedTopics):
         """The partitions of underlying topics that Faust brings to a shard."""
         return [TP(topic, partition) for topic in self.config.underlying(self.name)]
 
+    def _most_read(self) -> int | None:
+        """Partitions from this number on belong to no shard; None = all do."""
+        return self.partitions_read if isinstance(self.config, SowConfig) and not self.fed else None
+
     async def _feeder(self, partition: int, waits: bool) -> Feeder | None:
         if not (self.fed or self.apart or waits):
             return None
@@ -380,7 +384,7 @@ class Entity(NamedTopics):
             1 if every else self.partitions,
             self._consumer(),
             services.topic_ids,
-            self.partitions if isinstance(config, SowConfig) and not every else None,
+            self._most_read(),
             TP(names.commands(self.name), partition) if self._renewed else None,
             waits,
         )

@@ -106,12 +106,28 @@ class NamedTopics(ABC):
         underlying = () if self.fed else self.config.underlying(self.name)
         return {topic: beyond[topic] for topic in underlying if beyond.get(topic, 0) > 0}
 
+    @property
+    def partitions_read(self) -> int:
+        """How many partitions of its topic the shards of a SOW topic read: as many as they are, or a multiple (C81).
+
+        Where the key is in the payload they read all, by another rule (C46). Kafka's partitioners move keys from
+        partition *q* of 2 to *q* or *q* + 2 of 4, which one shard reads. Of 3, a key might have a record in two shards.
+        """
+        if self.fed:
+            return self.partitions
+        times = min((count // self.partitions for count in self._counts()), default=1)
+        return max(1, times) * self.partitions
+
+    def _counts(self) -> list[int]:
+        shapes = [self.shapes.get(topic) for topic in self.config.underlying(self.name)]
+        return [shape.partitions for shape in shapes if shape is not None]
+
     def unread_partitions(self) -> list[TP]:
-        """The added partitions that no shard reads: those of a SOW topic."""
+        """The added partitions that no shard reads: of a SOW topic, those beyond a multiple of its shards."""
         if isinstance(self.config, QueueConfig):
             return []
-        added = self.added.items()
-        return [TP(topic, self.partitions + number) for topic, count in added for number in range(count)]
+        read = self.partitions_read
+        return [TP(topic, number) for topic in self.added for number in range(read, self.shapes[topic].partitions)]
 
     def note_unread(self, records: Mapping[TP, int]) -> None:
         """Hear how many records stand in the added partitions that no shard reads; say so once for each topic."""

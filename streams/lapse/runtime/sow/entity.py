@@ -37,11 +37,17 @@ class SowEntity(Entity):
     ) -> None:
         super().__init__(name, config, partitions, services)
         self._max_record_bytes = max_record_bytes
+        self._read = partitions
+
+    def _takes_up(self) -> bool:
+        return self.partitions_read > self._read or super()._takes_up()
 
     async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> SowMachine:
         """Build a shard from its changelog."""
         letters = self.config.dead_letter_topic(self.name)
-        shard = SowShard(settings(self.config, self.name, partition, self.partitions, self._max_record_bytes))
+        self._read = self.partitions_read
+        added = self._read > self.partitions
+        shard = SowShard(settings(self.config, self.name, partition, self.partitions, self._max_record_bytes, added))
         await in_turns(shard.restoring(changelog.latest.items()))
         output = SowOutput(self.name, partition, epoch, letters, self.letter_partitions())
         services = self.services

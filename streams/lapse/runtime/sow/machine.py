@@ -95,7 +95,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.delivery_turns = _DELIVERY_TURNS
         self.delivery_patience_s = _PATIENCE_S
-        self.merged_by_time = settings.home.shared
+        self.merged_by_time = settings.home.shared or settings.added_partitions
         """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
         self._clock_ms = clock_ms
         self._output = output

@@ -19,7 +19,9 @@ _REMEMBERED_MS: Final = 7 * 86_400_000
 """How long it is remembered for updates of other deployments: as long as the compacted topic keeps deletes (C56)."""
 
 
-def settings(config: SowConfig, name: str, partition: int, shards: int, max_record_bytes: int) -> SowSettings:
+def settings(
+    config: SowConfig, name: str, partition: int, shards: int, max_record_bytes: int, added_partitions: bool = False
+) -> SowSettings:
     """The settings of a shard.
 
     Args:
@@ -28,6 +30,7 @@ def settings(config: SowConfig, name: str, partition: int, shards: int, max_reco
         partition: the shard.
         shards: how many there are.
         max_record_bytes: what a record may take.
+        added_partitions: whether the shard reads partitions that the topic has got beyond the shards (C81).
     """
     form = config.payload()
     fed = config.fed(shards)
@@ -38,6 +41,7 @@ def settings(config: SowConfig, name: str, partition: int, shards: int, max_reco
         expiration=config.expiration_settings(),
         key=tuple(map(field_path.parse, config.key)),
         home=Home(partition, shards) if fed else EVERYTHING,
+        added_partitions=added_partitions,
         hash_index=config.hash_index,
         dead_letter_reasons=config.letter_reasons(),
         heartbeat_timeout_ms=config.heartbeat_timeout,

@@ -313,7 +313,9 @@ class Topology:
         if count < shards:
             return f"The other shards have nothing to read; create the topic with {shards}, or {remedy}"
         if name in self.config.sow:
-            return f"Only the first {shards} are read; {remedy}"
+            if count % shards:
+                return f"Only the first {count // shards * shards} are read; add more up to a multiple of {shards}"
+            return f"Its shards read the further ones as well; to spread the load, {remedy}"
         spread = f"add more up to a multiple of {shards}" if count % shards else f"run `lapse queue partitions {name}`"
         return f"Its shards read the further ones as well; to spread the load, {spread}"
 
