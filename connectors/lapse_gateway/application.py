@@ -135,6 +135,10 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
             fault = refusal
         except (LapseError, ValueError) as error:
             fault = fault_of(error)
+        except asyncio.CancelledError:
+            if not gateway.stopping.is_set():
+                raise
+            fault = Fault("stopping", "the gateway ends; whether the request was carried out is not known. Ask again")
         return refused(fault, operation.part) if operation.for_people else _refused(fault)
 
     return endpoint
@@ -149,7 +153,11 @@ async def _call(gateway: Gateway, operation: Operation, request: Request) -> Cal
     if request.method != operation.method and operation.content == _EVENTS:
         raise Fault("method_not_allowed", f"{request.method}: a stream is asked for by {operation.method}")
     if sum(len(name) + len(value) for name, value in request.headers.raw) > LARGEST_HEAD:
-        raise Fault("too_large", f"the headers have more than {LARGEST_HEAD:,} bytes", {"Connection": "close"})
+        raise Fault("too_large", f"the headers have more than {LARGEST_HEAD:,} bytes", body.CLOSE)
+    if {"content-length", "transfer-encoding"} <= set(request.headers):
+        raise Fault(
+            ErrorCode.MALFORMED, "Content-Length and Transfer-Encoding contradict: send one of them", body.CLOSE
+        )
     caller = _let_in(gateway, operation, request)
     if operation.changes:
         if gateway.settings.read_only:

@@ -13,7 +13,7 @@ from lapse.core.error_code import ErrorCode
 from lapse_gateway.fault import Fault
 
 _MOST_FAULTS: Final = 5
-_CLOSE: Final = {"Connection": "close"}
+CLOSE: Final = {"Connection": "close"}
 """What is left of a body that nobody reads would be taken for the next request."""
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -32,10 +32,10 @@ async def read(request: Request, most: int, timeout_s: float) -> bytes:
     """
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
-        raise Fault("unsupported_encoding", f"Content-Encoding {encoding[:40]!r}: send the body uncompressed", _CLOSE)
+        raise Fault("unsupported_encoding", f"Content-Encoding {encoding[:40]!r}: send the body uncompressed", CLOSE)
     stated = request.headers.get("content-length", "")
     if stated.isascii() and stated.isdigit() and int(stated) > most:
-        raise Fault("too_large", f"the body has {stated} bytes; the gateway takes {most:,} at most", _CLOSE)
+        raise Fault("too_large", f"the body has {stated} bytes; the gateway takes {most:,} at most", CLOSE)
     parts: list[bytes] = []
     size = 0
     try:
@@ -44,13 +44,13 @@ async def read(request: Request, most: int, timeout_s: float) -> bytes:
                 size += len(part)
                 if size > most:
                     raise Fault(
-                        "too_large", f"the body is longer than the {most:,} bytes that the gateway takes", _CLOSE
+                        "too_large", f"the body is longer than the {most:,} bytes that the gateway takes", CLOSE
                     )
                 parts.append(part)
     except TimeoutError as error:
-        raise Fault("too_slow", f"the body did not arrive within {timeout_s:g} s", _CLOSE) from error
+        raise Fault("too_slow", f"the body did not arrive within {timeout_s:g} s", CLOSE) from error
     except ClientDisconnect as error:
-        raise Fault(ErrorCode.MALFORMED, "the body ended before its length was reached", _CLOSE) from error
+        raise Fault(ErrorCode.MALFORMED, "the body ended before its length was reached", CLOSE) from error
     return b"".join(parts)
 
 

@@ -13,11 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import h11
+import orjson
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lapse.core.error_code import ErrorCode
 from lapse_client.error import LapseError
 from lapse_gateway.application import LARGEST_HEAD, application
+from lapse_gateway.fault import Fault
 from lapse_gateway.gateway import Gateway
 
 _HEAD_S: Final = 10.0
@@ -30,6 +33,11 @@ _THREADS: Final = 64
 """What waits for answers of the client, at most."""
 
 _MOST_CONNECTIONS: Final = 2_000
+
+_NO_HTTP: Final = (
+    "this cannot be read as HTTP/1.1: look at the request's first line, at the names and values of its headers, and at "
+    "the lengths of its body and of its chunks. The connection is closed"
+)
 
 log = logging.getLogger("lapse_gateway")
 
@@ -54,6 +62,18 @@ class _Protocol(H11Protocol):
         elif self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, as any other request is refused; in words of the gateway's own."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()  # an answer has begun, or is sent: nothing can be said any more
+            return
+        content = orjson.dumps(Fault(ErrorCode.MALFORMED, _NO_HTTP).as_dict(), option=orjson.OPT_APPEND_NEWLINE)
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
+        answer = h11.Response(status_code=400, headers=headers, reason="Bad Request")
+        for event in (answer, h11.Data(data=content), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:

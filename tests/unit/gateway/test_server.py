@@ -1,6 +1,8 @@
 """The gateway's server: slow and broken clients, and its end."""
 
 import asyncio
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -14,8 +16,10 @@ from lapse_gateway import CannotListen, Gateway, Settings, Users, server
 Client = Callable[[int], Awaitable[None]]
 
 
-def serve(client: Client, settings: Settings | None = None) -> None:
-    """Run a gateway in this process while a client is at work; SIGTERM ends it."""
+def serve(
+    client: Client, settings: Settings | None = None, after: Callable[[], Awaitable[object]] | None = None
+) -> None:
+    """Run a gateway in this process while a client is at work; SIGTERM ends it, and `after` is waited for."""
     gateway = Gateway(Connection("127.0.0.1:1"), settings or Settings(), Users())
     opened = server.listen("127.0.0.1", 0)
     port = opened.getsockname()[1]
@@ -29,6 +33,8 @@ def serve(client: Client, settings: Settings | None = None) -> None:
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait_for(serving, 20)
+            if after is not None:
+                await asyncio.wait_for(after(), 20)
 
     with opened:
         asyncio.run(run())
@@ -95,34 +101,140 @@ def test_a_body_that_does_not_arrive_is_refused_in_a_sentence() -> None:
     serve(client, Settings(body_timeout_s=0.3))
 
 
+POST = b"POST /v1/publish/orders HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+BROKEN = {
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9 + b"\r\n\r\n",
+    "a head of 1,000,000 bytes": GET + b"X: " + b"a" * 1_000_000 + b"\r\n\r\n",
+    "HTTP/0.9": b"GET /health\r\n\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": GET + b"Host: y\r\n\r\n",
+    "a name with a space": GET + b"X y: 1\r\n\r\n",
+    "a space before the colon": GET + b"X : 1\r\n\r\n",
+    "a zero byte": GET + b"X: \x00\r\n\r\n",
+    "bytes that are no address": b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a length below 0": POST + b"Content-Length: -1\r\n\r\n",
+    "a length with a sign": POST + b"Content-Length: +2\r\n\r\n{}",
+    "a length that is no decimal": POST + b"Content-Length: 0x2\r\n\r\n{}",
+    "a length of 30 digits": POST + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n{}",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
+    "a length and chunks": POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET + b"\r\n",
+    "an unknown transfer encoding": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "a chunk's size that is no number": CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n",
+    "a chunk's size below 0": CHUNKED + b"-1\r\n{}\r\n0\r\n\r\n",
+    "a chunk's size of 30 digits": CHUNKED + b"f" * 30 + b"\r\n{}\r\n0\r\n\r\n",
+    "a chunk that is longer than its size": CHUNKED + b"1\r\n{}\r\n0\r\n\r\n",
+}
+
+
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9 + b"\r\n\r\n",
-        b"GET /v1 HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
-        b"GET /v1 HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-    ],
-    ids=["TLS", "a head of 1,000,000 bytes", "a length below 0", "bytes that are no address"],
-)
-def test_what_is_no_http_is_refused_and_the_next_client_is_served(request_bytes: bytes) -> None:
+@pytest.mark.parametrize("request_bytes", BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_no_http_is_refused_in_a_sentence_and_the_next_client_is_served(request_bytes: bytes) -> None:
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request_bytes)
         try:
-            answer = await asyncio.wait_for(reader.read(), 20)
+            answer = await asyncio.wait_for(reader.read(), 20)  # it ends: the connection is closed behind it
         except ConnectionResetError:
             assert len(request_bytes) > 100_000  # nobody reads it to its end, so TCP may drop the answer
         else:
-            assert b" 400 " in answer.splitlines()[0]
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert b" 400 " in head.splitlines()[0]
+            assert answer.count(b"HTTP/1.1") - body.count(b"HTTP/1.1") == 1, "one answer, and to no hidden request"
+            error = json.loads(body)["error"]
+            assert error["code"] == "malformed"
+            assert "length" in error["text"].lower()
         writer.close()
+        await served(port)
+
+    serve(client)
+
+
+async def served(port: int) -> None:
+    """The next client is."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GET + b"Connection: close\r\n\r\n")
+    assert b" 200 " in (await asyncio.wait_for(reader.read(), 20)).splitlines()[0]
+    writer.close()
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/queues/%zz", 404),
+        ("/v1/queues/a%00b", 404),
+        ("/v1/queues/%ff%fe", 404),
+        ("/console/../../etc/passwd", 404),
+        ("/%2e%2e/%2e%2e/etc/passwd", 404),
+        ("//v1//queues", 404),
+        ("http://elsewhere/health", 404),
+        ("*", 404),
+        ("/v1/queues/orders?" + "&".join(f"a{number}=1" for number in range(2_000)), 400),
+        ("/v1/queues/orders?filter=%ff", 400),
+        ("/" + "a" * 60_000, 404),
+    ],
+)
+def test_a_path_that_names_nothing_is_refused_and_opens_no_file(path: str, status: int) -> None:
+    async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert b" 200 " in (await asyncio.wait_for(reader.read(), 20)).splitlines()[0]
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode("latin-1"))
+        head, _, body = (await asyncio.wait_for(reader.read(), 20)).partition(b"\r\n\r\n")
+        assert int(head.split()[1]) == status, head
+        assert len(json.loads(body)["error"]["text"]) < 400
         writer.close()
 
     serve(client)
+
+
+@pytest.mark.feature("X7")
+def test_garbage_behind_requests_that_are_right_ends_the_connection_after_their_answers() -> None:
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write((GET + b"\r\n") * 3 + b"\x00garbage\r\n\r\n")
+        answers = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 ")[1:]
+        assert [answer[:3] for answer in answers] == [b"200", b"200", b"200", b"400"]
+        writer.close()
+        await served(port)
+
+    serve(client)
+
+
+@pytest.mark.feature("X7")
+def test_garbage_in_a_body_that_was_refused_already_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(CHUNKED + b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+        assert b" 413 " in await asyncio.wait_for(reader.readline(), 20)
+        writer.write(b"zz\r\nno chunk")
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        await served(port)
+
+    serve(client, Settings(largest_body=1_000))
+    assert not [one for one in caplog.records if one.exc_info], "no trace"
+
+
+@pytest.mark.feature("X7", "X2")
+def test_a_request_that_is_under_way_at_the_end_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "_PATIENCE_S", 1)
+    answers = []
+
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(POST + b"Content-Length: 10\r\n\r\nhalf")
+        await asyncio.sleep(0.2)
+        answers.append((asyncio.ensure_future(reader.read()), writer))
+
+    serve(client, after=lambda: answers[0][0])
+    told = answers[0][0].result()
+    assert b" 503 " in told.splitlines()[0]
+    assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["code"] == "stopping"
+    assert not [one for one in caplog.records if one.exc_info], "no trace"
 
 
 @pytest.mark.feature("X7")

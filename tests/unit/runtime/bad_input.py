@@ -572,7 +572,8 @@ _REQUESTS = """
 ## Requests to the gateway
 
 The answer has this status, and its body this code and text ([gateway.md](gateway.md#errors)). What a worker refuses is
-told over HTTP in the same words. Bytes that are no HTTP are answered by 400. A connection on which the head of a
+told over HTTP in the same words. Bytes that are no HTTP/1.1 are answered by 400 `malformed`, and the connection is
+closed: two lengths, a length beside chunks, a wrong chunk, no `Host`. A connection on which the head of a
 request does not arrive within 10 s is closed.
 
 | input | status and code | what is told |
