@@ -48,6 +48,7 @@ MOST_AT_ONCE: Final = 5_000
 _ANSWER: Final = b"answer"
 _EPOCH: Final = b"epoch"
 
+_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _INQUIRIES: Final = frozenset({"depth", "sow"})
 """Commands that change nothing."""
 
@@ -81,6 +82,7 @@ class Channel(Generic[T]):
         self._closing = threading.Lock()
         self._closed = False
         self._paused = False
+        self._refused: LapseError | None = None
         self._thread: threading.Thread | None = None
         self._name = f"lapse {entities[0][0]}"
         # Commands are already batches, so lingering would only add latency.
@@ -224,8 +226,13 @@ class Channel(Generic[T]):
         self, sent_ms: float, future: Future[Answer], command: Command, error: KafkaError | None, message: Message
     ) -> None:
         if error is not None:
-            log.warning("%s on %s was not sent: %s", command.command, message.topic(), error)
-            _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
+            level = (
+                logging.DEBUG if error.code() in _PURGED | _FORBIDDEN else logging.WARNING
+            )  # those are told by the error
+            log.log(level, "%s on %s was not sent: %s", command.command, message.topic(), error)
+            if error.code() in _FORBIDDEN:
+                self._refused = self._refused or _forbidden(message.topic() or "", error)
+            _fail(future, self._refused or ConnectionFailed(self._connection.bootstrap_servers, error))
             return
         kind, stamp_ms = message.timestamp()
         if kind == TIMESTAMP_LOG_APPEND_TIME:
@@ -239,7 +246,7 @@ class Channel(Generic[T]):
             while not self._stopping.is_set():
                 wait_s = listener.on_tick(thread)
                 self._pace(listener)
-                self._producer.poll(0)
+                self._poll()
                 while self._vanished:
                     shard = self._vanished.popleft()
                     if not shard.gone:
@@ -254,6 +261,19 @@ class Channel(Generic[T]):
             failed(error)
             if not isinstance(error, LapseError | KafkaException):
                 raise
+
+    def _poll(self) -> None:
+        """Hear what became of commands.
+
+        Raises:
+            LapseError: the brokers refuse them, which waiting does not mend.
+        """
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:
+            raise _forbidden(topic.commands(self.shards[0].entity), error.args[0]) from error
+        if self._refused is not None:
+            raise self._refused
 
     def _pace(self, listener: Listener[T]) -> None:
         full = listener.is_full()
@@ -359,7 +379,8 @@ class Channel(Generic[T]):
         if error.fatal() or error.code() in _HOPELESS:
             raise LapseError(
                 f"{message.topic() or 'deliveries'} cannot be read: {error}. "
-                "Check that the entity still exists (`lapse apply`) and that this user may read it"
+                "Check that the entity still exists (`lapse apply`), and that this user may read it "
+                "(docs/operations.md, Rights)"
             )
         log.info("Kafka: %s", error)
 
@@ -378,6 +399,11 @@ _HOPELESS: Final = _NOT_THERE | frozenset(
         KafkaError._AUTHENTICATION,
     }
 )
+_FORBIDDEN: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+
+
+def _forbidden(name: str, error: KafkaError) -> LapseError:
+    return LapseError(f"{name} cannot be written: {error}. Have Write on it granted (docs/operations.md, Rights)")
 
 
 def _fail(future: Future[Answer], error: BaseException) -> None:

@@ -7,13 +7,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import ClusterMetadata
 
@@ -179,6 +179,29 @@ class Connection:
                 return topics
             time.sleep(_RETRY_S)
 
+    def unknown(self, what: str, name: str, known: Iterable[str], *topics: str) -> UnknownEntity:
+        """Why there is no entity or topic of a name: there is none, or the brokers do not let this user see it.
+
+        Args:
+            what: `queue`, `SOW topic` or the like, for the error's text.
+            name: what was asked for.
+            known: what there is of that kind.
+            topics: that would be there.
+        """
+        return UnknownEntity(what, name, known, () if self.transport.settles else self._hidden(topics))
+
+    def _hidden(self, topics: Iterable[str]) -> list[str]:
+        """Those of some topics that the brokers do not let this user see, if they are there."""
+        found = []
+        source, _ = self._metadata_source
+        for name, future in source.describe_topics(TopicCollection([*topics]), request_timeout=_LOOK_S).items():
+            try:
+                future.result(METADATA_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    found.append(name)
+        return found
+
     def await_broker(self, timeout_s: float) -> None:
         """Wait until a broker answers.
 
@@ -242,7 +265,7 @@ class Connection:
                     f"{what} {name}: there is no topic {deliveries}, or it may not be seen. User {self.user} has no "
                     "entitlement there (users in lapse.toml), or `lapse apply` was not run since"
                 )
-            raise UnknownEntity(what, name, entities(topics, sow=what != "queue"))
+            raise self.unknown(what, name, entities(topics, sow=what != "queue"), commands)
         return found
 
     @functools.cached_property

@@ -14,7 +14,7 @@ from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.connection import Connection
-from lapse_client.error import NoRecord, UnknownEntity
+from lapse_client.error import NoRecord
 from lapse_client.headers import headers_of
 from lapse_client.replay import Replayed, replay
 from lapse_client.topic_reader import TopicReader
@@ -137,7 +137,7 @@ class DeadLetterReader:
         named_queue = self.topic == name and not names_letters and topic.commands(name) in topics
         if self.topic not in topics or named_queue:
             letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
-            raise UnknownEntity("dead-letter topic", default, letters)
+            raise self._connection.unknown("dead-letter topic", default, letters, default)
         self._reader = TopicReader(self._connection, self.topic, topics[self.topic], follow=follow, since_ms=since_ms)
 
     def at(self, place: Bookmark) -> DeadLetter:

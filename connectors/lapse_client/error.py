@@ -19,7 +19,7 @@ LapseError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -64,11 +64,23 @@ class UnknownEntity(LapseError):
     Attributes:
         name: what was asked for.
         known: what exists, sorted.
+
+    Args:
+        what: kind of what was asked for.
+        name: see above.
+        known: what exists.
+        hidden: topics that would tell, and that the brokers do not let this user see.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], hidden: Sequence[str] = ()) -> None:
         self.name = name
         self.known = tuple(sorted(known))
+        if hidden:
+            super().__init__(
+                f"{what} {name!r}: the brokers do not let this user see {', '.join(hidden)}, if it is there. Have "
+                "Describe on it granted (docs/operations.md, Rights), correct the name, or connect as another user"
+            )
+            return
         close = get_close_matches(name, self.known, 1)
         meant = f"did you mean {close[0]!r}? " if close else ""
         shown = ", ".join(self.known[:_NAMES_SHOWN]) + (" …" if len(self.known) > _NAMES_SHOWN else "")
@@ -100,7 +112,9 @@ class PublishFailed(LapseError):
         self.key = key
         self.failures = failures
         more = f" (and {failures - 1} more records)" if failures > 1 else ""
-        super().__init__(f"topic {topic}, key {key!r}: not published{more}: {cause}. Publish again when that is mended")
+        granted = "Have Write on it granted (docs/operations.md, Rights), and publish again"
+        remedy = granted if "AUTHORIZATION_FAILED" in str(cause) else "Publish again when that is mended"
+        super().__init__(f"topic {topic}, key {key!r}: not published{more}: {cause}. {remedy}")
 
 
 class CommandFailed(LapseError):

@@ -11,7 +11,6 @@ from lapse.protocol import topic
 from lapse.protocol.codec import CodecError
 from lapse.protocol.event import Event
 from lapse_client.connection import Connection
-from lapse_client.error import UnknownEntity
 from lapse_client.topic_reader import TopicReader
 
 logger: Final = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ class EventReader:
         topics = cluster.partitions(wanted)
         if wanted not in topics:
             known = (one for one in topics if one.startswith(topic.events("")))
-            raise UnknownEntity("events topic", wanted, known)
+            raise cluster.unknown("events topic", wanted, known, wanted)
         self._reader = TopicReader(cluster, wanted, topics[wanted], follow=follow, since_ms=since_ms, newer=newer)
 
     def __iter__(self) -> Iterator[Event]:

@@ -107,7 +107,7 @@ def history(
     topics = cluster.partitions(name.topic)
     known = sorted({*entities(topics, sow=False), *entities(topics, sow=True)})
     if entity is not None and entity not in known:
-        raise UnknownEntity("queue or SOW topic", entity, known)
+        raise cluster.unknown("queue or SOW topic", entity, known, topic.commands(entity))
     if name.partition >= topics.get(name.topic, 0):
         raise UnknownEntity("partition", f"{name.topic}:{name.partition}", topics)
     record = _record(cluster, name)

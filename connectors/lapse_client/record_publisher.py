@@ -16,7 +16,7 @@ from lapse.protocol.command import Command
 from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.conversation import Conversation
-from lapse_client.error import Closed, InvalidPublication, PublishFailed, UnknownEntity
+from lapse_client.error import Closed, InvalidPublication, PublishFailed
 from lapse_client.lifecycle import Phase
 from lapse_client.publication import BuiltHeaders, Headers, headers
 from lapse_client.serde import SerializerLike, write
@@ -54,6 +54,8 @@ class RecordPublisher(Client[None]):
         self._serializer = serializer
         self._tracing = tracing(self._connection.tracer_provider)
         self._producer = self._connection.producer(linger_ms=5)
+        self._fatal: KafkaError | None = None
+        """Why nothing can be sent any more: the brokers refuse it, or lost the producer's state."""
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
         self._targets: dict[str, str] = {}
@@ -128,7 +130,7 @@ class RecordPublisher(Client[None]):
             if error is None:
                 future.set_result(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
             else:
-                future.set_exception(PublishFailed(message.topic() or "", message.key(), error))
+                future.set_exception(PublishFailed(message.topic() or "", message.key(), self._cause(error)))
 
         self._send(to, value, key, built, reported)
         with self._lock:
@@ -140,7 +142,16 @@ class RecordPublisher(Client[None]):
 
     def poll(self, timeout_s: float = 0.0) -> int:
         """Wait up to `timeout_s` seconds for reports; returns how many records were reported on."""
-        return self._producer.poll(timeout_s)
+        try:
+            return self._producer.poll(timeout_s)
+        except KafkaException as error:  # nothing can be sent any more: what waits fails
+            self._fatal = error.args[0]
+            self._producer.purge()
+            return self._producer.poll(0)
+
+    def _cause(self, error: object) -> object:
+        """Why a record was not taken: what was purged was so for a reason."""
+        return self._fatal or error
 
     def _serve(self) -> None:
         """Hand out reports while futures wait for them, whatever the threads that wait do."""
@@ -149,7 +160,7 @@ class RecordPublisher(Client[None]):
                 if self._awaited <= 0 or self._lifecycle.phase is not Phase.RUNNING:
                     self._server = None
                     return
-            self._producer.poll(_POLL_S)
+            self.poll(_POLL_S)
 
     def flush(self) -> None:
         """Wait until Kafka has everything.
@@ -157,7 +168,10 @@ class RecordPublisher(Client[None]):
         Raises:
             PublishFailed: a record was not taken, or not within the publisher's timeout.
         """
-        left = self._producer.flush(self._timeout_s)
+        give_up = time.monotonic() + self._timeout_s
+        # By polling: `flush` brings what is fatal in a way that Python takes for a fault of its own.
+        while (left := len(self._producer)) and time.monotonic() < give_up:
+            self.poll(_POLL_S)
         self._raise_failure()
         if left:
             raise PublishFailed("", None, f"{left} records are still unsent after {self._timeout_s:g} s", left)
@@ -252,13 +266,13 @@ class RecordPublisher(Client[None]):
             try:
                 self._producer.produce(target, value, key, headers=built, on_delivery=reported)
             except BufferError as error:
-                self._producer.poll(0.1)
+                self.poll(_POLL_S)
                 if time.monotonic() >= give_up:
                     raise PublishFailed(target, _bytes(key), error) from error
             except (KafkaException, TypeError) as error:
-                raise PublishFailed(target, _bytes(key), error) from error
+                raise PublishFailed(target, _bytes(key), self._cause(error)) from error
             else:
-                self._producer.poll(0)
+                self.poll()
                 return
 
     def _target(self, to: str) -> str:
@@ -278,7 +292,7 @@ class RecordPublisher(Client[None]):
                 )
             self._targets[to] = answer.publish_target
         else:
-            raise UnknownEntity("topic or queue", to, filter(_is_for_publishers, existing))
+            raise self._connection.unknown("topic or queue", to, filter(_is_for_publishers, existing), to)
         return self._targets[to]
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
@@ -290,7 +304,7 @@ class RecordPublisher(Client[None]):
         if self._failure is not None:
             (message, error), failures = self._failure, self._failures
             self._failure, self._failures = None, 0
-            raise PublishFailed(message.topic() or "", message.key(), error, failures)
+            raise PublishFailed(message.topic() or "", message.key(), self._cause(error), failures)
 
 
 def _is_for_publishers(topic: str) -> bool:

@@ -14,7 +14,7 @@ from lapse.protocol import topic
 from lapse_client import Connection, Publisher
 from lapse_client.aio import Queue, SowClient
 from lapse_client.connection import entities
-from lapse_client.error import Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError, UnknownEntity
+from lapse_client.error import Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.queues import Queues
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
@@ -172,7 +172,8 @@ async def check_kind(connection: Connection, name: str, *, sow: bool) -> None:
         raise Fault("unknown_entity", f"{name[:40]!r} can name no entity: letters, digits, '.', '_' and '-' only")
     topics = await asyncio.to_thread(connection.partitions)
     if topic.commands(name) not in topics:
-        raise UnknownEntity("SOW topic" if sow else "queue", name, entities(topics, sow=sow))
+        kind, known = "SOW topic" if sow else "queue", entities(topics, sow=sow)
+        raise await asyncio.to_thread(connection.unknown, kind, name, known, topic.commands(name))
     if (topic.sow(name) in topics) is not sow:
         other, path = ("a queue", "queues") if sow else ("a SOW topic", "sow")
         raise Fault("unknown_entity", f"{name} is {other}: its paths begin with /v1/{path}/{name}")

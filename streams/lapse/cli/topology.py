@@ -22,11 +22,11 @@ from lapse.runtime.topics.topology import Topology, TopologyError
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _look(path: Path) -> tuple[Config, Cluster, Topology]:
+def _look(path: Path, *, rights: bool = False) -> tuple[Config, Cluster, Topology]:
     try:
         config = load(path)
         cluster = Cluster(config)
-        return config, cluster, cluster.topology()
+        return config, cluster, cluster.topology(rights=rights)
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
 
@@ -137,7 +137,7 @@ def check(config: Path, as_json: bool) -> None:
     The file is checked first, and the keys of users, as a worker started here would. Changes nothing; exits with 1 if
     it does not fit. Warnings alone do not change that.
     """
-    settings, _, topology = _look(config)
+    settings, _, topology = _look(config, rights=True)
     try:
         key.read(settings)
     except ConfigError as error:

@@ -30,7 +30,7 @@ def of_topics(config: Config) -> list[Finding]:
     """
     cluster = Cluster(config)
     try:
-        topology = cluster.topology()
+        topology = cluster.topology(rights=True)
     except TopologyError as error:
         return [wrong("Kafka", str(error), "Until a broker answers, nothing else can be looked at")]
     found = [fine("Kafka", f"{topology.brokers} brokers at {config.lapse.brokers}, {len(topology.existing)} topics")]

@@ -24,7 +24,7 @@ from lapse.config import Config
 from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
-from lapse.runtime.topics import access
+from lapse.runtime.topics import access, permission
 from lapse.runtime.topics.access import Access
 from lapse.runtime.topics.advice import heeded
 from lapse.runtime.topics.difference import Difference
@@ -138,7 +138,7 @@ class Cluster:
                 "[security] says how to speak to it"
             ) from error
 
-    def topology(self, *, served: bool = False, patience_s: float | None = None) -> Topology:
+    def topology(self, *, served: bool = False, patience_s: float | None = None, rights: bool = False) -> Topology:
         """Look at the cluster; where a deletion was cut short, bring it to its end first.
 
         Another process may be bringing it to its end at the same moment: where a changelog disappears while it is
@@ -150,6 +150,7 @@ class Cluster:
         Args:
             served: for a worker, which changes no settings: of these it learns what it heeds, or warns of.
             patience_s: how long an answer is waited for, seconds; left out, a worker has more than a command.
+            rights: look at what we may do with the topics, and the group, as a worker has to; a worker always does.
 
         Raises:
             BrokersAway: it does not answer.
@@ -159,7 +160,7 @@ class Cluster:
             patience_s = _PATIENCE_S if served else FIRST_ANSWER_S
         looked_until = time.monotonic() + _PATIENCE_S
         while True:
-            found = self._look(served, patience_s)
+            found = self._look(served, patience_s, rights or served)
             try:
                 cut_short = self._cut_short(found)
                 break
@@ -171,7 +172,7 @@ class Cluster:
             own = names.own(self._config.lapse.app_id, name)
             private = names.private_deliveries(name, found.existing)
             self._remove([*private, *(one for one in own if one in found.existing)])
-        return self._look(served, patience_s) if cut_short else found
+        return self._look(served, patience_s, rights or served) if cut_short else found
 
     def _cut_short(self, found: Topology) -> list[str]:
         """The entities that are deleted, and have topics still."""
@@ -186,7 +187,7 @@ class Cluster:
         if error.name() != "_ALL_BROKERS_DOWN":
             self._cause, self._cause_code = error.str(), error.code()
 
-    def _look(self, served: bool, patience_s: float) -> Topology:
+    def _look(self, served: bool, patience_s: float, rights: bool) -> Topology:
         metadata = self.metadata(patience_s)
         existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         brokers = len(metadata.brokers)
@@ -199,7 +200,13 @@ class Cluster:
         retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
         replicas = {name: [len(one.replicas) for one in metadata.topics[name].partitions.values()] for name in settings}
         copies = {name: Copies.of(replicas[name], one) for name, one in settings.items()}
-        return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers)
+        lacks = permission.hidden(self._admin, {one.name for one in plain.wanted()} - existing.keys())
+        if rights:
+            lacks |= permission.lacking(self._admin, [one for one in plain.wanted() if one.name in existing])
+            group = self._config.lapse.app_id
+            if not permission.may_join(self._admin, group):
+                raise TopologyError(f"the consumer group {group} may not be joined: have Read on it granted to workers")
+        return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers, lacks)
 
     def _access(self) -> Access | None:
         """What the cluster says of rights on topics, where that matters."""

@@ -68,6 +68,7 @@ class Topology:
         access: what the cluster says of rights on topics; None = it was not asked, for there are no users.
         copies: how many copies there are of topics, as far as that could be learned.
         brokers: how many the cluster has.
+        lacks: what we may not do with topics that are needed, by topic, as far as it was asked.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class Topology:
         access: Access | None = None,
         copies: Mapping[str, Copies] | None = None,
         brokers: int = 1,
+        lacks: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
+        self.lacks = {} if lacks is None else dict(lacks)
         self.copies = {} if copies is None else dict(copies)
         self.brokers = brokers
         self.config = config
@@ -273,7 +276,10 @@ class Topology:
         for topic in self.wanted():
             count = self.existing.get(topic.name)
             bars = () if topic.role in OF_THE_USER or topic.role is Role.DEFINER else (topic.entity,)
-            if count is None:
+            if topic.name in self.lacks:
+                what = f"{self._forbidden(topic.name)}; {topic.role.value} of {topic.entity}"
+                found.append(Difference(topic.name, what, bars=(topic.entity,)))
+            elif count is None:
                 what = f"missing; {topic.role.value} of {topic.entity}, {topic.partitions} partitions"
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
                     what += f"; {topic.entity} was deleted, this begins a new one"
@@ -288,6 +294,9 @@ class Topology:
                     )
                 )
         return [*found, *self._misshapen(), *self._faults(), *self._too_small(), *self._not_granted()]
+
+    def _forbidden(self, topic: str) -> str:
+        return f"we lack the right {' and '.join(self.lacks[topic])} on it: have it granted"
 
     def _misshapen(self) -> list[Difference]:
         """Underlying topics with another number of partitions than their entities have shards (C81)."""
@@ -327,7 +336,7 @@ class Topology:
             found += [
                 f"{kind} {name}: {without(topic.role, topic.name)}"
                 for topic in self._of(name)
-                if topic.role in OF_THE_USER and topic.name not in self.existing
+                if topic.role in OF_THE_USER and topic.name not in self.existing and topic.name not in self.lacks
             ]
         misshapen = [one for one in self._misshapen() if not one.bars]
         return [*found, *(f"topic {one.topic} {one.what}" for one in misshapen)]
@@ -430,7 +439,16 @@ class Topology:
         queue = {name: one for name, one in config.queue.items() if name not in gone}
         sow = {name: one for name, one in config.sow.items() if name not in gone}
         remaining = config.model_copy(update={"queue": queue, "sow": sow})
-        return Topology(remaining, self.existing, self.limits, self.retentions, self.access, self.copies, self.brokers)
+        return Topology(
+            remaining,
+            self.existing,
+            self.limits,
+            self.retentions,
+            self.access,
+            self.copies,
+            self.brokers,
+            self.lacks,
+        )
 
     def servable(self) -> Topology:
         """The same for the entities that can be served.

@@ -1,0 +1,88 @@
+"""What the cluster permits us: the operations on topics, and the group, without which a worker can do nothing.
+
+Brokers tell everybody what they may do themselves, so this takes no right to see ACLs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
+    AclOperation,
+    AdminClient,
+)
+
+from lapse.runtime.topics.wanted import Role, Wanted
+
+_PATIENCE_S: Final = 15.0
+_MOST_AT_ONCE: Final = 2_000
+
+_READ: Final = (AclOperation.READ,)
+_WRITE: Final = (AclOperation.WRITE,)
+_BOTH: Final = (*_READ, *_WRITE)
+_NEEDED: Final[Mapping[Role, tuple[AclOperation, ...]]] = {
+    Role.UNDERLYING: _READ,
+    Role.COMMANDS: _BOTH,
+    Role.CHANGELOG: _BOTH,
+    Role.DELIVERIES: _WRITE,
+    Role.EVENTS: _WRITE,
+    Role.SOW: _WRITE,
+    Role.DEAD_LETTERS: _WRITE,
+    Role.FORWARDED: _WRITE,
+}
+"""What a worker does with topics (docs/operations.md, Rights on the cluster)."""
+
+
+def hidden(admin: AdminClient, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Of topics that are not listed, those that the brokers do not let us see, if they are there.
+
+    Returns:
+        what is lacking, by topic: `("Describe",)`.
+    """
+    return {name: ("Describe",) for name, found in _asked(admin, topics) if found is None}
+
+
+def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> dict[str, tuple[str, ...]]:
+    """What a worker may not do with topics that are there.
+
+    Returns:
+        the operations that are lacking, by topic, such as `("Read", "Write")`; none of topics with which all is well.
+    """
+    needed = {topic.name: _NEEDED.get(topic.role, ()) for topic in topics}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, permitted in _asked(admin, needed):
+        if permitted is not None and (
+            less := tuple(one.name.capitalize() for one in needed[name] if one not in permitted)
+        ):
+            found[name] = less
+    return found
+
+
+def may_join(admin: AdminClient, group: str) -> bool:
+    """Whether we may be a member of a consumer group."""
+    (asked,) = admin.describe_consumer_groups(
+        [group], include_authorized_operations=True, request_timeout=_PATIENCE_S
+    ).values()
+    try:
+        permitted = asked.result(_PATIENCE_S).authorized_operations
+    except KafkaException as error:
+        return bool(error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED)
+    return not permitted or AclOperation.READ in permitted
+
+
+def _asked(admin: AdminClient, topics: Iterable[str]) -> Iterable[tuple[str, frozenset[AclOperation] | None]]:
+    """What we may do with each topic that is there; None = we may not even see it."""
+    names = sorted(topics)
+    for first in range(0, len(names), _MOST_AT_ONCE):
+        some = TopicCollection(names[first : first + _MOST_AT_ONCE])
+        asked = admin.describe_topics(some, include_authorized_operations=True, request_timeout=_PATIENCE_S)
+        for name, future in asked.items():
+            try:
+                permitted = future.result(_PATIENCE_S).authorized_operations
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    yield name, None
+            else:
+                yield name, frozenset(permitted or AclOperation)

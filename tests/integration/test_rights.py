@@ -1,0 +1,164 @@
+"""A user who lacks rights on the cluster is told which, by every command, at once (X5, X7)."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomlkit
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from lapse_client import Connection, Publisher
+from support import command
+from support.deployment import Deployment, WorkerProcess
+from support.log import until
+from support.secure import SecureKafka, secure_kafka
+
+pytestmark = pytest.mark.feature("X5", "X7")
+
+USER, PASSWORD = "walter", "s3cret-of-walter"
+LONGEST_S = 20
+"""Far more than a command takes that is refused; far less than one that waits for an answer."""
+
+
+class Office:
+    """A deployment that is served, and a user of the brokers who may do nothing there yet."""
+
+    def __init__(self, broker: SecureKafka, directory: Path) -> None:
+        self.broker = broker
+        self.served = Deployment(broker.plain, directory, {"orders": {}})
+        self.served.configure({"orders": {}}, {"prices": {}})
+        self.served.apply()
+        self.orders, self.prices = self.served.name("orders"), self.served.name("prices")
+        security = {
+            "protocol": "SASL_SSL",
+            "sasl_mechanism": "PLAIN",
+            "username": USER,
+            "ca_file": str(broker.ca_file),
+        }
+        document = tomlkit.parse(self.served.config.read_text())
+        document["lapse"]["bootstrap_servers"] = broker.servers  # type: ignore[index]
+        self.config = directory / "walter.toml"
+        self.config.write_text(tomlkit.dumps({**document, "security": security}))
+        self.environment = {
+            "LAPSE_SASL_PASSWORD": PASSWORD,
+            "KAFKA_BOOTSTRAP_SERVERS": broker.servers,
+            "COLUMNS": "250",
+        }
+
+    def permit(self, operation: AclOperation, *names: str, kind: ResourceType = ResourceType.TOPIC) -> None:
+        """Give the user a right."""
+        admin = AdminClient({"bootstrap.servers": self.broker.plain})
+        pattern, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        rights = [AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, allow) for name in names]
+        for future in admin.create_acls(rights).values():
+            future.result(15)
+
+    def refused(self, *arguments: str) -> str:
+        """What a command says that is refused."""
+        begin = time.monotonic()
+        done = command.run(*arguments, "--config", str(self.config), environment=self.environment)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert time.monotonic() - begin < LONGEST_S
+        return done.stdout + done.stderr
+
+    def worker(self, name: str) -> WorkerProcess:
+        """A supervised worker that connects as the user, not started."""
+        directory = self.config.parent
+        arguments = ["-m", "lapse", "worker", "--config", str(self.config), "--data-dir", str(directory / name)]
+        return WorkerProcess(arguments, directory / f"{name}.log", self.environment)
+
+    @property
+    def own(self) -> list[str]:
+        """Topics of lapse's own that a worker writes."""
+        return [
+            name for name in self.served.connection.partitions() if self.served.token in name and name not in self.named
+        ]
+
+    @property
+    def named(self) -> tuple[str, str]:
+        return self.orders, self.prices
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    with secure_kafka(tmp_path_factory.mktemp("broker"), {USER: PASSWORD}) as broker:
+        office = Office(broker, tmp_path_factory.mktemp("office"))
+        yield office
+        office.served.close()
+
+
+def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) -> None:
+    client = [
+        (("queue", "depth", office.orders), f"lapse.{office.orders}.commands"),
+        (("queue", "subscribe", office.orders, "--count", "1"), f"lapse.{office.orders}.commands"),
+        (("sow", "query", office.prices), f"lapse.{office.prices}.commands"),
+        (("publish", office.orders, "x"), office.orders),
+        (("dlq", "show", office.orders), f"dlq.{office.orders}"),
+        (("explain", f"{office.orders}:0:0", "--entity", office.orders), f"lapse.{office.orders}.commands"),
+    ]
+    for arguments, topic in client:
+        assert f"do not let this user see {topic}, if it is there" in office.refused(*arguments)
+    for arguments in (("check",), ("doctor",)):
+        assert f"the consumer group {office.served.app_id} may not be joined" in office.refused(*arguments)
+    office.permit(AclOperation.READ, office.served.app_id, kind=ResourceType.GROUP)
+    for arguments in (("check",), ("doctor",), ("apply", "--yes")):
+        told = office.refused(*arguments)
+        assert "missing" not in told
+        assert "we lack the right Describe on it" in told
+
+    office.permit(AclOperation.DESCRIBE, "*")
+    for arguments in (("queue", "depth", office.orders), ("sow", "query", office.prices)):
+        assert "cannot be read" in office.refused(*arguments)
+
+    deliveries = [f"lapse.{name}.deliveries" for name in office.named]
+    office.permit(AclOperation.READ, *deliveries)
+    for arguments in (
+        ("queue", "depth", office.orders),
+        ("queue", "subscribe", office.orders, "--count", "1"),
+        ("queue", "pause", office.orders),
+        ("sow", "query", office.prices),
+    ):
+        assert "Have Write on it granted" in office.refused(*arguments)
+    told = office.refused("publish", office.orders, "x")
+    assert f"topic {office.orders}, " in told
+    assert "Have Write on it granted" in told
+
+    assert "we lack the right Read on it" in office.refused("check")
+    told = office.refused("doctor")
+    assert "we lack the right Read and Write on it: have it granted; changelog" in told
+    worker = office.worker("refused")
+    worker.start().wait(LONGEST_S)
+    assert worker.code == 1, "the supervisor does not try on"
+    assert "we lack the right Write on it" in worker.text
+    assert "Traceback" not in worker.text
+
+
+def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: Office) -> None:
+    """Those of `docs/operations.md`, and no other."""
+    office.permit(AclOperation.READ, office.served.app_id, kind=ResourceType.GROUP)
+    both = [name for name in office.own if name.endswith((".commands", "-changelog"))]
+    office.permit(AclOperation.READ, *office.named, *both)
+    office.permit(AclOperation.WRITE, *office.own)
+    worker = office.worker("permitted")
+    worker.start().wait_for_shards(2)
+    try:
+        with Publisher(connection=Connection(office.broker.plain)) as publisher:
+            publisher.publish(office.orders, b"x", ttl_ms=60_000)
+        with office.served.subscriber("orders") as subscriber:
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            subscriber.settle("acknowledge", [delivery], wait=True)
+        until(lambda: office.served.depth("orders")["depth"] == 0, "it is acknowledged")
+        worker.kill()
+        worker.start().wait_for_shards(2)
+    finally:
+        worker.stop()
+    assert "Traceback" not in worker.text
