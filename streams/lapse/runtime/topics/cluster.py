@@ -202,9 +202,11 @@ class Cluster:
         copies = {name: Copies.of(replicas[name], one) for name, one in settings.items()}
         lacks = permission.hidden(self._admin, {one.name for one in plain.wanted()} - existing.keys())
         if rights:
-            lacks |= permission.lacking(self._admin, [one for one in plain.wanted() if one.name in existing])
+            wanted = [one for one in plain.wanted() if one.name in existing]
+            lacking, restricted = permission.lacking(self._admin, wanted)
+            lacks |= lacking
             group = self._config.lapse.app_id
-            if not permission.may_join(self._admin, group):
+            if (restricted or lacks) and not permission.may_join(self._admin, group):
                 raise TopologyError(f"the consumer group {group} may not be joined: have Read on it granted to workers")
         return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers, lacks)
 

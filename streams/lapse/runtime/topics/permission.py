@@ -17,7 +17,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 from lapse.runtime.topics.wanted import Role, Wanted
 
 _PATIENCE_S: Final = 15.0
+_COORDINATOR_S: Final = 2.0
 _MOST_AT_ONCE: Final = 2_000
+_FIRST: Final = 20
+"""Who may do everything with so many topics has an administrator's rights: the others are not asked for."""
 
 _READ: Final = (AclOperation.READ,)
 _WRITE: Final = (AclOperation.WRITE,)
@@ -44,29 +47,41 @@ def hidden(admin: AdminClient, topics: Iterable[str]) -> dict[str, tuple[str, ..
     return {name: ("Describe",) for name, found in _asked(admin, topics) if found is None}
 
 
-def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> dict[str, tuple[str, ...]]:
+def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> tuple[dict[str, tuple[str, ...]], bool]:
     """What a worker may not do with topics that are there.
 
     Returns:
-        the operations that are lacking, by topic, such as `("Read", "Write")`; none of topics with which all is well.
+        the operations that are lacking, by topic, such as `("Read", "Write")`, none of topics with which all is well;
+        and whether we are kept from anything at all, so that there is an authorizer, and we are not its super user.
     """
     needed = {topic.name: _NEEDED.get(topic.role, ()) for topic in topics}
     found: dict[str, tuple[str, ...]] = {}
-    for name, permitted in _asked(admin, needed):
-        if permitted is not None and (
-            less := tuple(one.name.capitalize() for one in needed[name] if one not in permitted)
-        ):
-            found[name] = less
-    return found
+    names = list(needed)
+    for some in (names[:_FIRST], names[_FIRST:]):
+        restricted = False
+        for name, permitted in _asked(admin, some):
+            if permitted is None:
+                continue
+            restricted |= AclOperation.ALTER not in permitted
+            if less := tuple(one.name.capitalize() for one in needed[name] if one not in permitted):
+                found[name] = less
+        if not restricted:
+            return found, bool(found)
+    return found, True
 
 
 def may_join(admin: AdminClient, group: str) -> bool:
-    """Whether we may be a member of a consumer group."""
+    """Whether we may be a member of a consumer group; so it is as well where the cluster does not tell soon.
+
+    The first group of a cluster has to wait for its coordinator, which may take seconds.
+    """
     (asked,) = admin.describe_consumer_groups(
-        [group], include_authorized_operations=True, request_timeout=_PATIENCE_S
+        [group], include_authorized_operations=True, request_timeout=_COORDINATOR_S
     ).values()
     try:
-        permitted = asked.result(_PATIENCE_S).authorized_operations
+        permitted = asked.result(2 * _COORDINATOR_S).authorized_operations
+    except TimeoutError:
+        return True
     except KafkaException as error:
         return bool(error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED)
     return not permitted or AclOperation.READ in permitted
