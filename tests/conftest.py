@@ -176,11 +176,12 @@ def create_topic(kafka: str) -> Callable[..., str]:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
+    from support import created_topic
+
     admin = AdminClient({"bootstrap.servers": kafka})
 
     def create(name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-        admin.create_topics([topic])[name].result(30)
+        created_topic.create(admin, NewTopic(name, partitions, 1, config=dict(config or {})))
         return name
 
     return create

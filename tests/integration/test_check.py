@@ -7,6 +7,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol.bookmark import BookmarkRange
+from support import created_topic
 from support.deployment import Deploy, Deployment
 from support.entitled import Entitled
 from support.log import until, write
@@ -15,9 +16,8 @@ REFUSED = 1
 
 
 def create(here: Deployment, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": here.servers})
     new = NewTopic(topic, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([new])[topic].result(15)
+    created_topic.create(AdminClient({"bootstrap.servers": here.servers}), new)
 
 
 @pytest.fixture

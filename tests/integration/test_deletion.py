@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -264,8 +265,8 @@ def test_a_changelog_that_disappears_while_it_is_looked_at_is_looked_for_again(
     remove(topic.commands(name))
     look, looks = Cluster._look, []
 
-    def look_and_lose(cluster: Cluster, served: bool, patience_s: float) -> Topology:
-        looks.append(look(cluster, served, patience_s))
+    def look_and_lose(cluster: Cluster, *how: Any) -> Topology:
+        looks.append(look(cluster, *how))
         if len(looks) == 1:
             remove(*own(one, "orders"))
         return looks[-1]

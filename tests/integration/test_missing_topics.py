@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from lapse_client import SowClient
+from support import created_topic
 from support.deployment import Deploy, Deployment, WorkerProcess
 from support.figures import free_port, scraped
 from support.log import until
@@ -33,12 +34,8 @@ def delete(here: Deployment, *names: str) -> None:
 
 
 def create(here: Deployment, name: str, partitions: int = 1) -> None:
-    def created() -> bool:
-        new = NewTopic(name, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
-        failure = admin(here).create_topics([new])[name].exception(15)
-        return failure is None
-
-    until(created, f"{name} created")
+    new = NewTopic(name, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
+    created_topic.create(admin(here), new)
 
 
 def receives(here: Deployment, stem: str, *values: bytes, timeout_s: float = 30.0) -> None:

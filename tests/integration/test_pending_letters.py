@@ -7,6 +7,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from lapse_client.history import history
+from support.created_topic import create
 from support.deployment import Deploy, Deployment
 from support.log import Tail, until
 
@@ -124,7 +125,7 @@ def test_without_its_letter_topic_a_queue_goes_on_and_letters_follow_when_there_
     subscriber.settle("acknowledge", deliveries[3:], wait=True)
     assert deployment.depth("lone")["depth"] == 0
     subscriber.close()
-    admin.create_topics([NewTopic(letters, 1, 1)])[letters].result(10)
+    create(admin, NewTopic(letters, 1, 1))
     assert [letter.value() for letter in deployment.letters("lone", 2)] == [b"a", b"b"]
     until(lambda: deployment.depth("lone")["dying"] == 0, "messages that are gone")
     assert worker.running

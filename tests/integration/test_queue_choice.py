@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lapse_client import Publisher
 from lapse_client.delivery import Delivery
+from support.created_topic import create
 from support.deployment import Deployment, broker_now_ms
 from support.log import until
 
@@ -232,9 +233,7 @@ def test_topics_that_match_the_pattern_join_later_too(served: Deployment) -> Non
     with Publisher(connection=served.connection) as publisher:
         publisher.publish(served.name("wide"), b'"direct"')
     admin = AdminClient({"bootstrap.servers": served.servers})
-    created = admin.create_topics([NewTopic(served.name("wide-late"), 1, 1)])
-    for future in created.values():
-        future.result(15)
+    create(admin, NewTopic(served.name("wide-late"), 1, 1))
     served.write("wide-late", '"late"')
     assert sorted(str(one) for one in taken(served, "wide", 2)) == ["direct", "late"]
 

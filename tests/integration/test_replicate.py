@@ -20,6 +20,7 @@ from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow_record import SowRecord
 from support import fork_server
 from support.compaction import compact_eagerly
+from support.created_topic import create
 from support.deployment import broker_now_ms
 from support.log import Tail, until
 from support.sow_state import size
@@ -205,7 +206,7 @@ def test_a_replica_with_a_wrong_clock_knows_how_late_it_reads_an_expiry(sides: t
     # As older versions made it, with the timestamps of producers.
     progress = NewTopic("lapse.replication", 1, 1, config={"cleanup.policy": "compact"})
     admin = AdminClient({"bootstrap.servers": below.servers})
-    admin.create_topics([progress])[progress.topic].result(30)
+    create(admin, progress)
     above.out.skew(300)
     above.out.start()
     above.publish("short", {"n": 1}, ttl_ms=2_000)

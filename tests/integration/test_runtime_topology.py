@@ -10,6 +10,7 @@ from lapse.config import load
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.difference import Difference
+from support import created_topic
 from support.at_length import cases
 from support.deployment import Deploy, Deployment
 from support.log import texts, until
@@ -35,14 +36,7 @@ def delete(here: Deployment, *names: str) -> None:
 
 
 def create(here: Deployment, name: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic; a name that was just deleted is free a moment later."""
-
-    def created() -> bool:
-        failure = admin(here).create_topics([NewTopic(name, partitions, 1, config=config)])[name].exception(15)
-        assert failure is None or "already exists" in str(failure) or "marked for deletion" in str(failure), failure
-        return failure is None
-
-    until(created, f"{name} created")
+    created_topic.create(admin(here), NewTopic(name, partitions, 1, config=config))
 
 
 @pytest.mark.feature("D4", "D1", "C27")

@@ -19,6 +19,7 @@ from lapse_client import DeadLetterReader, Publisher, QueueSubscriber
 from lapse_client.connection import Connection as ClientConnection
 from lapse_client.error import ConnectionFailed
 from support import command, fork_server
+from support.created_topic import create
 from support.deployment import Deployment
 from support.log import Tail, until
 from support.secure import PASSWORD, USER
@@ -40,8 +41,7 @@ def test_jobs_on_spark_read_and_write(spark, secured, unique, tmp_path, capfd):
     origin, letters = unique("orders"), topic.dead_letters(queue)
     names = [origin, letters, topic.events(queue)]
     admin = AdminClient({"bootstrap.servers": secured.plain})
-    for made in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-        made.result(30)
+    create(admin, *(NewTopic(name, 1, 1) for name in names))
     wire.records(origin, [b"x"] * 5)
     dead = BookmarkRange(origin, 0, 1, 3)
     wire.event(queue, EventKind.ACKNOWLEDGED, BookmarkRange(origin, 0, 0, 0))

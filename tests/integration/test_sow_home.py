@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from lapse.core.sow.home import Home
 from lapse.protocol import event, topic
 from lapse_client import Connection, SowClient
+from support.created_topic import create
 from support.log import Tail, until
 from support.worker import Worker
 
@@ -111,7 +112,7 @@ def test_one_stamp_ahead_of_the_clock_hides_nothing_that_follows(
     name = unique("stamped")
     admin = AdminClient({"bootstrap.servers": kafka})
     config = {"message.timestamp.type": "CreateTime"}
-    admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config)])[name].result(20)
+    create(admin, NewTopic(name, PARTITIONS, 1, config=config))
     entity = f'[sow."{name}"]\nkey = "/id"\npartitions = {PARTITIONS}\n'
     producer = Producer({"bootstrap.servers": kafka})
 

@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lapse_client import SowClient
+from support.created_topic import create
 from support.deployment import Deploy, Deployment
 from support.log import texts, until, write
 
@@ -122,7 +123,7 @@ def test_messages_of_a_topic_that_was_deleted_leave_and_the_queue_goes_on(deploy
     worker = here.worker(supervised=True).wait_for_shards(2)
     admin = AdminClient({"bootstrap.servers": here.servers})
     gone, stays = here.name("data") + "-b", here.name("data") + "-a"
-    admin.create_topics([NewTopic(gone, 1, 1)])[gone].result(15)
+    create(admin, NewTopic(gone, 1, 1))
     write(here.servers, gone, [b"%d" % number for number in range(3)])
     for queue in ("read", "unread"):
         until(lambda queue=queue: here.depth(queue)["depth"] == 3, f"the messages in {queue}")

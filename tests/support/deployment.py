@@ -23,6 +23,7 @@ from lapse_client.connection import Connection
 from lapse_client.queue import Queue
 from lapse_client.subscriber import QueueSubscriber
 from support import command, fork_server
+from support.created_topic import create
 from support.log import Headers, Tail, Written, until, write
 
 Settings = Mapping[str, Any]
@@ -247,17 +248,7 @@ class Deployment:
         old = ""
         old = topic_id()
         admin.delete_topics([name])[name].result(15)
-        new = NewTopic(name, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
-
-        def created() -> bool:
-            try:
-                admin.create_topics([new])[name].result(15)
-            except KafkaException:  # the deletion is not finished
-                time.sleep(0.1)
-                return False
-            return True
-
-        until(created, f"{name} is created again")
+        create(admin, NewTopic(name, partitions, 1, config={"message.timestamp.type": "LogAppendTime"}))
         until(lambda: topic_id() != old, "another topic id")
 
     def tail(self, name: str, from_end: bool = False) -> Tail:

@@ -18,6 +18,7 @@ from lapse.protocol import command as commands
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer, QueuedMessage, Settlement
 from lapse.protocol.bookmark import BookmarkRange
+from support.created_topic import create
 
 
 @dataclass
@@ -57,8 +58,7 @@ class ScriptedShards:
         admin = AdminClient({"bootstrap.servers": servers})
         stamped = {"message.timestamp.type": "LogAppendTime"}
         names = [queue, topic.commands(queue), topic.deliveries(queue)]
-        for future in admin.create_topics([NewTopic(name, partitions, 1, config=stamped) for name in names]).values():
-            future.result(30)
+        create(admin, *(NewTopic(name, partitions, 1, config=stamped) for name in names))
         self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "enable.idempotence": True})
         self._consumer = Consumer(
             {

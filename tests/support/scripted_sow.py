@@ -15,6 +15,7 @@ from lapse.protocol import command as commands
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
+from support.created_topic import create
 
 
 class ScriptedSow:
@@ -28,8 +29,7 @@ class ScriptedSow:
         self._running = True
         admin = AdminClient({"bootstrap.servers": servers})
         names = [name, topic.commands(name), topic.deliveries(name), topic.sow(name)]
-        for future in admin.create_topics([NewTopic(one, partitions, 1) for one in names]).values():
-            future.result(30)
+        create(admin, *(NewTopic(one, partitions, 1) for one in names))
         self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "enable.idempotence": True})
         options = {"group.id": "scripted", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
         self._consumer = Consumer({"bootstrap.servers": servers, **options})

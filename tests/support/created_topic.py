@@ -1,0 +1,28 @@
+"""Topics that a test makes itself."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from support.log import until
+
+
+def create(admin: AdminClient, *topics: NewTopic) -> None:
+    """Create topics, and wait until a broker lists them: the controller, which says that it is done, is ahead of it.
+
+    A name that was just deleted is free a moment later.
+    """
+    left = {topic.topic: topic for topic in topics}
+
+    def created() -> bool:
+        for name, future in admin.create_topics(list(left.values())).items():
+            failure = str(future.exception(30) or "")
+            assert not failure or "already exists" in failure or "marked for deletion" in failure, failure
+            if not failure:
+                del left[name]
+        return not left
+
+    until(created, f"{', '.join(left)} created")
+    names = {topic.topic for topic in topics}
+    until(lambda: names <= admin.list_topics(timeout=15).topics.keys(), f"{', '.join(names)} listed")
