@@ -16,9 +16,10 @@ from lapse.core.queue.message_state import FILLS
 from lapse.core.queue.segment import Segment, State, slots_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
-from lapse.core.queue.step import Messages, Removal, ShardEvent, Step
+from lapse.core.queue.step import Messages, Removal, Step
 from lapse.core.queue.trait import Traits
 from lapse.core.reason import Reason
+from lapse.core.shard.event import ShardEvent
 from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 

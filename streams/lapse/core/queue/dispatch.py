@@ -19,9 +19,10 @@ from lapse.core.queue.life import Guard, Trigger, route
 from lapse.core.queue.matching import UNKNOWN, YES
 from lapse.core.queue.segment import AVAILABLE, SIZE, State
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.step import Delivery, Messages, ShardEvent, Step
+from lapse.core.queue.step import Delivery, Messages, Step
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.waiting_groups import WaitingGroups
+from lapse.core.shard.event import ShardEvent
 
 STEP_MESSAGES: Final = 4096
 """About so many messages leave or are handed out in one step, so that a step does not hold up the others."""

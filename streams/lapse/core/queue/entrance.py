@@ -17,12 +17,13 @@ from lapse.core.queue.message_state import State
 from lapse.core.queue.repeats import sift, without
 from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.source import Source
-from lapse.core.queue.step import Messages, ShardEvent, Step
+from lapse.core.queue.step import Messages, Step
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.trait import NONE, Traits
 from lapse.core.queue.view import RecordView
 from lapse.core.reason import UNCONFIRMED, Reason
 from lapse.core.record import Record
+from lapse.core.shard.event import ShardEvent
 
 
 class Entrance:

@@ -12,8 +12,9 @@ from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Trigger, route
 from lapse.core.queue.message_state import State
 from lapse.core.queue.pending_letter import PendingLetter
-from lapse.core.queue.step import Removal, ShardEvent, Step
+from lapse.core.queue.step import Removal, Step
 from lapse.core.reason import Reason
+from lapse.core.shard.event import ShardEvent
 
 
 class PendingLetters:

@@ -14,9 +14,10 @@ from lapse.core.queue.inquiry import Inquiry
 from lapse.core.queue.life import Guard, Trigger
 from lapse.core.queue.message_state import State
 from lapse.core.queue.schedule import Schedule
-from lapse.core.queue.step import ShardEvent, Step
+from lapse.core.queue.step import Step
 from lapse.core.queue.transitions import Transitions
 from lapse.core.shard.activity import Activity
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.retirement import Cause, Holder, Report, Retirement
 
 _GUARDS: Final = {Cause.DELETE: None, Cause.IDLE: Guard.IDLE}
@@ -92,7 +93,7 @@ class RetirableQueueShard:
         """Tell the world that the queue is deleted."""
         idle_s = self._decisions.settings.idle_ms // 1000
         detail = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
-        step.events.append(ShardEvent("deleted", now_ms, detail=detail))
+        step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=detail))
 
     def idle_at_ms(self) -> int:
         """From when on the shard is idle if nothing happens."""

@@ -20,12 +20,13 @@ from lapse.core.queue.life import Guard, Route, Row, Trigger, route
 from lapse.core.queue.message_state import State
 from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.segment import SIZE
-from lapse.core.queue.step import Messages, ShardEvent, Step
+from lapse.core.queue.step import Messages, Step
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.trait import NONE, Flag, Traits
 from lapse.core.queue.transitions import Transitions
 from lapse.core.reason import UNCONFIRMED, Reason, in_order
 from lapse.core.retry_delay import UNSTATED
+from lapse.core.shard.event import ShardEvent
 from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 

@@ -24,10 +24,11 @@ from lapse.core.queue.schedule import Schedule
 from lapse.core.queue.segment import AVAILABLE, DELAYED, SIZE, Segment, Where, slots_of, where_of
 from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
 from lapse.core.queue.source import Standing
-from lapse.core.queue.step import Messages, ShardEvent, Step
+from lapse.core.queue.step import Messages, Step
 from lapse.core.queue.trait import Flag
 from lapse.core.queue.transitions import Transitions
 from lapse.core.queue.visibility import Visibility
+from lapse.core.shard.event import ShardEvent
 
 _MOST_TOKEN: Final = 1 << 32
 _MOST_REMEMBERED: Final = 10_000

@@ -33,7 +33,7 @@ from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim, Outcome
 from lapse.core.queue.settling import Settling
 from lapse.core.queue.state import QueueState
-from lapse.core.queue.step import Queued, Removal, ShardEvent, Step
+from lapse.core.queue.step import Queued, Removal, Step
 from lapse.core.queue.subscribing import Subscribing
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
@@ -46,7 +46,7 @@ from lapse.core.queue.visibility import Visibility
 from lapse.core.record import Record
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 
 
 class QueueShard:

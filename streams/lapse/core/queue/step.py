@@ -14,7 +14,7 @@ from lapse.core.queue.change import Change
 from lapse.core.queue.segment import State
 from lapse.core.queue.subscription import Payload
 from lapse.core.reason import Reason
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.step import Step as ShardStep
 
 T = TypeVar("T", np.int64, np.uint32)
@@ -191,39 +191,14 @@ class Removal:
         """Where a message stood, by its index; the first place of all where that is not known."""
         return 0 if self.places is None else int(self.places[at])
 
-    def event(self) -> ShardEvent:
+    def event(self) -> ShardEvent[Messages]:
         """The event that tells of it."""
         kind = EventKind.DEAD_LETTERED if self.letter else EventKind.EXPIRED
         return ShardEvent(kind, self.at_ms, self.messages, self.subscription, self.detail, self.reasons)
 
 
 @dataclass(slots=True)
-class ShardEvent:
-    """Something to be told on the event topic.
-
-    It is about any number of messages, as columns, for a queue's steps are large and its messages have no keys. A SOW
-    topic's is about one record, with its key (`lapse.core.sow.step.ShardEvent`): one shape for both would make columns
-    of single records, or single events of columns. Written, both are one `lapse.protocol.event.Event`.
-
-    Attributes:
-        kind: what happened, an `EventKind`.
-        at_ms: its instant, ms since the epoch.
-        messages: which messages; None where it is about the queue.
-        subscription: whose.
-        detail: a sentence for people.
-        reasons: why they left, if they did.
-    """
-
-    kind: str
-    at_ms: int
-    messages: Messages | None = None
-    subscription: str = ""
-    detail: str = ""
-    reasons: tuple[Reason, ...] = ()
-
-
-@dataclass(slots=True)
-class Step(ShardStep[ShardEvent, Removal, Delivery]):
+class Step(ShardStep[Messages, Removal, Delivery]):
     """Everything that one batch of inputs causes.
 
     Attributes:

@@ -10,10 +10,10 @@ from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life import Trigger
 from lapse.core.queue.matching import Matching
 from lapse.core.queue.retry import Cause
-from lapse.core.queue.step import ShardEvent, Step
+from lapse.core.queue.step import Step
 from lapse.core.queue.subscription import Payload, Subscription
 from lapse.core.queue.transitions import Transitions
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 
 
 class Subscribing:

@@ -1,8 +1,14 @@
-"""Kinds of events, for queues and SOW topics alike (D4)."""
+"""Events, and their kinds, for queues and SOW topics alike (D4)."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
+
+from lapse.core.reason import Reason
+
+M = TypeVar("M")
+"""What an event is about: columns of a queue's messages, or records of a SOW topic."""
 
 
 class EventKind(StrEnum):
@@ -31,3 +37,28 @@ class EventKind(StrEnum):
     UNSUBSCRIBED = "unsubscribed"
     PAUSED = "paused"
     RESUMED = "resumed"
+
+
+class ShardEvent(NamedTuple, Generic[M]):
+    """Something to be told on the event topic (D4).
+
+    Attributes:
+        kind: what happened, an `EventKind`.
+        at_ms: the instant at which it counts, ms since the epoch.
+        messages: which messages or records; None where it is about the entity, or a subscription.
+        subscription: whose.
+        detail: a sentence for people.
+        reasons: why they left, in L14's order, if they did.
+    """
+
+    kind: str
+    at_ms: int
+    messages: M | None = None
+    subscription: str = ""
+    detail: str = ""
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def ends_entity(self) -> bool:
+        """Whether it is the end of the queue or SOW topic, not of one of its messages."""
+        return self.kind == EventKind.DELETED and self.messages is None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.event import ShardEvent
 from lapse.core.shard.retirement import ShardMessage, Verdict
 
 
@@ -28,8 +29,8 @@ class Removed(Protocol):
         """Whether it gets a dead letter."""
 
 
-E = TypeVar("E")
-"""An event."""
+M = TypeVar("M")
+"""What an event is about."""
 
 R = TypeVar("R", bound=Removed)
 """A removal."""
@@ -39,7 +40,7 @@ D = TypeVar("D")
 
 
 @dataclass(slots=True)
-class Step(Generic[E, R, D]):
+class Step(Generic[M, R, D]):
     """Everything that one batch of inputs causes; a kind of shard adds its changes.
 
     Attributes:
@@ -51,7 +52,7 @@ class Step(Generic[E, R, D]):
         verdicts: answers to those who asked for the entity's deletion, likewise.
     """
 
-    events: list[E] = field(default_factory=list)
+    events: list[ShardEvent[M]] = field(default_factory=list)
     removals: list[R] = field(default_factory=list)
     deliveries: list[D] = field(default_factory=list)
     answers: list[CommandAnswer] = field(default_factory=list)

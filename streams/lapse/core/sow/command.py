@@ -9,7 +9,7 @@ from typing import Final
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer, Counts
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import ByKeys, Deletion, Places, Selection
@@ -20,7 +20,7 @@ from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import QueryAtWork, ShardEvent, Step
+from lapse.core.sow.step import QueryAtWork, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name

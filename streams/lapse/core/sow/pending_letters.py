@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lapse.core.reason import Reason
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import Place, Removal, ShardEvent, Step
+from lapse.core.sow.step import EventRecord, Place, Removal, Step
 
 _KEY: Final = struct.Struct(">Iq")
 _SIZE: Final = struct.Struct(">I")
@@ -94,8 +94,10 @@ class PendingLetters:
         """Keep letters of a step, each with why it is refused; returns their journal keys."""
         faults = {letter.place: fault for letter, fault in refused}
         for at, one in enumerate(step.events):
-            if isinstance(one, ShardEvent) and one.kind is EventKind.DEAD_LETTERED and one.place in faults:
-                fault = faults[one.place]
+            if one.kind == EventKind.DEAD_LETTERED and isinstance(one.messages, EventRecord):
+                fault = faults.get(one.messages.place)
+                if fault is None:
+                    continue
                 detail = f"{one.detail or ', '.join(one.reasons)}; its dead letter was refused: {fault}"
                 step.events[at] = one._replace(kind=EventKind.DYING, detail=detail)
         names: list[bytes] = []
@@ -115,12 +117,9 @@ class PendingLetters:
             ShardEvent(
                 EventKind.DEAD_LETTERED,
                 letter.at_ms,
-                letter.place,
-                letter.key,
-                letter.deadline_ms,
-                letter.reasons,
-                "",
-                letter.detail,
+                EventRecord(letter.place, letter.key, letter.deadline_ms),
+                detail=letter.detail,
+                reasons=letter.reasons,
             )
         )
         self._state.change(step, name, None)

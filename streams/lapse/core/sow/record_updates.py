@@ -9,7 +9,7 @@ from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import delta, journal
 from lapse.core.sow.arrival import Refused, Update, fault
 from lapse.core.sow.fan_out import SubscriberFanOut
@@ -17,7 +17,7 @@ from lapse.core.sow.precedence import Precedence
 from lapse.core.sow.record import Facts, pack, payload_of
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import ShardEvent, Step
+from lapse.core.sow.step import EventRecord, Step
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
 
@@ -69,8 +69,8 @@ class Life:
             update.payload,
         )
         self._state.change(step, version_name(update.source, update.offset), version.pack())
-        place = self._state.place(update.source, update.offset)
-        step.events.append(ShardEvent(EventKind.SCHEDULED, update.at_ms, place, update.key, update.deadline_ms))
+        about = EventRecord(self._state.place(update.source, update.offset), update.key, update.deadline_ms)
+        step.events.append(ShardEvent(EventKind.SCHEDULED, update.at_ms, about))
 
     def settle(self, name: bytes, at_ms: int, step: Step) -> None:
         """Let happen to one key what its own instants up to `at_ms` bring: expiry, and scheduled versions (C1, C2)."""
@@ -135,8 +135,8 @@ class Life:
         if self._precedence.is_late(name, entry, update, scheduled):
             if update.origin is None:  # what comes back by replication is no news
                 place = self._state.place(update.source, update.offset)
-                told = ShardEvent(EventKind.IGNORED, update.at_ms, place, update.key, update.deadline_ms)
-                step.events.append(told._replace(detail=_OLDER))
+                about = EventRecord(place, update.key, update.deadline_ms)
+                step.events.append(ShardEvent(EventKind.IGNORED, update.at_ms, about, detail=_OLDER))
             return
         if update.payload is None:
             if self._settings.several:

@@ -11,7 +11,7 @@ from typing import Final
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason, in_order
 from lapse.core.record import Record
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, Update
 from lapse.core.sow.fan_out import SubscriberFanOut
@@ -19,12 +19,13 @@ from lapse.core.sow.origin import is_replicated, path_of
 from lapse.core.sow.record import HEAD, deadline_of, facts_of, headers_of, payload_of, unpack_headers
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import (
+    EventRecord,
     ExpiryBatch,
     OutOfFocus,
     OutOfFocusBatch,
     Place,
     Removal,
-    ShardEvent,
+    SowEvent,
     StateDelete,
     Step,
 )
@@ -117,7 +118,7 @@ class Removals:
                 step.deliveries.append(OutOfFocusBatch(subscriber.subscription.id, seen))
         state.drop_all(names, step)
         if gone:
-            step.events.append(ExpiryBatch(self._decided_ms(now_ms), gone))
+            step.events.append(_expired(self._decided_ms(now_ms), ExpiryBatch(gone)))
 
     def delete(self, name: bytes, entry: bytes, at_ms: int, step: Step) -> None:
         """Remove a record by a command that counts as of `at_ms`."""
@@ -126,7 +127,7 @@ class Removals:
         self._remove(name, entry, StateDelete(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
         self.retain(name, at_ms, step)
         place = self._state.place(facts.source, facts.offset)
-        step.events.append(ShardEvent(EventKind.DELETED, at_ms, place, name[1:], facts.deadline_ms))
+        step.events.append(ShardEvent(EventKind.DELETED, at_ms, EventRecord(place, name[1:], facts.deadline_ms)))
 
     def delete_by_update(self, name: bytes, entry: bytes | None, update: Update, step: Step) -> None:
         """Remove a record by a null value; where there is none (any more), the key may have to be remembered."""
@@ -147,8 +148,8 @@ class Removals:
         if spent:
             self._tell_removed(name, entry, update.at_ms, step)
             return
-        place = self._state.place(facts.source, facts.offset)
-        step.events.append(ShardEvent(EventKind.DELETED, update.at_ms, place, update.key, facts.deadline_ms))
+        about = EventRecord(self._state.place(facts.source, facts.offset), update.key, facts.deadline_ms)
+        step.events.append(ShardEvent(EventKind.DELETED, update.at_ms, about))
 
     def expire_on_arrival(self, name: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step) -> None:
         """Let an update leave that is dead already: it replaces what is there, and takes it along."""
@@ -212,7 +213,7 @@ class Removals:
         facts = facts_of(entry)
         place = Place(*self._state.sources[facts.source], facts.offset)
         if self._settings.dead_letter_reasons.isdisjoint(reasons) and not self._settings.keeps_copies:
-            step.events.append(ShardEvent(EventKind.EXPIRED, now_ms, place, name[1:], facts.deadline_ms, reasons))
+            step.events.append(_expired(now_ms, EventRecord(place, name[1:], facts.deadline_ms), reasons))
             return
         self._leave(
             step, place, name[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
@@ -248,4 +249,9 @@ class Removals:
             )
             step.removals.append(removal)
         kind = EventKind.DEAD_LETTERED if lettered else EventKind.EXPIRED
-        step.events.append(ShardEvent(kind, at_ms, place, key, deadline_ms, reasons, "", detail))
+        about = EventRecord(place, key, deadline_ms)
+        step.events.append(ShardEvent(kind, at_ms, about, detail=detail, reasons=reasons))
+
+
+def _expired(at_ms: int, about: EventRecord | ExpiryBatch, reasons: tuple[Reason, ...] = _TIME_LIMIT) -> SowEvent:
+    return ShardEvent(EventKind.EXPIRED, at_ms, about, reasons=reasons)

@@ -8,13 +8,13 @@ from typing import Final
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.activity import Activity
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.retirement import RETIREMENT, Cause, Report, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.record_updates import Life
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import ShardEvent, Step
+from lapse.core.sow.step import Step
 
 _AT_ONCE: Final = 10_000
 """So many records leave in one step."""

@@ -18,7 +18,7 @@ from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.activity import UsableSowShard
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
@@ -35,7 +35,7 @@ from lapse.core.sow.removal import Removals
 from lapse.core.sow.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import DeletionAtWork, Place, QueryAtWork, Removal, ShardEvent, Step
+from lapse.core.sow.step import DeletionAtWork, EventRecord, Place, QueryAtWork, Removal, Step
 from lapse.core.sow.subscription import Subscription
 from lapse.core.sow.tombstone import Tombstone
 from lapse.protocol.command import Command
@@ -199,7 +199,7 @@ class SowShard:
         if name is not None and self._ids.is_repeat(name, at_ms):
             if home.speaks_for(partition):
                 place = Place(topic, partition, record.offset)
-                step.events.append(ShardEvent(EventKind.REPEATED, at_ms, place, record.key))
+                step.events.append(ShardEvent(EventKind.REPEATED, at_ms, EventRecord(place, record.key)))
             return
         try:
             check_size(record, self.settings.max_record_bytes)

@@ -10,7 +10,7 @@ from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.answer import CommandAnswer
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import ShardEvent
 from lapse.core.shard.step import Step as ShardStep
 
 
@@ -25,47 +25,32 @@ class Place(NamedTuple):
         return f"{self.topic}:{self.partition}:{self.offset}"
 
 
-class ShardEvent(NamedTuple):
-    """One event (S4, D4): what happened to one record, or to a subscription.
-
-    A queue's is about many messages at once, as columns: see `lapse.core.queue.step.ShardEvent` for why there are two.
+class EventRecord(NamedTuple):
+    """The one record that an event is about.
 
     Attributes:
-        kind: what happened.
-        at_ms: the instant at which it counts, ms since the epoch.
-        place: the record's bookmark; None of a subscription.
-        key: the record's key, as far as it has one.
+        place: its bookmark.
+        key: its key, as far as it has one.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
-        reasons: why it left.
-        subscription: which one.
-        detail: a sentence for people.
     """
 
-    kind: EventKind
-    at_ms: int
-    place: Place | None = None
+    place: Place
     key: bytes | None = None
     deadline_ms: int = NEVER
-    reasons: tuple[Reason, ...] = ()
-    subscription: str = ""
-    detail: str = ""
-
-    @property
-    def of_the_whole(self) -> bool:
-        """Whether it is the end of the SOW topic, not of one of its records."""
-        return self.kind is EventKind.DELETED and self.place is None
 
 
 class ExpiryBatch(NamedTuple):
-    """Events of many records that nothing but time has removed, at one instant.
+    """The many records that an event is about, where nothing but time has removed them.
 
     Attributes:
-        at_ms: the instant at which they count, ms since the epoch.
         records: of each its key, number of its source, offset, and deadline in ms since the epoch.
     """
 
-    at_ms: int
     records: list[tuple[bytes, int, int, int]]
+
+
+SowEvent = ShardEvent[EventRecord | ExpiryBatch]
+"""An event of a SOW topic (S4)."""
 
 
 class Removal(NamedTuple):
@@ -232,7 +217,7 @@ class DeletionAtWork(Protocol):
 
 
 @dataclass(slots=True)
-class Step(ShardStep[ShardEvent | ExpiryBatch, Removal, Message | OutOfFocusBatch]):
+class Step(ShardStep[EventRecord | ExpiryBatch, Removal, Message | OutOfFocusBatch]):
     """Changes and outputs, collected while a batch, a command or a timer is handled.
 
     A removal is put down where it gets a letter, or where the settings ask for all of them (L15).

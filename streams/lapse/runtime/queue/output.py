@@ -9,9 +9,9 @@ import numpy as np
 
 from lapse.core.generation import FIRST_REWOUND, shown
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
-from lapse.core.queue.step import Delivery, Messages, Removal, ShardEvent
+from lapse.core.queue.step import Delivery, Messages, Removal
 from lapse.core.reason import Reason
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.protocol import header, packed_delivery, reference
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.kafka.output import Output, Packed
@@ -43,7 +43,7 @@ def _shared(values: Any) -> int | None:
 class QueueOutput(ShardOutput):
     """Writes what a queue shard has to tell."""
 
-    def events(self, events: Sequence[ShardEvent], removals: Sequence[Removal]) -> list[Output]:
+    def events(self, events: Sequence[ShardEvent[Messages]], removals: Sequence[Removal]) -> list[Output]:
         """One event for all messages that share a fate (D4)."""
         shared: dict[tuple[Any, ...], list[Messages]] = {}
         for one in (*events, *(removal.event() for removal in removals)):

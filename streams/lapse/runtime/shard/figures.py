@@ -15,14 +15,12 @@ from lapse.core.queue.step import Messages
 from lapse.core.queue.step import Step as QueueStep
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind
-from lapse.core.sow.step import ExpiryBatch, Message, ShardEvent
+from lapse.core.sow.step import ExpiryBatch, Message
 from lapse.core.sow.step import Step as SowStep
 
 LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 DURATION_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-
-_END: Final = "deleted"
 
 
 class Distribution:
@@ -103,7 +101,7 @@ class ShardFigures:
         for delivery in step.deliveries:
             counts["delivered"] += len(delivery.messages)
         for event in step.events:
-            if event.kind == _END:
+            if event.ends_entity:
                 continue  # of the queue; what is counted under this name are records
             if event.reasons and event.messages is not None:
                 self._left(event.messages, event.reasons, event.at_ms, letter=True)  # its letter is safe at last
@@ -129,23 +127,24 @@ class ShardFigures:
     def sow_step(self, step: SowStep) -> None:
         """Count a SOW topic's step."""
         late: list[int] = []
-        told = [one for one in step.events if isinstance(one, ShardEvent) and not one.of_the_whole]
-        for expiry_batch in step.events:
-            if isinstance(expiry_batch, ExpiryBatch):
-                self.counts[EventKind.EXPIRED] += len(expiry_batch.records)
-                self.removals[Reason.TIME_LIMIT] += len(expiry_batch.records)
-                late += [expiry_batch.at_ms - deadline_ms for _, _, _, deadline_ms in expiry_batch.records]
-        fates = Counter((one.kind, one.reasons) for one in told)
+        fates: Counter[tuple[str, tuple[Reason, ...]]] = Counter()
+        for one in step.events:
+            if one.ends_entity:
+                continue
+            match one.messages:
+                case ExpiryBatch(records):
+                    fates[one.kind, one.reasons] += len(records)
+                    late += [one.at_ms - deadline_ms for _, _, _, deadline_ms in records]
+                case about:
+                    fates[one.kind, one.reasons] += 1
+                    by_time = one.reasons == (Reason.TIME_LIMIT,) and one.kind != EventKind.DYING
+                    if by_time and about is not None and about.deadline_ms != NEVER:
+                        late.append(one.at_ms - about.deadline_ms)
         for (kind, reasons), size in fates.items():
-            self.counts[kind.value] += size
-            self.dead_letters += size if kind is EventKind.DEAD_LETTERED else 0
-            for reason in () if kind is EventKind.DYING else reasons:
+            self.counts[kind] += size
+            self.dead_letters += size if kind == EventKind.DEAD_LETTERED else 0
+            for reason in () if kind == EventKind.DYING else reasons:
                 self.removals[reason] += size
-        late += [
-            one.at_ms - one.deadline_ms
-            for one in told
-            if one.deadline_ms != NEVER and one.reasons == (Reason.TIME_LIMIT,) and one.kind is not EventKind.DYING
-        ]
         if late:
             self.lateness.add_all(np.array(late, np.float64) / 1000)
         self.counts["told"] += sum(1 if isinstance(one, Message) else len(one.records) for one in step.deliveries)

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
-from lapse.core.shard.event import EventKind
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.origin import ORIGIN, path_of
 from lapse.core.sow.record import HEAD, HEAD_BYTES, unpack_headers
 from lapse.core.sow.step import (
+    EventRecord,
     ExpiryBatch,
     Kind,
     Message,
@@ -21,7 +22,7 @@ from lapse.core.sow.step import (
     OutOfFocusBatch,
     Place,
     Removal,
-    ShardEvent,
+    SowEvent,
     StateDelete,
 )
 from lapse.protocol import header, topic
@@ -249,34 +250,36 @@ class SowOutput(ShardOutput):
             for (source, reasons, at_ms, detail), alike in groupby(removals, _fate)
         ]
 
-    def events(self, events: Sequence[ShardEvent | ExpiryBatch], sources: Sequence[tuple[str, int]]) -> list[Output]:
+    def events(self, events: Sequence[SowEvent], sources: Sequence[tuple[str, int]]) -> list[Output]:
         """Events; many records that share a fate are told by ranges of bookmarks (S4, D4)."""
-        shared: dict[tuple[object, ...], list[ShardEvent]] = {}
+        shared: dict[tuple[object, ...], list[SowEvent]] = {}
         expired: dict[int, list[tuple[bytes, int, int, int]]] = {}
         for one in events:
-            if isinstance(one, ExpiryBatch):
-                expired.setdefault(one.at_ms, []).extend(one.records)
+            if isinstance(one.messages, ExpiryBatch):
+                expired.setdefault(one.at_ms, []).extend(one.messages.records)
             else:
-                fate = (one.kind, one.at_ms, one.reasons, one.subscription, one.detail, one.place is None)
+                fate = (one.kind, one.at_ms, one.reasons, one.subscription, one.detail, one.messages is None)
                 shared.setdefault(fate, []).append(one)
         outputs: list[Output] = []
         for at_ms, records in expired.items():
             outputs += self._expiry_batch(at_ms, records, sources)
         for some in shared.values():
-            if len(some) <= _NAMED_ONE_BY_ONE:
-                outputs += [output for one in some for output in self._told(one, _one(one), named=True)]
+            about = [one.messages for one in some if isinstance(one.messages, EventRecord)]
+            if not about:
+                outputs += [output for one in some for output in self._told(one)]
+            elif len(about) <= _NAMED_ONE_BY_ONE:
+                outputs += [output for record in about for output in self._named(some[0], record)]
             else:
-                joined = ranges((Bookmark(*one.place), None) for one in some if one.place is not None)
-                outputs += self._told(some[0], joined, named=False)
+                outputs += self._told(some[0], ranges((Bookmark(*record.place), None) for record in about))
         return outputs
 
     def _expiry_batch(
         self, at_ms: int, records: Sequence[tuple[bytes, int, int, int]], sources: Sequence[tuple[str, int]]
     ) -> Iterator[Output]:
+        fate: SowEvent = ShardEvent(EventKind.EXPIRED, at_ms, reasons=(Reason.TIME_LIMIT,))
         if len(records) <= _NAMED_ONE_BY_ONE:
             for key, source, offset, deadline_ms in records:
-                one = _expired(at_ms, Place(*sources[source], offset), key, deadline_ms)
-                yield from self._told(one, _one(one), named=True)
+                yield from self._named(fate, EventRecord(Place(*sources[source], offset), key, deadline_ms))
             return
         offsets: dict[int, list[int]] = {}
         for _, source, offset, _ in records:
@@ -286,19 +289,21 @@ class SowOutput(ShardOutput):
             for source, found in offsets.items()
             for first, last in _runs(found)
         ]
-        yield from self._told(_expired(at_ms), joined, named=False)
+        yield from self._told(fate, joined)
 
-    def _told(self, one: ShardEvent, messages: Sequence[BookmarkRange], *, named: bool) -> list[Output]:
-        return self._tell(
-            one.kind,
-            one.at_ms,
-            messages,
-            one.reasons,
-            one.subscription,
-            one.detail,
-            key=one.key if named and one.key is not None and len(one.key) <= _TOLD_KEY_BYTES else None,
-            expires_at_ms=one.deadline_ms if named and one.deadline_ms != NEVER else None,
+    def _named(self, fate: SowEvent, record: EventRecord) -> list[Output]:
+        """An event of one record, with its key and deadline."""
+        (name, partition, offset), key, deadline_ms = record
+        return self._told(
+            fate,
+            [BookmarkRange(name, partition, offset, offset)],
+            key=key if key is not None and len(key) <= _TOLD_KEY_BYTES else None,
+            expires_at_ms=deadline_ms if deadline_ms != NEVER else None,
         )
+
+    def _told(self, fate: SowEvent, messages: Sequence[BookmarkRange] = (), **facts: Any) -> list[Output]:
+        kind = EventKind(fate.kind)
+        return self._tell(kind, fate.at_ms, messages, fate.reasons, fate.subscription, fate.detail, **facts)
 
 
 def _tombstone(removal: StateDelete | None) -> bytes:
@@ -326,17 +331,6 @@ def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
 def _fate(removal: Removal) -> tuple[tuple[str, int], tuple[Reason, ...], int, str]:
     """What letters in one piece share: source, reasons, instant, detail."""
     return removal.place[:2], removal.reasons, removal.at_ms, removal.detail
-
-
-def _one(event: ShardEvent) -> tuple[BookmarkRange, ...]:
-    if event.place is None:
-        return ()
-    name, partition, offset = event.place
-    return (BookmarkRange(name, partition, offset, offset),)
-
-
-def _expired(at_ms: int, place: Place | None = None, key: bytes | None = None, deadline_ms: int = NEVER) -> ShardEvent:
-    return ShardEvent(EventKind.EXPIRED, at_ms, place, key, deadline_ms, (Reason.TIME_LIMIT,))
 
 
 def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.lifetime import NEVER, Expiration, ExpirationModel
 from lapse.core.reason import Reason
-from lapse.core.shard.event import EventKind
 from lapse.core.sow import journal
 from lapse.core.sow.query import Query
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import (
+    EventRecord,
     ExpiryBatch,
     Kind,
     Message,
     OutOfFocus,
     OutOfFocusBatch,
-    ShardEvent,
+    Place,
+    SowEvent,
     StateDelete,
     Step,
 )
@@ -49,20 +50,28 @@ def shard_of(default_ms: int | None = None, model: str = "override", *, enabled:
     return SowShard(SowSettings(name="orders", expiration=expiration(default_ms, model, enabled=enabled), **more))
 
 
-def events_of(some: ShardEvent | ExpiryBatch, shard: SowShard) -> list[ShardEvent]:
-    if isinstance(some, ShardEvent):
-        return [some]
-    return [
-        ShardEvent(
-            EventKind.EXPIRED,
-            some.at_ms,
-            shard.state.place(source, offset),
-            key,
-            deadline_ms,
-            (Reason.TIME_LIMIT,),
-        )
-        for key, source, offset, deadline_ms in some.records
-    ]
+class Told(NamedTuple):
+    """An event of one record, or of a subscription."""
+
+    kind: str
+    at_ms: int
+    place: Place | None
+    key: bytes | None
+    deadline_ms: int
+    reasons: tuple[Reason, ...]
+    subscription: str
+    detail: str
+
+
+def events_of(one: SowEvent, shard: SowShard) -> list[Told]:
+    match one.messages:
+        case None:
+            about = [(None, None, NEVER)]
+        case EventRecord() as record:
+            about = [record]
+        case ExpiryBatch(records):
+            about = [(shard.state.place(source, offset), key, deadline) for key, source, offset, deadline in records]
+    return [Told(one.kind, one.at_ms, *record, one.reasons, one.subscription, one.detail) for record in about]
 
 
 def messages_of(some: Message | OutOfFocusBatch, shard: SowShard) -> list[Message]:

@@ -163,6 +163,7 @@ def test_an_invalid_lifetime_is_a_dead_letter_and_the_rest_flows_on(enabled):
         Arrived(2, T, b"c", b"{}"),
     ]
     assert desk.shard.arrive("t", 0, rows, step) == 3
+    desk.keep(step)
     assert records(desk) == {"a": {}, "c": {}}
     assert step.letters[0].detail.startswith("lapse-ttl-ms = '-1': expected")
     assert told_events(step) == [(EventKind.DEAD_LETTERED, None, (Reason.INVALID_LIFETIME,), 0)]
