@@ -3,7 +3,7 @@
     python tests/features.py            a table
     python tests/features.py --json     {"L1": {"promise": "...", "tests": ["tests/unit/...::test_..."]}, ...}
     python tests/features.py --missing  only promises without a test; exit code 1 if there are any
-    python tests/features.py --map      for each number the files of code that cite it, and those of tests that show it
+    python tests/features.py --map      for each number the code that keeps it and the tests that show it, best first
     python tests/features.py --map Q12  the same for some numbers
 
 Tests are collected, not run.
@@ -15,6 +15,7 @@ import io
 import json
 import os
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ from rich.table import Table
 
 from support.citation import contract_map
 from support.contract import numbers_of, promises
+
+FIRST = 5
+"""So many places stand on lines of their own."""
 
 
 class Collector:
@@ -77,11 +81,20 @@ def show_map(wanted: list[str], *, as_json: bool) -> int:
         return 2
     chosen = {number: found[number] for number in wanted or found}
     if as_json:
-        print(json.dumps({number: {"code": code, "tests": tests} for number, (code, tests) in chosen.items()}))
+        files = {
+            number: {"code": [one.path for one in code], "tests": [one.path for one in tests]}
+            for number, (code, tests) in chosen.items()
+        }
+        print(json.dumps(files))
         return 0
     for number, (code, tests) in chosen.items():
         print(f"{number}  {texts[number]}")
-        print("".join(f"    {path}\n" for path in [*code, *tests]) or "    nothing cites it\n", end="")
+        for title, citations in (("code", code), ("tests", tests)):
+            print("\n".join(f"  {title:<6}{one}" for one in citations[:FIRST]) or f"  {title:<6}none")
+            if rest := [one.path for one in citations[FIRST:]]:
+                print(
+                    textwrap.fill(f"also in {', '.join(rest)}", 120, initial_indent=" " * 8, subsequent_indent=" " * 8)
+                )
     return 0
 
 

@@ -65,7 +65,7 @@ def test_a_range_of_numbers_names_each() -> None:
     ]
 
 
-def test_every_promise_leads_to_the_tests_behind_it() -> None:
+def test_every_promise_leads_to_the_code_and_the_tests_behind_it_the_most_telling_first() -> None:
     answer = subprocess.run(
         [sys.executable, ROOT / "tests" / "features.py", "--json", "--map", "Q7", "L14"],
         capture_output=True,
@@ -74,6 +74,6 @@ def test_every_promise_leads_to_the_tests_behind_it() -> None:
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert list(found) == ["Q7", "L14"]
-    assert any(path.endswith("core/queue/fairness.py") for path in found["Q7"]["code"])
-    assert any(path.endswith("test_fairness.py") for path in found["Q7"]["tests"])
+    assert any(path.endswith("core/queue/fairness.py") for path in found["Q7"]["code"][:3])
+    assert any(path.endswith("test_fairness.py") for path in found["Q7"]["tests"][:3])
     assert [number for number, (_, tests) in contract_map().items() if not tests] == []

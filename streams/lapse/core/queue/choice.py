@@ -1,4 +1,4 @@
-"""Choice: which messages go to which subscriptions, where more than the order of arrival counts.
+"""Choice: which messages go to which subscriptions, where more than the order of arrival counts (Q7, Q11, Q12, Q14).
 
 Messages are looked at in the order of delivery: by place, or by priority and then place (Q11); none at or behind the
 first barrier (Q12). Each goes to a subscription that has space and whose filter it matches (Q14), by the queue's

@@ -2,8 +2,9 @@
 
 Each row says what a trigger does to a message in a state: which change carries it out, where the message is then, which
 event tells of it, and for which reason it leaves. A state that a trigger has no row for is left alone: that is what
-protects a message. `QueueState.apply` takes no change that has no row here, and the
-parts of the shard choose theirs by `route`. A new feature adds rows, or a guard.
+protects a message. So a lease protects from expiry because DEADLINE has no row for LEASED (Q10). `QueueState.apply`
+takes no change that has no row here, and the parts of the shard choose theirs by `route`. A new feature adds rows, or
+a guard.
 """
 
 from __future__ import annotations
