@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import faust
-from faust.transport.utils import DefaultSchedulingStrategy
 from faust.types import TP
 from mode.utils.queues import FlowControlEvent
 
@@ -24,9 +23,10 @@ from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security
 from lapse.runtime.kafka.agent import WorkerAgent
 from lapse.runtime.kafka.assignor import SteadyAssignor
+from lapse.runtime.kafka.faust_settings import faust_settings, store_url
 from lapse.runtime.kafka.membership import Membership
 from lapse.runtime.kafka.steady_flow import SteadyFlow
-from lapse.runtime.kafka.table import SelfRestoredTable, SelfRestoredTables
+from lapse.runtime.kafka.table import SelfRestoredTables
 from lapse.runtime.kafka.transport import BatchConsumer, BatchTransport
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue.entity import QueueEntity
@@ -47,12 +47,6 @@ from lapse.runtime.topics.worker_messages import WorkerMessages
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
-
-_POLL_RECORDS: Final = 5_000
-_FETCH_BYTES: Final = 4 << 20
-_HEARTBEAT_S: Final = 0.05
-"""A heartbeat's answer tells that the group rebalances. What moves waits until all have heard (C90), about so long.
-Twenty small requests a second are cheap."""
 
 _GIVEN_UP_S: Final = 2.0
 """After so long what a shard's worker was to give up is given to another one anyway; epochs protect the shard then."""
@@ -92,7 +86,7 @@ class LapseApp(faust.App):
     barred: dict[str, list[str]]
     late_entities: LateEntities
     _renewing: asyncio.Lock
-    _make: Callable[[str, Topology, Config], Entity]
+    _make: Callable[..., Entity]
     membership: Membership
     definitions: DefinitionFollower | None
     definer: Definer | None
@@ -307,61 +301,63 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
         raise TopologyError(f"there is nothing to run: {_was_deleted(deleted)}")
     barred = topology.barred()
     topology = topology.servable()
-    worker = config.lapse
-    session_s = worker.session_timeout / 1000
-    brokers = ";".join(f"kafka://{server.strip()}" for server in worker.brokers.split(","))
-    aiokafka_security = security.for_aiokafka(config.security)
-    app = LapseApp(
-        worker.app_id,
-        broker=brokers,
-        broker_credentials=security.for_faust(config.security),
-        store=f"lapse-{worker.store}://",
-        datadir=str(Path(worker.data_dir).absolute()),
-        autodiscover=False,
-        key_serializer="raw",
-        value_serializer="raw",
-        topic_disable_leader=True,
-        topic_allow_declare=False,
-        web_enabled=False,
-        table_standby_replicas=0,
-        recovery_consistency_check=False,
-        consumer_auto_offset_reset="earliest",
-        consumer_max_fetch_size=_FETCH_BYTES,
-        broker_max_poll_records=_POLL_RECORDS,
-        broker_session_timeout=session_s,
-        broker_heartbeat_interval=min(session_s / 3, _HEARTBEAT_S),
-        broker_request_timeout=max(30.0, 2 * session_s),
-        broker_rebalance_timeout=60.0,
-        broker_commit_interval=1.0,
-        stream_wait_empty=False,
-        stream_buffer_maxsize=4096,
-        ConsumerScheduler=DefaultSchedulingStrategy,
-        PartitionAssignor=SteadyAssignor,
-        Table=SelfRestoredTable,
-        TableManager=SelfRestoredTables,
-    )
+    app = LapseApp(config.lapse.app_id, **faust_settings(config))
     # Faust has no setting for the transport's class; the URL names the driver only.
     app._transport = BatchTransport(app.conf.broker_consumer, app)
-    admin = {"bootstrap.servers": worker.brokers, **security.for_librdkafka(config.security)}
-    app.services = Services(worker.brokers, aiokafka_security, worker.max_clock_skew, session_s, admin, worker.standby)
-    app.warnings = [*topology.missing(), *warnings(topology), *key.exposed(config)]
-    app.barred = barred
-    app._renewing = asyncio.Lock()
-    confluent.configure(worker.schema_ids)
-    app.entities = {}
-    app.reading = WorkerAgent(app)
-    app._beside = set()
-    app.membership = Membership(Path(str(app.conf.datadir)), worker.app_id, app.services.connection)
-    app.not_served = deleted
-    app.definitions = app.definer = None
-    if decided is not None:
-        app.warnings += decided.told
-        app.definitions = DefinitionFollower(app, config, decided, app.services.connection)
-        app.services.versions.update({name: one.version for name, one in decided.definitions.items()})
-    app.entity_cleanup = EntityCleanup(app, app.services.connection, app.definitions)
+    keys = key.read(config) if config.users else None
+    _equip(app, config, keys, decided)
+    app.warnings = [*topology.missing(), *warnings(topology), *key.exposed(config), *app.warnings]
+    app.not_served, app.barred = deleted, barred
     for name in deleted:
         remove_copies(Path(str(app.conf.tabledir)), name)
-    keys = key.read(config) if config.users else None
+    app._make = _maker(app, config, keys)
+    for name in topology.entities():
+        app._make(name, topology)
+    app.late_entities = LateEntities(app, barred, lambda: Cluster(config).topology(served=True), app._make)
+    app.on_partitions_revoked.connect(app.pause_shards, weak=False)
+    app.on_partitions_assigned.connect(app.resume_shards, weak=False)
+    app.on_before_shutdown.connect(app.release_shards, weak=False)
+    logging.getLogger("faust.transport.drivers.aiokafka").addFilter(_not_about_declaring)
+    return app
+
+
+def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: Decided | None) -> None:
+    """Give an application what its entities share; it has none of them yet."""
+    worker = config.lapse
+    admin = {"bootstrap.servers": worker.brokers, **security.for_librdkafka(config.security)}
+    app.services = Services(
+        worker.brokers,
+        security.for_aiokafka(config.security),
+        worker.max_clock_skew,
+        worker.session_timeout / 1000,
+        admin,
+        worker.standby,
+    )
+    connection = app.services.connection
+    confluent.configure(worker.schema_ids)
+    app.warnings = []
+    app.entities = {}
+    app.reading = WorkerAgent(app)
+    app._renewing = asyncio.Lock()
+    app._beside = set()
+    app.membership = Membership(Path(str(app.conf.datadir)), worker.app_id, connection)
+    app.definitions = app.definer = None
+    if decided is not None:
+        app.warnings = list(decided.told)
+        app.definitions = DefinitionFollower(app, config, decided, connection)
+        app.definer = _definer(app, app.definitions, config, decided, keys)
+        app.services.versions.update({name: one.version for name, one in decided.definitions.items()})
+    app.entity_cleanup = EntityCleanup(app, connection, app.definitions)
+    app.log_watch = LogWatch(
+        lambda: list(app.entities.values()), app.renew, app.services.topic_ids, app.services.log_reader
+    )
+    app.metrics = MetricsServer(app.entities, app.services.clock, app.readiness)
+    app.metrics_address = worker.metrics_host, worker.metrics_port
+    app.users = _said_of(keys)
+
+
+def _maker(app: LapseApp, config: Config, keys: Keys | None) -> Callable[..., Entity]:
+    """What makes an entity of a topology, and declares it to Faust."""
 
     def make(name: str, topology: Topology, whole: Config = config) -> Entity:
         entity = _entity(name, topology, app.services, whole.forward_topic(name) if name in whole.queue else None)
@@ -370,28 +366,12 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
             clock = app.services.clock
             entity.guard = Guard(name, kind, keys.users, whole.entitled(name), keys.workers, clock.now_ms)
         entity.expect(topology.existing)
-        entity.declare(app, app.reading, f"lapse-{worker.store}://")
+        entity.declare(app, app.reading, store_url(config))
         entity.on_end = lambda one: app.beside(app.entity_cleanup.clean_up(one))
         app.entities[name] = entity
         return entity
 
-    for name in topology.entities():
-        make(name, topology)
-    app._make = make
-    if app.definitions is not None and decided is not None:
-        app.definer = _definer(app, app.definitions, config, decided, keys)
-    app.late_entities = LateEntities(app, barred, lambda: Cluster(config).topology(served=True), make)
-    app.log_watch = LogWatch(
-        lambda: list(app.entities.values()), app.renew, app.services.topic_ids, app.services.log_reader
-    )
-    app.metrics = MetricsServer(app.entities, app.services.clock, app.readiness)
-    app.metrics_address = worker.metrics_host, worker.metrics_port
-    app.users = _said_of(keys)
-    app.on_partitions_revoked.connect(app.pause_shards, weak=False)
-    app.on_partitions_assigned.connect(app.resume_shards, weak=False)
-    app.on_before_shutdown.connect(app.release_shards, weak=False)
-    logging.getLogger("faust.transport.drivers.aiokafka").addFilter(_not_about_declaring)
-    return app
+    return make
 
 
 def _entity(name: str, topology: Topology, services: Services, target: str | None) -> Entity:

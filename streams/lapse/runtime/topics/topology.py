@@ -12,13 +12,13 @@ from typing import Final
 
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.config.shares import over_partitions
-from lapse.core.entitlement import Right
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.retention import Retention
+from lapse.runtime.topics.user_rights import user_grants
 from lapse.runtime.topics.wanted import MOST_BYTES, OF_THE_USER, Role, Wanted, without
 
 _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
@@ -31,10 +31,6 @@ _KAFKAS_MOST_BYTES: Final = 1_048_588
 
 _ADDED_BYTES: Final = 64 << 10
 """So much more than a message its dead letter, or its delivery, may take: for the headers."""
-
-
-_OWN: Final = ("READ", "WRITE", "DELETE")
-"""What the workers need to do with a topic of lapse's own."""
 
 
 class TopologyError(RuntimeError):
@@ -355,25 +351,7 @@ class Topology:
 
     def grants(self) -> list[Grant]:
         """The rights on topics that users need, and with them the workers: who names one, shuts others out (X4)."""
-        security, users = self.config.security, self.config.users
-        workers = security.principal
-        if workers is None and security.protocol.startswith("SASL") and security.username:
-            workers = f"User:{security.username}"
-        found: list[Grant] = []
-        for name in self.entities():
-            for user, entitlement in self.config.entitled(name).items():
-                principal = users[user].principal
-                if principal is None:
-                    continue
-                found += _commanding(name, user, principal, workers)
-                for topic in self.sources(name) if Right.PUBLISH in entitlement.rights else ():
-                    found.append(Grant(topic, principal, "WRITE"))
-                    found += [] if workers is None else [Grant(topic, workers, "READ")]
-        if self.config.lapse.definitions == "topic":
-            own = names.definer(self.config.lapse.app_id)
-            for user in self.config.creators():
-                found += _commanding(own, user, users[user].principal, workers)
-        return list(dict.fromkeys(found))
+        return user_grants(self.config, {name: self.sources(name) for name in self.entities()})
 
     def _not_granted(self) -> list[Difference]:
         """Rights that are missing, topic by topic."""
@@ -461,14 +439,3 @@ class Topology:
             listed = "\n".join(f"  {why}" for why in dict.fromkeys(itertools.chain.from_iterable(barred.values())))
             raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
         return self.without(barred) if barred else self
-
-
-def _commanding(name: str, user: str, principal: str | None, workers: str | None) -> list[Grant]:
-    """The rights that a user needs to give commands and read the answers, and with them the workers."""
-    if principal is None:
-        return []
-    commands, deliveries = names.commands(name), names.deliveries(name, user)
-    found = [Grant(commands, principal, "WRITE"), Grant(deliveries, principal, "READ")]
-    if workers is not None:
-        found += [Grant(one, workers, operation) for one in (commands, deliveries) for operation in _OWN]
-    return found

@@ -1,0 +1,58 @@
+"""What Faust is told when a worker is made: raw records, no topics of its own, and lapse's stores and tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from faust.transport.utils import DefaultSchedulingStrategy
+
+from lapse.config import Config
+from lapse.runtime.kafka import security
+from lapse.runtime.kafka.assignor import SteadyAssignor
+from lapse.runtime.kafka.table import SelfRestoredTable, SelfRestoredTables
+
+_POLL_RECORDS: Final = 5_000
+_FETCH_BYTES: Final = 4 << 20
+_HEARTBEAT_S: Final = 0.05
+"""A heartbeat's answer tells that the group rebalances. What moves waits until all have heard (C90), about so long.
+Twenty small requests a second are cheap."""
+
+
+def faust_settings(config: Config) -> dict[str, Any]:
+    """The settings of the Faust application, by their names there."""
+    worker = config.lapse
+    session_s = worker.session_timeout / 1000
+    return {
+        "broker": ";".join(f"kafka://{server.strip()}" for server in worker.brokers.split(",")),
+        "broker_credentials": security.for_faust(config.security),
+        "store": store_url(config),
+        "datadir": str(Path(worker.data_dir).absolute()),
+        "autodiscover": False,
+        "key_serializer": "raw",
+        "value_serializer": "raw",
+        "topic_disable_leader": True,
+        "topic_allow_declare": False,
+        "web_enabled": False,
+        "table_standby_replicas": 0,
+        "recovery_consistency_check": False,
+        "consumer_auto_offset_reset": "earliest",
+        "consumer_max_fetch_size": _FETCH_BYTES,
+        "broker_max_poll_records": _POLL_RECORDS,
+        "broker_session_timeout": session_s,
+        "broker_heartbeat_interval": min(session_s / 3, _HEARTBEAT_S),
+        "broker_request_timeout": max(30.0, 2 * session_s),
+        "broker_rebalance_timeout": 60.0,
+        "broker_commit_interval": 1.0,
+        "stream_wait_empty": False,
+        "stream_buffer_maxsize": 4096,
+        "ConsumerScheduler": DefaultSchedulingStrategy,
+        "PartitionAssignor": SteadyAssignor,
+        "Table": SelfRestoredTable,
+        "TableManager": SelfRestoredTables,
+    }
+
+
+def store_url(config: Config) -> str:
+    """The address by which Faust finds the store of tables."""
+    return f"lapse-{config.lapse.store}://"

@@ -1,0 +1,65 @@
+"""The rights on Kafka's topics that go with users: theirs, and those of the workers beside them (X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from lapse.config import Config
+from lapse.core.entitlement import Right
+from lapse.protocol import topic as names
+from lapse.runtime.topics.access import Grant
+
+_OWN: Final = ("READ", "WRITE", "DELETE")
+"""What the workers need to do with a topic of lapse's own."""
+
+
+def user_grants(config: Config, sources: Mapping[str, Sequence[str]]) -> list[Grant]:
+    """The rights on topics that users need, and those that workers need on the same topics.
+
+    A topic on which Kafka knows any right is closed to all others, so the workers have to be named as well.
+
+    Args:
+        config: the configuration.
+        sources: the underlying topics of each entity.
+    """
+    return list(dict.fromkeys(_grants(config, sources)))
+
+
+def _grants(config: Config, sources: Mapping[str, Sequence[str]]) -> Iterator[Grant]:
+    workers = _workers(config)
+    for name, topics in sources.items():
+        for user, entitlement in config.entitled(name).items():
+            principal = config.users[user].principal
+            if principal is None:
+                continue
+            yield from _commanding(name, user, principal, workers)
+            for topic in topics if Right.PUBLISH in entitlement.rights else ():
+                yield Grant(topic, principal, "WRITE")
+                if workers is not None:
+                    yield Grant(topic, workers, "READ")
+    if config.lapse.definitions == "topic":
+        definer = names.definer(config.lapse.app_id)
+        for user in config.creators():
+            yield from _commanding(definer, user, config.users[user].principal, workers)
+
+
+def _workers(config: Config) -> str | None:
+    """The principal of the workers, as far as the configuration tells it."""
+    security = config.security
+    if security.principal is None and security.protocol.startswith("SASL") and security.username:
+        return f"User:{security.username}"
+    return security.principal
+
+
+def _commanding(name: str, user: str, principal: str | None, workers: str | None) -> Iterator[Grant]:
+    """The rights that a user needs to give commands and read the answers, and with them the workers."""
+    if principal is None:
+        return
+    commands, deliveries = names.commands(name), names.deliveries(name, user)
+    yield Grant(commands, principal, "WRITE")
+    yield Grant(deliveries, principal, "READ")
+    if workers is not None:
+        for topic in (commands, deliveries):
+            for operation in _OWN:
+                yield Grant(topic, workers, operation)
