@@ -43,6 +43,7 @@ class DeadLetter:
         redriven_count: how often it was sent back before.
         lapse_id: the same for every copy of this letter.
         unconfirmed_transfer: id of the transfer that put the record there and had not confirmed it; empty = none.
+        record_key: the key that its payload makes at a SOW topic with `key`; None where the letter does not say.
     """
 
     key: bytes | None
@@ -61,6 +62,7 @@ class DeadLetter:
     redriven_count: int
     lapse_id: str
     unconfirmed_transfer: str = ""
+    record_key: bytes | None = None
 
 
 _GENERATION: Final = re.compile(r"~([1-9]\d{0,4})/\d+\Z", re.ASCII)
@@ -108,6 +110,7 @@ def letter_of(record: Replayed) -> DeadLetter:
         redriven_count=_number(texts, header.REDRIVEN_COUNT) or 0,
         lapse_id=texts.get(header.LAPSE_ID, ""),
         unconfirmed_transfer=texts.get(header.UNCONFIRMED_TRANSFER, ""),
+        record_key=next((value for name, value in reversed(headers) if name == header.RECORD_KEY), None),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+import orjson
 from confluent_kafka import Message
 
 from lapse.core.letter import FORWARDED
@@ -17,7 +18,7 @@ from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import CommandError
 from lapse.protocol.hand_over import HandOver
-from lapse.protocol.redrive import REDRIVEN, message_id
+from lapse.protocol.redrive import REDRIVEN, lapse_id_of, message_id
 from lapse_client.connection import Connection, entities
 from lapse_client.headers import headers_of
 from lapse_client.redriven import TOPIC as REDRIVEN_TOPIC
@@ -82,7 +83,8 @@ class Lineage:
         if name.startswith(FORWARDED):
             yield from _named("forwarded", name[len(FORWARDED) :], at_ms, bookmark)
         elif name.startswith(REDRIVEN):
-            yield from _named("redriven", name[len(REDRIVEN) :], at_ms, bookmark)
+            sent = lapse_id_of(name.decode("utf-8", "replace")).encode()
+            yield from _named("redriven", sent, at_ms, bookmark)
 
     def forwarded(self, bookmark: Bookmark, queue: str, at_ms: int) -> Iterator[Step]:
         """What a message has become that a queue forwarded at an instant."""
@@ -93,12 +95,13 @@ class Lineage:
 
     def redriven(self, bookmark: Bookmark, entity: str, lapse_id: str) -> Iterator[Step]:
         """What a letter's message has become that was redriven."""
-        name = message_id(lapse_id).encode()
         if REDRIVEN_TOPIC not in self._topics:
             return
         for noted in self._span([REDRIVEN_TOPIC]):
-            if noted.key() == lapse_id.encode():
-                found = self._written(lambda one: one == name, noted.timestamp()[1])
+            told = noted.value()
+            if noted.key() == lapse_id.encode() and told:
+                name = message_id(lapse_id, orjson.loads(told)["times"] - 1).encode()
+                found = self._written(name.__eq__, noted.timestamp()[1])
                 if found is not None:
                     yield Step("redriven", found.timestamp()[1], entity, bookmark, place(found), detail=lapse_id)
 

@@ -30,11 +30,12 @@ class NewerRecords:
         Raises:
             LapseError: its compacted topic cannot be read.
         """
-        if letter.key is None or topic.sow(entity) not in self._topics:
+        key = letter.key if letter.record_key is None else letter.record_key
+        if key is None or topic.sow(entity) not in self._topics:
             return False
         if entity not in self._known:
             self._known[entity] = self._read(topic.sow(entity))
-        found = self._known[entity].get(letter.key)
+        found = self._known[entity].get(key)
         if found is None:
             return False
         place, at_ms = found

@@ -192,6 +192,27 @@ class Known:
         return cls(redriven=Redriven(connection).read(), newer=NewerRecords(connection))
 
 
+def check_target(target: Target, letters: str, connection: Connection) -> None:
+    """See that letters can go where they are to go.
+
+    Args:
+        target: where.
+        letters: the dead-letter topic that they are on.
+        connection: the cluster.
+
+    Raises:
+        UnknownEntity: there is no such topic.
+        LapseError: it is no topic for letters, or the cluster cannot be asked.
+    """
+    if not target.topic:
+        return
+    if why := rules.unfit(target.topic, letters):
+        raise LapseError(why)
+    topics = connection.partitions()
+    if target.topic not in topics:
+        raise UnknownEntity("topic", target.topic, [name for name in topics if not rules.unfit(name, letters)])
+
+
 def plan(
     letters: Iterable[DeadLetter], choice: Choice, target: Target, now_ms: int, known: Known | None = None
 ) -> Iterator[Line]:
@@ -220,6 +241,7 @@ def plan(
                 letter.headers,
                 lapse_id=letter.lapse_id,
                 redriven_count=letter.redriven_count,
+                before=0 if known is None else known.redriven.sent(letter),
                 queue="" if target.topic else letter.entity,
                 lifetime=stated,
             ),

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from lapse.protocol import header
-from lapse.protocol.redrive import REDRIVEN
+from lapse.protocol.redrive import REDRIVEN, lapse_id_of
 from lapse_client import compacted_topic
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter
@@ -60,7 +60,11 @@ class Redriven:
 
     def __contains__(self, letter: object) -> bool:
         """Whether a letter was sent."""
-        return isinstance(letter, DeadLetter) and self._sent[name_of(letter)] > 0
+        return isinstance(letter, DeadLetter) and self.sent(letter) > 0
+
+    def sent(self, letter: DeadLetter) -> int:
+        """How often this letter was sent."""
+        return self._sent[name_of(letter)]
 
     def times(self, letter: DeadLetter) -> int:
         """How often the letter's message was sent, by this letter or another one."""
@@ -82,7 +86,7 @@ class Redriven:
         """The first letter of its message."""
         for title, value in letter.headers:
             if title == header.MESSAGE_ID and value is not None and value.startswith(REDRIVEN):
-                before = value[len(REDRIVEN) :].decode("utf-8", "replace")
+                before = lapse_id_of(value.decode("utf-8", "replace"))
                 return self._first.get(before, before)
         return name_of(letter)
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from lapse.protocol import header as names
-from lapse.protocol.redrive import message_id
+from lapse.protocol.redrive import unfit
 from lapse_spark import header, newer_records, read, redrive, redriven
 from lapse_spark.connection import Connection
 from lapse_spark.output import Output
@@ -85,7 +85,12 @@ def run(
         rate: most messages in a second; None = as fast as Kafka takes them.
         limit: most messages in all, the oldest letters first; None = all.
         hook: changes records before they are sent; a letter whose record it leaves out counts as sent.
+
+    Raises:
+        ValueError: the target is no topic for letters.
     """
+    if why := unfit(target.topic):
+        raise ValueError(why)
     output = Output(spark, path)
     kept: list[DataFrame] = []
 
@@ -179,9 +184,8 @@ def _arrived(spark: SparkSession, connection: Connection, targets: list[str], si
     found = read.records(spark, connection, pattern=pattern, span=span).select(
         header.text(headers, names.MESSAGE_ID).alias("message_id")
     )
-    prefix = message_id("")
-    ours = found.where(F.startswith(F.col("message_id"), F.lit(prefix)))
-    return ours.select(F.substring("message_id", len(prefix) + 1, 1 << 20).alias("id")).distinct()
+    ours = found.select(redriven.letter_of(F.col("message_id")).alias("id"))
+    return ours.where(F.col("id").isNotNull()).distinct()
 
 
 def _send(passed: DataFrame, target: Target, connection: Connection, rate: int | None, hook: Hook | None) -> None:

@@ -48,11 +48,11 @@ def judged(letters: DataFrame, known: DataFrame, elsewhere: str = "") -> DataFra
         elsewhere: another topic than the origin; empty = they go to where they came from.
     """
     entity = F.lit(elsewhere) if elsewhere else F.col("entity")
-    both = letters.withColumn("_goes_to", entity).join(
-        known, (F.col("_goes_to") == F.col("_entity")) & (F.col("key") == F.col("_key")), "left"
-    )
+    stated = header.value(header.newest_first(F.col("headers")), names.RECORD_KEY)
+    named = letters.withColumns({"_goes_to": entity, "_letter_key": F.coalesce(stated, F.col("key"))})
+    both = named.join(known, (F.col("_goes_to") == F.col("_entity")) & (F.col("_letter_key") == F.col("_key")), "left")
     same_log = F.coalesce(
         (F.col("_topic") == F.col("topic")) & (F.col("_partition") == F.col("partition")), F.lit(False)
     )
     later = F.when(same_log, F.col("_offset") > F.col("offset")).otherwise(F.col("_at_ms") > F.unix_millis("died_at"))
-    return both.withColumn(NEWER, F.coalesce(later, F.lit(False))).drop("_goes_to", *known.columns)
+    return both.withColumn(NEWER, F.coalesce(later, F.lit(False))).drop("_goes_to", "_letter_key", *known.columns)

@@ -120,9 +120,13 @@ def records(chosen: DataFrame, target: Target) -> DataFrame:
     home = F.lit(not target.topic)
     kept = F.filter(_headers(), _none_of(sorted(OWN)))
     times = F.col("redriven_count") + 1
+    ident = F.concat(F.lit(message_id("")), "id")
+    if redriven.TIMES in chosen.columns:  # what is sent again on purpose is no repeat
+        before = F.col(redriven.TIMES)
+        ident = F.concat(ident, F.when(before > 0, F.concat(F.lit("+"), before.cast("string"))).otherwise(""))
     added: list[Column] = [
         _header(names.REDRIVEN_COUNT, times.cast("string")),
-        _header(names.MESSAGE_ID, F.concat(F.lit(message_id("")), "id")),
+        _header(names.MESSAGE_ID, ident),
         F.when(home & (F.col("family") == LAPSE.name), _header(names.REDRIVE_QUEUE, F.col("entity"))),
     ]
     if target.lifetime == "new":

@@ -43,8 +43,7 @@ def with_history(letters: DataFrame, known: DataFrame) -> DataFrame:
         known: from `sent`.
     """
     given = header.text(header.newest_first(F.col("headers")), names.MESSAGE_ID)
-    prefix = message_id("")
-    before = F.when(F.startswith(given, F.lit(prefix)), F.substring(given, len(prefix) + 1, 1 << 20))
+    before = letter_of(given)
     own = known.select(NAME, TIMES)
     earlier = known.select(F.col(NAME).alias("_before"), F.col(FIRST).alias("_first_before"))
     families = known.groupBy(FIRST).agg(F.sum(TIMES).cast("int").alias("_sum"))
@@ -55,6 +54,13 @@ def with_history(letters: DataFrame, known: DataFrame) -> DataFrame:
     counted = led.join(families, FIRST, "left")
     all_times = F.greatest(F.coalesce("_sum", F.lit(0)), F.col("redriven_count"))
     return counted.withColumn(ALL_TIMES, all_times).drop("_before", "_first_before", "_sum")
+
+
+def letter_of(given: Column) -> Column:
+    """The id of the letter that was sent as a record with a message id; null where a redrive did not give it."""
+    prefix = message_id("")
+    sent = F.regexp_replace(F.substring(given, len(prefix) + 1, 1 << 20), r"(/[0-9]+)\+[0-9]+\z", "$1")
+    return F.when(F.startswith(given, F.lit(prefix)), sent)
 
 
 def remember(letters: DataFrame, connection: Connection) -> None:

@@ -89,6 +89,9 @@ def test_a_letter_is_sent_once_however_often_the_command_runs(served: Deployment
     assert "3 letters sent" in dlq(served, "redrive", name, "--yes", "--again", *first)
     (planned,) = rows(dlq(served, "redrive", name, "--json", "--again", *first))
     assert (planned["refused"], planned["letters"]) == ("loop limit", 3)
+    served.letters("once", 12)  # what is sent again on purpose is no repeat to the queue
+    told = command.run("explain", f"{name}:0:0", "--json", environment=served.environment()).stdout
+    assert [one["what"] for one in rows(told)].count("redriven") == 3
 
 
 @pytest.mark.feature("C30")
@@ -114,6 +117,10 @@ def test_mistakes_are_named(served: Deployment) -> None:
     assert "expected a duration" in dlq(served, "redrive", name, "--lifetime", "new:30", code=2)
     assert "column" in dlq(served, "redrive", name, "--filter", "/n = ", code=1)
     assert "there is no dead-letter topic" in dlq(served, "ls", "nobody-at-all", code=1)
+    assert "there is no topic 'nowhere'" in dlq(served, "redrive", name, "--to", "nowhere", code=1)
+    own = f"lapse.{name}.commands"
+    assert f"{own} is a topic that lapse or Kafka writes" in dlq(served, "redrive", name, "--to", own, code=1)
+    assert f"dlq.{name} is where these letters are" in dlq(served, "redrive", name, "--to", f"dlq.{name}", code=1)
 
 
 def test_old_letters_are_deleted_dry_first_and_nothing_but_letters(served: Deployment) -> None:

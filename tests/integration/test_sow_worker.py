@@ -249,3 +249,24 @@ def test_a_letter_is_not_redriven_over_a_newer_record(sow: Make) -> None:
         b"gone": "sent before",
         b"empty": "no payload",
     }
+
+
+@pytest.mark.feature("C84", "S1")
+def test_a_letter_whose_payload_has_the_key_is_not_redriven_over_a_newer_record(sow: Make) -> None:
+    """Its record key is none, so it bears the key that its payload makes."""
+    one = sow('key = "/k"')
+    producer = Producer({"bootstrap.servers": one.servers})
+    for key in ("newer", "gone"):
+        producer.produce(one.name, orjson.dumps({"k": key}), headers=[("lapse-ttl-ms", b"soon")])
+    producer.produce(one.name, orjson.dumps({"k": "newer", "n": 3}))
+    producer.flush(10)
+    letters = DeadLetterReader(one.name, connection=one.connection)
+    until(lambda: len(list(letters)) == 2)
+    known = Known.of(one.connection)
+    lines = list(plan(letters, Choice(), Target(), 0, known))
+    assert {line.letter.record_key: line.refused for line in lines} == {b'["newer"]': "newer record", b'["gone"]': ""}
+    assert {line.letter.key for line in lines} == {None}
+    assert send(lines, one.connection, redriven=known.redriven) == 1
+    until(lambda: one.shown() == {'["newer"]': {"k": "newer", "n": 3}, '["gone"]': {"k": "gone"}})
+    (plain,) = [record for record in one.read(one.name) if "lapse-redriven-count" in dict(record.headers() or ())]
+    assert "lapse-record-key" not in dict(plain.headers())

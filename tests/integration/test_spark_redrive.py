@@ -106,12 +106,13 @@ def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redr
     die(4, b"c", b"gone")
     die(5, None)
     die(6, b"d", b"k", ("lapse-unconfirmed-transfer", b"other/t1"))
-    refused = {"newer record": 1, "no payload": 1, "unconfirmed transfer": 1}
+    die(7, b"e", None, ("lapse-record-key", b"newer"))  # the key is in the payload
+    refused = {"newer record": 2, "no payload": 1, "unconfirmed transfer": 1}
     assert redrive() == (2, 0, refused)  # the dry run says so
     assert redrive("--send") == (2, 0, refused)
     assert values(spark, kafka, origin) == [b"b", b"c"]
-    assert redrive("--overwrite", "--send") == (1, 2, {"no payload": 1, "unconfirmed transfer": 1})
-    assert values(spark, kafka, origin) == [b"a", b"b", b"c"]
+    assert redrive("--overwrite", "--send") == (2, 2, {"no payload": 1, "unconfirmed transfer": 1})
+    assert values(spark, kafka, origin) == [b"a", b"b", b"c", b"e"]
 
 
 @pytest.mark.feature("C3", "C30")

@@ -30,7 +30,7 @@ from lapse_client.error import LapseError
 from lapse_client.instant import shown
 from lapse_client.letter_purge import LetterPurge
 from lapse_client.letter_queues import LetterQueues
-from lapse_client.redrive import Choice, Known, Line, Target, plan, send
+from lapse_client.redrive import Choice, Known, Line, Target, check_target, plan, send
 
 Command = Callable[..., Any]
 
@@ -159,8 +159,9 @@ def redrive(
         target = _target(elsewhere, lifetime)
         now = _now(connection, name)
         choice = replace(_choice(now, **chosen), max_redrives=max_redrives, again=again, overwrite=overwrite)
-        known = Known.of(connection)
         letters = DeadLetterReader(name, connection=connection)
+        check_target(target, letters.topic, connection)
+        known = Known.of(connection)
         lines = plan(letters, choice, target, now(), known)
         lines = lines if limit is None else _at_most(lines, limit)
         kept: list[Line] = []

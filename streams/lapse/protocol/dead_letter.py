@@ -26,6 +26,8 @@ _SENTENCES = {
 _FOR_THE_QUEUE = frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.TRANSFER_FROM, header.TRANSFER_COUNTS})
 """Headers that say which queue takes a record; a letter goes to nobody in particular."""
 
+_KEY = header.RECORD_KEY
+
 _MAX_TEXT_BYTES = 1000
 """A fault's text is cut to this, so that headers stay small."""
 
@@ -85,7 +87,7 @@ def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[s
         if renamed is not None:
             if not again and renamed not in kept_originals:
                 letter.append((renamed, value))
-        elif name not in header.DEAD_LETTER_NAMES and name not in _FOR_THE_QUEUE:
+        elif name not in header.DEAD_LETTER_NAMES and name not in _FOR_THE_QUEUE and not (again and name == _KEY):
             letter.append((name, value))
     topic, partition, _ = death.bookmark
     message = death.detail or "; ".join(_SENTENCES[reason] for reason in death.reasons)

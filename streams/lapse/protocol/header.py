@@ -85,6 +85,8 @@ CANCEL_COUNT: Final = "lapse-cancel-count"
 UNCONFIRMED_TRANSFER: Final = "lapse-unconfirmed-transfer"
 """Id of the transfer that put the record there; it died before it was confirmed, so nobody redrives it (C84)."""
 EXPIRED_AT_MS: Final = "lapse-expired-at-ms"
+RECORD_KEY: Final = "lapse-record-key"
+"""The key of a SOW topic's record where its payload makes it, so that a redrive finds newer records of it (C84)."""
 
 DEAD_LETTER_NAMES: Final = frozenset(
     {

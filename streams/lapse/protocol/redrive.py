@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
 from lapse.core import letter
-from lapse.protocol import header
+from lapse.protocol import header, topic
 
 MAX_REDRIVES: Final = 3
 """A letter that was redriven so often stays where it is, unless asked otherwise: the loop limit."""
@@ -19,6 +20,7 @@ OWN: Final = (
             header.TRANSFER_FROM,
             header.TRANSFER_COUNTS,
             header.MESSAGE_ID,
+            header.RECORD_KEY,
             *header.DEAD_LETTER_NAMES,
         }
     )
@@ -31,9 +33,40 @@ REDRIVEN: Final = b"redrive/"
 """What the id of a redriven record begins with."""
 
 
-def message_id(lapse_id: str) -> str:
-    """The id of the redriven record: one that is sent twice is dropped once (X6)."""
-    return f"{REDRIVEN.decode()}{lapse_id}"
+def unfit(target: str, letters: str = "") -> str:
+    """Why letters cannot be sent to a topic; empty where they can.
+
+    Args:
+        target: the topic.
+        letters: the dead-letter topic that they are on.
+    """
+    if target.startswith(("__", topic.PREFIX)) or target.endswith("-changelog"):
+        return (
+            f"{target} is a topic that lapse or Kafka writes itself; send letters to a topic that publishers write to"
+        )
+    if target and target == letters:
+        return f"{target} is where these letters are"
+    return ""
+
+
+_AGAIN: Final = re.compile(r"(/\d+)\+\d+\Z", re.ASCII)
+
+
+def message_id(lapse_id: str, before: int = 0) -> str:
+    """The id of the redriven record: one that is sent twice is dropped once (X6).
+
+    Args:
+        lapse_id: the letter's.
+        before: how often the letter was sent before. What is sent again on purpose is no repeat.
+    """
+    return f"{REDRIVEN.decode()}{lapse_id}{f'+{before}' if before else ''}"
+
+
+def lapse_id_of(message_id: str) -> str:
+    """The id of the letter that was sent as a record with this id; empty where a redrive did not give it."""
+    if not message_id.startswith(REDRIVEN.decode()):
+        return ""
+    return _AGAIN.sub(r"\1", message_id[len(REDRIVEN) :])
 
 
 def headers(
@@ -41,6 +74,7 @@ def headers(
     *,
     lapse_id: str,
     redriven_count: int,
+    before: int = 0,
     queue: str = "",
     lifetime: tuple[str, int] | None = None,
 ) -> list[tuple[str, bytes | None]]:
@@ -50,13 +84,14 @@ def headers(
         letter: the dead letter's.
         lapse_id: its id.
         redriven_count: how often it was redriven before.
+        before: how often this letter was sent before (C58).
         queue: who lost it; every other queue skips the record (C29). Empty = for everybody.
         lifetime: a lifetime header and its value, ms; None = the default applies (C30).
     """
     built = [(name, value) for name, value in letter if name not in OWN]
     built.append((header.REDRIVEN_COUNT, str(redriven_count + 1).encode()))
     if lapse_id:
-        built.append((header.MESSAGE_ID, message_id(lapse_id).encode()))
+        built.append((header.MESSAGE_ID, message_id(lapse_id, before).encode()))
     if queue:
         built.append((header.REDRIVE_QUEUE, queue.encode()))
     if lifetime is not None:

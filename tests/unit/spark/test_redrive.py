@@ -1,12 +1,13 @@
 from datetime import UTC, datetime
 
 import pytest
+from pyspark.sql import functions
 
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
-from lapse_spark import dead_letter, redrive, schema
+from lapse_spark import dead_letter, redrive, redriven, schema
 from lapse_spark.redrive import Choice, Target
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
@@ -73,6 +74,18 @@ def test_a_redriven_record_names_its_queue_and_has_no_lifetime(letters):
         "lapse-message-id": b"redrive/q/orders:2:7/1",
         "lapse-redrive-queue": b"q",
     }
+
+
+@pytest.mark.feature("C58", "X6")
+def test_what_is_sent_again_is_no_repeat_and_leads_back_to_its_letter(letters):
+    chosen = redrive.choose(letters(letter(7)), Choice()).withColumn(redriven.TIMES, functions.lit(2))
+    row = redrive.records(chosen, Target()).head()
+    (given,) = [bytes(one.value) for one in row.headers if one.key == "lapse-message-id"]
+    assert given == b"redrive/q/orders:2:7/0+2"
+    read = chosen.select(
+        *(redriven.letter_of(functions.lit(name)) for name in (given.decode(), "redrive/q/orders:2:7/0", "mine+2"))
+    )
+    assert tuple(read.head()) == ("q/orders:2:7/0", "q/orders:2:7/0", None)
 
 
 @pytest.mark.feature("C30")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lapse.core import lifetime
@@ -158,6 +159,18 @@ def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
         what = "a null value deletes by its record key, and" if record.value is None else "the record has no key:"
         raise Refused(Reason.UNDECODABLE, f"{what} its record key is null")
     return record.key
+
+
+def key_of_refused(
+    value: bytes | None, headers: Sequence[tuple[str, bytes | None]], settings: SowSettings
+) -> bytes | None:
+    """Return the key that the payload of a refused record makes; None where it makes none, or the record key counts."""
+    if not settings.key or value is None:
+        return None
+    try:
+        return key_in(value, settings, any(name == COMMAND and told == b"delta" for name, told in headers))
+    except Refused:
+        return None
 
 
 def key_in(value: bytes, settings: SowSettings, delta: bool = False) -> bytes:
