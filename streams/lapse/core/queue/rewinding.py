@@ -133,8 +133,9 @@ class Rewinding:
             step: gets what is decided.
             dry_run: count only.
         """
+        live = {number: self._live(number, rewind.spans[number], cursor) for number, cursor in cursors.items()}
         for number, some in records:
-            self._bring_back(rewind, number, some, matches, step, dry_run)
+            self._bring_back(rewind, number, some, live[number], matches, step, dry_run)
         for number, cursor in cursors.items():
             rewind.spans[number].cursor = cursor
         rewind.done = all(span.cursor >= span.stop for span in rewind.spans.values())
@@ -148,6 +149,7 @@ class Rewinding:
         rewind: Rewind,
         number: int,
         records: Sequence[Record],
+        live: NDArray[np.int64],
         matches: Matches | None,
         step: Step,
         dry_run: bool,
@@ -159,8 +161,7 @@ class Rewinding:
         counts["not_here"] += len(records) - len(arrivals.offsets) - arrivals.repeated - arrivals.dead
         offsets = np.array(arrivals.offsets, np.int64)
         # What died on arrival may be live, too, as long as its letter is refused.
-        there = self._live(number, span, np.array([record.offset for record in records], np.int64))
-        offsets = self._less(offsets, np.isin(offsets, there), counts, "live")
+        offsets = self._less(offsets, np.isin(offsets, live), counts, "live")
         for departed in self._state.rewinds.departed_in(number, records[0].offset, records[-1].offset):
             offsets = self._less(offsets, departed.never.mask(offsets), counts, "not_here")
             if not rewind.handed_over:
@@ -201,9 +202,19 @@ class Rewinding:
         offsets = sorted({*arrivals.offsets, *(one.offset for one in arrivals.scheduled)} - repeated)
         return _Sorted(offsets, len(repeated), dead)
 
-    def _live(self, number: int, span: Span, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some messages that are there, in whatever generation; dying ones are (C62)."""
-        source, first, last = self._state.sources[number], int(offsets[0]), int(offsets[-1])
+    def _live(self, number: int, span: Span, behind: int) -> NDArray[np.int64]:
+        """Offsets of messages that are there, in whatever generation; dying ones are (C62).
+
+        Also where Kafka has no record any more, as of a message that a lease protects (C80).
+
+        Args:
+            number: of their source.
+            span: what the rewind does with it; looked at from its cursor on, and told of what is live.
+            behind: the offset behind the last one that is looked at.
+        """
+        source, first, last = self._state.sources[number], span.cursor, behind - 1
+        if first > last:
+            return np.empty(0, np.int64)
         found: list[int] = []
         for generation in range(span.generation):
             low, high = position_of(first, generation), position_of(last, generation)
@@ -218,7 +229,7 @@ class Rewinding:
             found += (offset_of(one) for one in self._state.scheduled.between(number, low, high))
         dying = (offset_of(position) for of, position in self._state.pending if of == number)
         found += (offset for offset in dying if first <= offset <= last)
-        live = offsets[np.isin(offsets, np.array(found, np.int64))]
+        live = np.unique(np.array(found, np.int64))
         for at, count in joined(live):
             if len(span.live) < MOST_LIVE:
                 span.live.add(at, at + count - 1)

@@ -14,7 +14,7 @@ from support.interaction import table
 from unit.core.queue.switch import SWITCHES, Life
 
 STEPS = 60 if AT_LENGTH else 30
-MOST = 120
+MOST = 400
 LIVES = max(1, int(os.environ.get("LAPSE_SOAK", "0")) // 250)
 PAIRS = [pair for pair in combinations(SWITCHES, 2) if pair not in table().apart()]
 

@@ -207,3 +207,15 @@ def test_what_dies_on_arrival_and_has_its_letter_refused_is_left_alone_too(said:
     assert some.rewind("orders") == 1
     assert acknowledge(some, 1)[0] in ("already_settled", "time_limit"), "it is dying, and of no older generation"
     assert acknowledge(some, 0) == ["stale"]
+
+
+@pytest.mark.feature("C61", "C62", "C80")
+def test_what_a_lease_protects_is_live_to_a_rewind_where_kafka_has_its_record_no_more() -> None:
+    some = world()
+    some.subscribe("inky", 1)
+    fill(some, 3)
+    some.deliver()
+    some.log_begins("orders", 2)
+    assert some.rewind("orders") == 0, "the second message left with its record, and the third is there"
+    assert acknowledge(some, 0) == ["settled"]
+    assert acknowledge(some, 0, 1) == ["already_settled", "stale"]

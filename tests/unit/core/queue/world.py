@@ -447,7 +447,7 @@ class World:
             (bookmark, "time_limit" if bookmark in self.forgotten and result == "already_settled" else result)
             for bookmark, result in actual
         ]
-        assert lenient == expected
+        assert lenient == expected, (lenient, expected)
         self._compare_outputs()
         self.check()
         return [result for _, result in actual]
