@@ -87,7 +87,7 @@ chaos: setup ## Kill workers and the broker while messages flow, and count what 
 	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} LAPSE_LOOKS=$${LAPSE_LOOKS:-100} \
 	  $(BIN)/python -m pytest -v --timeout 3600 \
 	  tests/unit/core/queue/test_shard_machine.py tests/unit/core/queue/test_shard_search.py \
-	  tests/unit/core/queue/test_interactions.py tests/unit/core/expression \
+	  tests/unit/core/queue/test_interactions.py tests/unit/core/sow/test_shard_model.py tests/unit/core/expression \
 	  tests/integration/test_runtime_recovery.py tests/integration/test_runtime_topology.py \
 	  tests/integration/test_sow_recovery.py tests/integration/test_unwritten_deliveries.py \
 	  tests/integration/test_wrong_clock.py tests/integration/test_console.py tests/acceptance/test_queue_crashes.py \

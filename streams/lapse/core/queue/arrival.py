@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from lapse.core import letter, lifetime, transfer_counts
-from lapse.core.lifetime import NEVER, NO_TIMESTAMP, TTL_MS, Expiration, ExpirationModel, InvalidLifetime
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, NO_TIMESTAMP, TTL_MS, Expiration, ExpirationModel, InvalidLifetime
 from lapse.core.queue.trait import Traits
 from lapse.core.record import Record
 from lapse.core.repeats import MESSAGE_ID, id_of
@@ -22,7 +22,8 @@ TRANSFER: Final = "lapse-transfer"
 """`queue/id`: a transfer to that queue has put the record there; nobody else takes it (Q17)."""
 
 _TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER, RETRY_DELAY_MS} | letter.MARKERS
-_SILENT: Final = -1
+_SILENT: Final = ("", 0)
+_UNCLEAR: Final = ("?", 0)
 _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18
 """A number of so many digits is within 64 bits."""
@@ -111,10 +112,7 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
         if record.timestamp != stamp_ms or record.headers != headers:
             # What follows from these two alone: many records that stand together have the same.
             stamp_ms, headers = record.timestamp, record.headers
-            relative_ms = _relative_ms(headers, default_ms, ceiling_ms)
-            deadline_ms = NEVER if relative_ms == NEVER else stamp_ms + relative_ms
-            if relative_ms != NEVER and (relative_ms <= 0 or stamp_ms == NO_TIMESTAMP or deadline_ms >= NEVER):
-                deadline_ms = _INVOLVED
+            deadline_ms = _deadline_ms(headers, stamp_ms, default_ms, ceiling_ms)
         if deadline_ms == _INVOLVED:
             _sort_out_one(record, queue, expiration, arrivals)
             continue
@@ -131,37 +129,58 @@ def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int)
     headers = records[0].headers
     if records[-1].headers != headers or [record.headers for record in records].count(headers) < len(records):
         return None
-    relative_ms = _relative_ms(headers, default_ms, ceiling_ms)
-    if relative_ms == NEVER:
-        return Arrivals([record.offset for record in records], [NEVER] * len(records))
+    name, stated_ms = _plainly_stated(headers) if headers else _SILENT
+    offsets = [record.offset for record in records]
+    if not name and default_ms == NEVER:
+        return Arrivals(offsets, [NEVER] * len(records))
     stamps = [record.timestamp for record in records]
-    if relative_ms <= 0 or min(stamps) <= NO_TIMESTAMP or max(stamps) + relative_ms >= NEVER:
+    oldest_ms, newest_ms = min(stamps), max(stamps)
+    deadline_ms = _deadline_ms(headers, newest_ms, default_ms, ceiling_ms)
+    if deadline_ms == _INVOLVED or oldest_ms == NO_TIMESTAMP:
         return None
-    return Arrivals([record.offset for record in records], [stamp_ms + relative_ms for stamp_ms in stamps])
+    if oldest_ms == newest_ms or deadline_ms == NEVER or (name == EXPIRES_AT_MS and ceiling_ms == NEVER):
+        return Arrivals(offsets, [deadline_ms] * len(records))
+    if name == EXPIRES_AT_MS:
+        return Arrivals(offsets, [min(stated_ms, stamp_ms + ceiling_ms) for stamp_ms in stamps])
+    relative_ms = deadline_ms - newest_ms
+    return Arrivals(offsets, [stamp_ms + relative_ms for stamp_ms in stamps])
 
 
-def _relative_ms(headers: lifetime.Headers, default_ms: int, ceiling_ms: int) -> int:
-    """What a record lives for if that follows from its headers alone; 0 or less: the record is to be looked at."""
-    relative_ms = _plainly_stated_ms(headers) if headers else _SILENT
-    if relative_ms == _SILENT:
-        return default_ms
-    return ceiling_ms if relative_ms == 0 or relative_ms > ceiling_ms else relative_ms
+def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceiling_ms: int) -> int:
+    """A record's deadline if it follows from its timestamp and at most one plain header of ours; else `_INVOLVED`."""
+    name, stated_ms = _plainly_stated(headers) if headers else _SILENT
+    deadline_ms, relative_ms = NEVER, default_ms
+    if name == TTL_MS:
+        relative_ms = ceiling_ms if stated_ms == 0 or stated_ms > ceiling_ms else stated_ms
+    elif name == EXPIRES_AT_MS:
+        deadline_ms, relative_ms = stated_ms, ceiling_ms
+    elif name:
+        return _INVOLVED
+    if relative_ms != NEVER:
+        if relative_ms <= 0 or stamp_ms == NO_TIMESTAMP:
+            return _INVOLVED
+        ends_ms = stamp_ms + relative_ms
+        if ends_ms >= NEVER:
+            return _INVOLVED
+        if ends_ms < deadline_ms:
+            return ends_ms
+    return deadline_ms if deadline_ms > stamp_ms else _INVOLVED
 
 
-def _plainly_stated_ms(headers: lifetime.Headers) -> int:
-    """The one header of ours if it is a plain `lapse-ttl-ms`; `_SILENT` without any; else `_INVOLVED`.
+def _plainly_stated(headers: lifetime.Headers) -> tuple[str, int]:
+    """The one header of ours, with its number, if it is a plain lifetime; `_SILENT` without any; else another name.
 
     Most records are one of the first two; `lifetime.read` takes several times as long.
     """
-    stated_ms = _SILENT
+    stated = _SILENT
     for name, value in headers:
         if name in _TELLING:
-            if name != TTL_MS or stated_ms != _SILENT or value is None:
-                return _INVOLVED
+            if (name != TTL_MS and name != EXPIRES_AT_MS) or stated is not _SILENT or value is None:
+                return _UNCLEAR
             if len(value) > _SAFE_DIGITS or not value.isdigit():
-                return _INVOLVED
-            stated_ms = int(value)
-    return stated_ms
+                return _UNCLEAR
+            stated = name, int(value)
+    return stated
 
 
 def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:

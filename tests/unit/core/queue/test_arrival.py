@@ -20,10 +20,18 @@ VALUES = st.one_of(
 )
 NAMES = st.sampled_from([*sorted(lifetime.NAMES), "trace", "lapse-redrive-queue", "Lapse-Ttl-Ms", "lapse-id"])
 HEADERS = st.one_of(
-    st.tuples(st.sampled_from(["lapse-ttl-ms", "lapse-enqueue-at-ms"]), VALUES).map(lambda header: [header]),
+    st.tuples(st.sampled_from(["lapse-ttl-ms", "lapse-expires-at-ms", "lapse-enqueue-at-ms"]), VALUES).map(
+        lambda header: [header]
+    ),
     st.lists(st.tuples(NAMES | st.just("lapse-ttl-ms"), VALUES), max_size=3),
 )
 TIMESTAMPS = st.sampled_from([-1, 0, 1, 1_700_000_000_000, INT64 - 10, INT64 - 1])
+ALIKE = st.builds(
+    lambda headers, timestamps: [(headers, timestamp) for timestamp in timestamps],
+    HEADERS,
+    st.lists(TIMESTAMPS, min_size=16, max_size=18),
+)
+"""Enough records with the same headers to be looked at together."""
 EXPIRATIONS = st.builds(
     Expiration,
     st.booleans(),
@@ -49,7 +57,7 @@ def by_the_book(record: Published, expiration: Expiration) -> tuple:
 
 
 @pytest.mark.feature("L1", "L2", "L3", "L4", "L5", "L7", "L12", "C6", "C7", "C8", "C9", "C29")
-@given(st.lists(st.tuples(HEADERS, TIMESTAMPS), max_size=6), EXPIRATIONS)
+@given(st.lists(st.tuples(HEADERS, TIMESTAMPS), max_size=6) | ALIKE, EXPIRATIONS)
 def test_every_record_becomes_what_its_headers_say(told: list, expiration: Expiration) -> None:
     records = [Published(offset, timestamp, headers) for offset, (headers, timestamp) in enumerate(told)]
     arrivals = sort_out(records, "orders", expiration)

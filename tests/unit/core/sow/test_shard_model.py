@@ -1,9 +1,13 @@
-"""Random lives of a shard against the oracle: same records, same events, and a subscriber's picture stays true."""
+"""Random lives of a shard against the oracle: same records, same events, and a subscriber's picture stays true.
+
+`LAPSE_SOAK=5000 pytest tests/unit/core/sow/test_shard_model.py` lives through that many.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -297,7 +301,10 @@ class ShardLife(RuleBasedStateMachine):
 
 TestShardLife = ShardLife.TestCase
 TestShardLife.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=max(150, int(os.environ.get("LAPSE_SOAK", "0"))),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestShardLife.pytestmark = [
     pytest.mark.feature(
