@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.core.reason import UNCONFIRMED, Reason
@@ -75,23 +76,44 @@ def lapse_id(entity: str, bookmark: Bookmark, redriven: int) -> str:
 def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     """Build a dead letter's headers: the original ones, lifetimes renamed, then what is known of the death.
 
-    A header of an earlier death is overwritten, an earlier `lapse-original-…` is kept (D2). Of a letter's letter no
-    lifetime is renamed: the first letter had renamed the producer's, so what it bears is lapse's own (C54).
+    A header of an earlier death is overwritten, an earlier `lapse-original-…` is kept (D2).
     """
-    redriven = redriven_count(original)
-    again = any(name == header.LAPSE_ID for name, _ in original)
-    kept_originals = {name for name, _ in original if name in header.ORIGINAL_NAMES.values()}
-    letter: list[tuple[str, bytes]] = []
-    for name, value in original:
+    of_record = [(name, original[at][1]) for at, name in kept([name for name, _ in original])]
+    return of_record + facts(death, original)
+
+
+def kept(names: Sequence[str]) -> list[tuple[int, str]]:
+    """Which of a record's headers its letter bears, by index, each with its name there.
+
+    Of a letter's letter no lifetime is renamed: the first letter had renamed the producer's, so what it bears is
+    lapse's own (C54).
+
+    Args:
+        names: of the record's headers, in their order.
+    """
+    again = header.LAPSE_ID in names
+    originals = {name for name in names if name in header.ORIGINAL_NAMES.values()}
+    found: list[tuple[int, str]] = []
+    for at, name in enumerate(names):
         renamed = header.ORIGINAL_NAMES.get(name)
         if renamed is not None:
-            if not again and renamed not in kept_originals:
-                letter.append((renamed, value))
+            if not again and renamed not in originals:
+                found.append((at, renamed))
         elif name not in header.DEAD_LETTER_NAMES and name not in _FOR_THE_QUEUE and not (again and name == _KEY):
-            letter.append((name, value))
+            found.append((at, name))
+    return found
+
+
+TELLING: Final = frozenset({header.REDRIVEN_COUNT, header.TRANSFER})
+"""Headers of a record whose values a letter's facts depend on."""
+
+
+def facts(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """The headers that say what is known of a death; of the record's own only those in `TELLING` matter."""
+    redriven = redriven_count(original)
     topic, partition, _ = death.bookmark
     message = death.detail or "; ".join(_SENTENCES[reason] for reason in death.reasons)
-    facts: list[tuple[str, str]] = [
+    told: list[tuple[str, str]] = [
         (header.DLQ_TOPIC, topic),
         (header.DLQ_PARTITION, str(partition)),
         (header.DLQ_OFFSET, str(death.bookmark.log_offset)),
@@ -106,10 +128,9 @@ def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[s
     ]
     transfer = next((value for name, value in original if name == header.TRANSFER), None)
     if death.detail == UNCONFIRMED and transfer is not None:
-        facts.append((header.UNCONFIRMED_TRANSFER, transfer.decode("utf-8", "replace")))
+        told.append((header.UNCONFIRMED_TRANSFER, transfer.decode("utf-8", "replace")))
     if death.epoch is not None:
-        facts.append((header.EPOCH, str(death.epoch)))
+        told.append((header.EPOCH, str(death.epoch)))
     if death.expires_at_ms is not None:
-        facts.append((EXPIRES_AT_MS, str(death.expires_at_ms)))
-    letter.extend((name, value.encode()) for name, value in facts)
-    return letter
+        told.append((EXPIRES_AT_MS, str(death.expires_at_ms)))
+    return [(name, value.encode()) for name, value in told]

@@ -15,21 +15,29 @@ from lapse.runtime.letters.packed_letter import PackedLetters
 from support.packed import rows_of
 
 NAMES = ["trace", "lapse-ttl-ms", EXPIRES_AT_MS, header.LAPSE_ID, header.DLQ_OFFSET, header.TRANSFER, "x"]
-HEADERS = st.lists(
-    st.tuples(st.sampled_from([*NAMES, header.REDRIVEN_COUNT, *header.ORIGINAL_NAMES.values()]), st.just(b"7")),
-    max_size=4,
-).map(tuple)
-MESSAGES = st.lists(
-    st.tuples(
-        st.integers(0, 1 << 40),
-        st.none() | st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=300), HEADERS),
-        st.integers(0, 2),
-        st.integers(0, 2),
-        st.none() | st.integers(0, 1 << 44),
-    ),
-    min_size=1,
-    max_size=8,
-)
+ALL_NAMES = st.sampled_from([*NAMES, header.REDRIVEN_COUNT, *header.ORIGINAL_NAMES.values()])
+VALUES = st.sampled_from([b"7", b"12", b"", None])
+
+
+def messages(names: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[tuple]]:
+    """Messages whose records, where there are any, have headers of such names."""
+    headers = names.flatmap(lambda some: st.tuples(*(st.tuples(st.just(name), VALUES) for name in some)))
+    return st.lists(
+        st.tuples(
+            st.integers(0, 1 << 40),
+            st.none() | st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=300), headers),
+            st.integers(0, 2) | st.just(1),
+            st.integers(0, 2) | st.just(0),
+            st.none() | st.integers(0, 1 << 44),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+
+
+ANY_NAMES = st.lists(ALL_NAMES, max_size=4)
+MESSAGES = messages(ANY_NAMES) | ANY_NAMES.flatmap(lambda names: messages(st.just(names)))
+"""Of any headers, and of headers with the same names, as messages have that leave together."""
 
 
 @pytest.mark.feature("D2", "D3", "C54")
