@@ -17,6 +17,9 @@ _SERVICE: Final = "[^"
 _EVERY_S: Final = 60.0
 """A library's error is told once in so many seconds, with the number of those in between."""
 
+_PASSING_S: Final = 5.0
+"""An error after which a library tries again is told only if it goes on for so long: a fresh group has such, too."""
+
 _MOST_KEPT: Final = 1_000
 _KEY_CHARACTERS: Final = 60
 
@@ -51,6 +54,8 @@ class Condensed(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._retried: dict[tuple[str, str], tuple[float, float]] = {}
+        """When errors began that a library meets by trying again, and when each was last met; seconds."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is written; its text gets the number of those like it that were not."""
@@ -62,6 +67,8 @@ class Condensed(logging.Filter):
         if record.levelno > logging.ERROR:
             return True
         key = record.name, str(record.msg)[:_KEY_CHARACTERS]
+        if self._passes(key, record):
+            return False
         told_s, left_out = self._told.get(key, (float("-inf"), 0))
         if record.created - told_s < _EVERY_S:
             self._told[key] = told_s, left_out + 1
@@ -73,6 +80,19 @@ class Condensed(logging.Filter):
             since = datetime.fromtimestamp(told_s, UTC).isoformat(timespec="seconds")
             record.msg, record.args = f"{record.getMessage()} ({left_out:,} more since {since})", ()
         return True
+
+    def _passes(self, key: tuple[str, str], record: logging.LogRecord) -> bool:
+        """Whether an error may still be over at the library's next attempt."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        if not any(getattr(one, "retriable", False) for one in arguments):
+            return False
+        began_s, last_s = self._retried.get(key, (record.created, record.created))
+        if record.created - last_s > _EVERY_S:
+            began_s = record.created
+        if len(self._retried) >= _MOST_KEPT:
+            self._retried.clear()
+        self._retried[key] = began_s, record.created
+        return record.created - began_s < _PASSING_S
 
 
 class JsonFormatter(logging.Formatter):

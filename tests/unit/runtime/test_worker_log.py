@@ -3,6 +3,8 @@
 import logging
 
 import orjson
+import pytest
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from lapse.runtime.worker_log import Condensed, JsonFormatter
 
@@ -29,6 +31,19 @@ def test_errors_of_libraries_come_once_a_minute_with_a_count() -> None:
     assert errors[-1].getMessage() == "no broker (3 more since 1970-01-01T00:00:00+00:00)"
     assert condensed.filter(record("aiokafka.conn", logging.ERROR, "another thing", 62.0))
     assert all(condensed.filter(record("lapse.x", logging.ERROR, "ours", 0.0)) for _ in range(3))
+
+
+@pytest.mark.feature("X7")
+def test_what_a_library_meets_by_trying_again_is_told_only_if_it_goes_on() -> None:
+    condensed = Condensed()
+
+    def passing(at_s: float) -> logging.LogRecord:
+        made = record("aiokafka.consumer", logging.ERROR, "Group Coordinator Request failed: %s", at_s)
+        made.args = (GroupCoordinatorNotAvailableError(),)
+        return made
+
+    assert [condensed.filter(passing(at_s)) for at_s in (0.0, 0.1, 4.9, 5.0, 6.0)] == [False, False, False, True, False]
+    assert [condensed.filter(passing(at_s)) for at_s in (100.0, 104.0, 110.0)] == [False, False, True]
 
 
 def test_json_is_one_object_per_record() -> None:
