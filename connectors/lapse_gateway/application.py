@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
 from lapse import __version__
 from lapse.core.error_code import ErrorCode
@@ -64,7 +64,7 @@ async def _ready(call: Call) -> Response:
 
 
 async def _description(call: Call) -> Response:
-    return answered(openapi.description(DESCRIBED, users=bool(call.gateway.users.users)))
+    return answered(openapi.description(DESCRIBED, users=bool(call.gateway.users.users), at=call.gateway.at))
 
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -114,17 +114,27 @@ DESCRIBED: Final = [one for one in OPERATIONS if not one.for_people]
 
 
 def application(gateway: Gateway) -> Starlette:
-    """Make the application of a gateway."""
+    """Make the application of a gateway, and of the deployments beside it."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with gateway.running():
+        async with contextlib.AsyncExitStack() as running:
+            for one in gateway.deployments:
+                await running.enter_async_context(one.running())
             yield
 
-    routes = [Route(one.path, _endpoint(gateway, one), methods=[one.method]) for one in OPERATIONS]
+    beside = [one for one in gateway.deployments if one is not gateway]
+    routes: list[BaseRoute] = [
+        *_routes(gateway),
+        *(Mount(one.at, Router(_routes(one), redirect_slashes=False)) for one in beside),
+    ]
     found = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _astray, Exception: _failed})
     found.router.redirect_slashes = False  # a POST that is sent elsewhere is a surprise
     return found
+
+
+def _routes(gateway: Gateway) -> list[Route]:
+    return [Route(one.path, _endpoint(gateway, one), methods=[one.method]) for one in OPERATIONS]
 
 
 def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
@@ -139,7 +149,7 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
             if not gateway.stopping.is_set():
                 raise
             fault = Fault("stopping", "the gateway ends; whether the request was carried out is not known. Ask again")
-        return refused(fault, operation.part) if operation.for_people else _refused(fault)
+        return refused(fault, operation.part, gateway.at) if operation.for_people else _refused(fault)
 
     return endpoint
 
@@ -233,7 +243,8 @@ async def _astray(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = sorted(one.method for one in OPERATIONS if _pattern(one.path).fullmatch(request.url.path))
+        asked = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        allowed = sorted(one.method for one in OPERATIONS if _pattern(one.path).fullmatch(asked))
         text = f"{path} is asked for by {' or '.join(allowed)}, not by {request.method[:20]}"
         return _refused(Fault("method_not_allowed", text, {"Allow": ", ".join(allowed)}))
     return _refused(Fault("unknown_path", f"there is no {path}; /openapi.json names what there is"))

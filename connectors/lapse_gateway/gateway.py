@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from lapse_client import Connection
 from lapse_gateway.clients import Clients
+from lapse_gateway.console.glance import Glances
 from lapse_gateway.console.watch import Watch
 from lapse_gateway.figures import Figures
 from lapse_gateway.rate import RateLimit
@@ -23,15 +24,26 @@ log = logging.getLogger("lapse_gateway")
 
 
 class Gateway:
-    """What all requests share.
+    """What all requests about one deployment share.
 
     Args:
         connection: how the gateway reaches the cluster.
         settings: what it was told.
         users: whom it lets in; without any, everybody.
+        name: the deployment's, for people.
+        at: where its paths begin; empty = at the address itself.
+
+    Attributes:
+        deployments: all that are served at this address, the first one's paths without a beginning of their own.
     """
 
-    def __init__(self, connection: Connection, settings: Settings, users: Users) -> None:
+    def __init__(
+        self, connection: Connection, settings: Settings, users: Users, *, name: str = "lapse", at: str = ""
+    ) -> None:
+        self.name = name
+        self.at = at
+        self.deployments: Sequence[Gateway] = (self,)
+        self.glances = Glances()
         self.connection = connection
         self.settings = settings
         self.users = users
@@ -46,6 +58,12 @@ class Gateway:
         """Streams that are open: they count as subscriptions."""
         self.tails = 0
         """Streams of events that are open."""
+
+    def beside(self, others: Sequence[Gateway]) -> None:
+        """Serve other deployments at the same address."""
+        everybody = (self, *others)
+        for one in everybody:
+            one.deployments = everybody
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

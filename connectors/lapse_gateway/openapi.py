@@ -15,12 +15,13 @@ from lapse_gateway.operation import Operation
 _PROBLEM: Final = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
 
 
-def description(operations: Sequence[Operation], *, users: bool) -> dict[str, Any]:
+def description(operations: Sequence[Operation], *, users: bool, at: str = "") -> dict[str, Any]:
     """The description.
 
     Args:
         operations: what can be asked.
         users: whether requests need a user.
+        at: where all paths begin; empty = at the address itself.
     """
     models = [operation.model for operation in operations if operation.model is not None]
     refs, schemas = models_json_schema(
@@ -60,6 +61,7 @@ def description(operations: Sequence[Operation], *, users: bool) -> dict[str, An
             "description": "Message lifetimes, leases and queues for Apache Kafka, over HTTP.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        **({"servers": [{"url": at}]} if at else {}),
         "paths": paths,
         "components": components,
     }

@@ -71,6 +71,8 @@ class Call:
         """Write an audit record: who has changed what."""
         client = self.request.client
         told = {"user": self.caller.name, "from": client.host if client else "", "did": what, "entity": entity, **facts}
+        if len(self.gateway.deployments) > 1:
+            told["deployment"] = self.gateway.name
         audit.info("%s", json.dumps(told))
 
 

@@ -194,7 +194,8 @@ async def _serve(
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "lapse gateway"))
 
     def end() -> None:
-        gateway.stopping.set()
+        for one in gateway.deployments:
+            one.stopping.set()
         server.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from lapse_gateway import looking
+from lapse_gateway.console import deployments
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.route import page
 from lapse_gateway.console.watch import PATIENCE_S, STATES
@@ -40,8 +41,10 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     queues, topics = await asyncio.gather(looking.names(call, sow=False), looking.names(call, sow=True))
     found = _found(queues, given["find"])
     shown = found[given["skip"] : given["skip"] + _SHOWN]
-    looks, _ = await asyncio.gather(
-        call.gateway.watch.look(call.caller, queues, frozenset(shown), patience_s), figures.look(patience_s)
+    looks, _, beside = await asyncio.gather(
+        call.gateway.watch.look(call.caller, queues, frozenset(shown), patience_s),
+        figures.look(patience_s),
+        deployments.others(call, _FIRST_S),
     )
     by_name = {look.name: look for look in looks}
     needs = [(name, text) for name in found for text in by_name[name].needs]
@@ -61,6 +64,7 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         "rates": RATES if figures.known else (),
         "per_s": {name: figures.of(name).per_s for name in shown if call.caller.sees_whole(name)},
         "silent": figures.faults,
+        "others": beside,
     }
 
 

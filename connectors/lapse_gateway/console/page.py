@@ -90,21 +90,30 @@ _ENVIRONMENT.filters.update(instant=_instant, span=_span, brief=_brief, payload=
 
 def rendered(call: Call, template: str, status: int = 200, /, **shown: Any) -> HTMLResponse:
     """A page, or a part of one."""
+    gateway = call.gateway
     text = _ENVIRONMENT.get_template(template).render(
-        read_only=call.gateway.settings.read_only,
+        at=gateway.at,
+        deployments=[(one.name, one.at) for one in gateway.deployments],
+        read_only=gateway.settings.read_only,
         user=call.caller.name,
         version=__version__,
-        cluster=call.gateway.connection.bootstrap_servers,
-        now_ms=int(call.gateway.connection.clock.now_ms()),
+        cluster=gateway.connection.bootstrap_servers,
+        now_ms=int(gateway.connection.clock.now_ms()),
         **shown,
     )
     return HTMLResponse(text, status, headers=_HEADERS)
 
 
-def refused(fault: Fault, part: bool) -> HTMLResponse:
-    """A refusal as a page; or as a part of one, which is shown in its place."""
+def refused(fault: Fault, part: bool, at: str) -> HTMLResponse:
+    """A refusal as a page; or as a part of one, which is shown in its place.
+
+    Args:
+        fault: what is refused, and why.
+        part: whether a part of a page was asked for.
+        at: where the pages of the deployment begin.
+    """
     template = "refused_part.html" if part else "refused.html"
-    text = _ENVIRONMENT.get_template(template).render(fault=fault, version=__version__)
+    text = _ENVIRONMENT.get_template(template).render(at=at, fault=fault, version=__version__)
     # htmx shows a part only where the status is a good one.
     shown = part and fault.status != HTTPStatus.UNAUTHORIZED
     return HTMLResponse(text, 200 if shown else fault.status, headers={**_HEADERS, **fault.headers})

@@ -91,6 +91,17 @@ def meant(bootstrap_servers: str | None, path: Path | None = None) -> Connection
     return found if config is None else _completed(found, config, bootstrap_servers)
 
 
+def told_by(path: Path) -> Connection:
+    """The cluster of another `lapse.toml`, by that file alone: the environment is about the command's own.
+
+    Raises:
+        LapseError: it cannot be read, or is wrong.
+    """
+    config = configuration(path)
+    assert config is not None  # a file that was named is read, or refused
+    return Connection(config.lapse.bootstrap_servers, _security(config))
+
+
 def is_lapse_toml(path: Path) -> bool:
     """Whether a file is a `lapse.toml`, and not one that a command has of its own; one that cannot be read is none."""
     try:
@@ -119,14 +130,23 @@ def configuration(path: Path | None = None) -> Config | None:
         raise LapseError(str(error)) from error
 
 
-def _completed(found: Connection, config: Config, bootstrap_servers: str | None) -> Connection:
+def _security(config: Config) -> dict[str, Any]:
+    """What `lapse.toml` says of TLS and SASL, as librdkafka takes it.
+
+    Raises:
+        LapseError: a secret cannot be read.
+    """
     from lapse.config import ConfigError
     from lapse.runtime.kafka.security import for_librdkafka
 
     try:
-        security = for_librdkafka(config.security) if config.security.protocol != "PLAINTEXT" else {}
+        return dict(for_librdkafka(config.security)) if config.security.protocol != "PLAINTEXT" else {}
     except ConfigError as error:
         raise LapseError(str(error)) from error
+
+
+def _completed(found: Connection, config: Config, bootstrap_servers: str | None) -> Connection:
+    security = _security(config)
     listed = _properties() or os.environ.get("LAPSE_KAFKA_CONFIG")
     elsewhere = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or listed
     servers = found.bootstrap_servers if elsewhere else config.lapse.brokers

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,9 +18,10 @@ from lapse_client.error import ConnectionFailed, LapseError
 
 if TYPE_CHECKING:
     from lapse_client.connection import Connection
-    from lapse_gateway import Users
+    from lapse_gateway import Gateway, Settings, Users
     from lapse_gateway.scrape import Source
 
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
@@ -36,6 +40,23 @@ class _Figures(click.ParamType):
             return Source.parse(str(value))
         except ValueError as error:
             self.fail(str(error))
+
+
+class _Deployment(click.ParamType):
+    """Another deployment: its name and its `lapse.toml`."""
+
+    name = "deployment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
+        """Read it."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, path = str(value).partition("=")
+        if not equals or not path:
+            self.fail(f"{value!r}: expected NAME=FILE, such as west=west/lapse.toml")
+        if not _NAME.fullmatch(name):
+            self.fail(f"{name!r}: a name has small letters, digits and dashes, at most 32")
+        return name, Path(path)
 
 
 @click.command()
@@ -62,6 +83,14 @@ class _Figures(click.ParamType):
     help="Where a worker serves its figures, for rates on the console; may be repeated. metrics_port of lapse.toml by "
     "default.",
 )
+@click.option(
+    "--deployment",
+    "deployments",
+    multiple=True,
+    type=_Deployment(),
+    metavar="NAME=FILE",
+    help="Another deployment to serve below /deployments/NAME, by its lapse.toml; may be repeated.",
+)
 @click.option("--wait", is_flag=True, help="Start though no broker answers yet, and serve once one does.")
 @cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Print the address, and the log, as JSON, one object per line.")
@@ -74,6 +103,7 @@ def gateway(
     rate: float | None,
     max_body: int,
     figures: tuple[Source, ...],
+    deployments: tuple[tuple[str, Path], ...],
     wait: bool,
     bootstrap_servers: str | None,
     as_json: bool,
@@ -107,13 +137,14 @@ def gateway(
         opened = listen(host, port)
         with opened:
             users = _users()
-            found = Gateway(_reached(cluster.meant(bootstrap_servers), wait), settings, users)
+            found = Gateway(_reached(cluster.meant(bootstrap_servers), wait), settings, users, name=_app_id())
+            found.beside(_others(deployments, settings, found.name))
             kafka_log.setLevel(logging.ERROR)
             context(found)  # a wrong certificate is told before anything is said to run
 
             def started(address: str) -> None:
                 click.echo(orjson.dumps({"address": address}) if as_json else f"lapse gateway: {address}")
-                if not users.users and not host.startswith(_LOOPBACK):
+                if not all(one.users.users for one in found.deployments) and not host.startswith(_LOOPBACK):
                     logging.getLogger("lapse_gateway").warning(
                         "everybody who reaches %s may do everything: configure users in lapse.toml (docs/security.md)",
                         address,
@@ -143,11 +174,35 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # where a worker listens, 
 _LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def _figures() -> tuple[Source, ...]:
-    """Where the worker of `lapse.toml` serves its figures, if it does and runs on this machine."""
+def _others(deployments: Sequence[tuple[str, Path]], settings: Settings, own: str) -> list[Gateway]:
+    """The deployments that are served beside the first one; one whose brokers are away is served once they answer.
+
+    Raises:
+        LapseError: two have one name, or a file cannot be read or is wrong.
+    """
+    from lapse_gateway import Gateway
+
+    found: list[Gateway] = []
+    for name, path in deployments:
+        if name in (own, *(one.name for one in found)):
+            raise LapseError(f"--deployment {name}: this name is taken; every deployment needs one of its own")
+        its = replace(settings, figures=_figures(path))
+        connection = cluster.told_by(path)
+        found.append(Gateway(connection, its, _users(path), name=name, at=f"/deployments/{name}"))
+    return found
+
+
+def _app_id() -> str:
+    """What the first deployment is called."""
+    config = cluster.configuration()
+    return "lapse" if config is None else config.lapse.app_id
+
+
+def _figures(path: Path | None = None) -> tuple[Source, ...]:
+    """Where the worker of a `lapse.toml` serves its figures, if it does and runs on this machine."""
     from lapse_gateway.scrape import Source
 
-    config = cluster.configuration()
+    config = cluster.configuration(path)
     if config is None or not config.lapse.metrics_port:
         return ()
     told = config.lapse.metrics_host
@@ -155,15 +210,15 @@ def _figures() -> tuple[Source, ...]:
     return (Source.parse(f"http://{host}:{config.lapse.metrics_port}/metrics"),)
 
 
-def _users() -> Users:
-    """The users of `lapse.toml`, and who reads which topic.
+def _users(path: Path | None = None) -> Users:
+    """The users of a `lapse.toml`, and who reads which topic.
 
     Raises:
         LapseError: the file, or a user's key, cannot be read or is wrong.
     """
     from lapse_gateway import User, Users
 
-    config = cluster.configuration()
+    config = cluster.configuration(path)
     if config is None or not config.users:
         return Users()
     try:

@@ -1,6 +1,7 @@
 // The few things of the console that HTML and htmx do not do: the dialog, countdowns, the chart, live SOW topics.
 "use strict";
 
+const at = document.body.dataset.at ?? "";  // where the pages of this deployment begin
 const dialog = document.getElementById("dialog");
 const notice = document.getElementById("notice");
 
@@ -60,7 +61,7 @@ if (chart) {
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
   const look = async () => {
     try {
-      const answer = await fetch(`/v1/queues/${encodeURIComponent(chart.dataset.queue)}`);
+      const answer = await fetch(`${at}/v1/queues/${encodeURIComponent(chart.dataset.queue)}`);
       if (!answer.ok) return;
       const told = await answer.json();
       points[0].push(Date.now() / 1000);
@@ -86,7 +87,7 @@ if (chart) {
 const records = document.getElementById("records");
 if (records) {
   const most = 1000, state = document.getElementById("state"), rows = new Map();
-  const source = new EventSource(`/v1/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
+  const source = new EventSource(`${at}/v1/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
   const name = (told) => told.key ?? told.key_base64 ?? "";
   const cell = (row, text, kind) => {
     const one = document.createElement(kind);
@@ -158,7 +159,7 @@ if (tail) {
   };
   tail.addEventListener("click", () => {
     if (source) { stop("Stopped."); return; }
-    source = new EventSource(`/v1/events/${encodeURIComponent(tail.dataset.entity)}`);
+    source = new EventSource(`${at}/v1/events/${encodeURIComponent(tail.dataset.entity)}`);
     tail.setAttribute("aria-pressed", "true");
     tail.textContent = "Stop following";
     state.textContent = "Connecting…";

@@ -1,0 +1,89 @@
+"""Several deployments behind one gateway: two clusters, a worker that is killed, and brokers that are away."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from lapse.embedded import EmbeddedKafka
+from support.browser import notice, shot, view_of
+from support.deployment import Deploy, Deployment
+from support.gateway import Door, door
+from support.log import until
+
+playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
+
+
+@pytest.fixture
+def west(own_kafka: EmbeddedKafka, deploy: Deploy) -> Deployment:
+    deployment = deploy({"orders": {"lease_period": "60s"}}, own_kafka.bootstrap_servers).apply()
+    deployment.worker().wait_for_shards(1)
+    return deployment
+
+
+@pytest.fixture
+def gateway(west: Deployment, deploy: Deploy) -> Iterator[Door]:
+    east = deploy({"orders": {"lease_period": "60s"}}).apply()
+    east.worker().wait_for_shards(1)
+    with door(east, "--deployment", f"west={west.config}") as opened:
+        yield opened
+
+
+@pytest.mark.feature("Q15", "X7")
+def test_two_clusters_are_seen_and_acted_on_from_one_page(
+    gateway: Door, west: Deployment, own_kafka: EmbeddedKafka, browser: "playwright.Browser"
+) -> None:
+    name, base = west.name("orders"), f"{gateway.address}/deployments/west"
+    told = gateway.http.post(f"{base}/v1/publish/{name}", content=b"{}")
+    assert told.status_code == 201, told.text
+    assert gateway.http.get(f"{base}/openapi.json").json()["servers"] == [{"url": "/deployments/west"}]
+    missing = gateway.http.get(f"{base}/v1/queues/{gateway.deployment.name('orders')}")
+    assert missing.status_code == 404, "each deployment has the queues of its own cluster"
+    with view_of(browser, "deployments") as view:
+        view.goto(gateway.address)
+        other = view.locator('[data-deployment="west"]')
+        playwright.expect(other).to_contain_text("1 of 1 queues needs somebody")
+        other.get_by_role("link", name="west").click()
+        playwright.expect(view).to_have_url(f"{base}/")
+        here = view.get_by_role("navigation", name="Deployments").locator('[aria-current="true"]')
+        playwright.expect(here).to_have_text("west")
+        view.get_by_role("link", name=name, exact=True).first.click()
+        playwright.expect(view.locator("#chart canvas")).to_be_visible()
+        view.get_by_role("button", name="Pause…").click()
+        view.get_by_role("dialog").get_by_role("button", name=re.compile("^Pause")).click()
+        notice(view, "Deliveries are stopped")
+        assert gateway.http.get(f"{base}/v1/queues/{name}").json()["paused"] == 1
+        assert "paused" not in gateway.depth("orders")
+        assert '"deployment": "west"' in gateway.process.text, "the audit record says where"
+
+        view.goto(gateway.address)
+        shot(view, gateway, "deployments")
+        west.workers[0].kill()
+        playwright.expect(other).to_contain_text("1 of 1 queues needs somebody")
+        view.goto(f"{base}/")
+        needs = view.locator(".needs")
+        playwright.expect(needs).to_contain_text("Check that a worker runs", timeout=40_000)
+        west.worker().wait_for_shards(1)
+        playwright.expect(needs).to_contain_text("deliveries are paused", timeout=40_000)
+
+        view.goto(gateway.address)
+        own_kafka.kill()
+        playwright.expect(other).to_contain_text(re.compile("do not answer|no broker|answers"), timeout=60_000)
+        until(lambda: gateway.depth("orders")["depth"] == 0, "the first deployment is served", 10)
+        own_kafka.start()
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("west", "expected NAME=FILE, such as west=west/lapse.toml"),
+        ("West End=lapse.toml", "a name has small letters, digits and dashes"),
+        ("west=nowhere.toml", "nowhere.toml"),
+    ],
+)
+def test_a_deployment_that_cannot_be_served_is_refused_at_the_start(deploy: Deploy, option: str, says: str) -> None:
+    done = deploy({"orders": {}}).lapse("gateway", "--port", "0", "--deployment", option)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
