@@ -201,6 +201,12 @@ def test_every_result_of_a_settlement_is_documented(result: Result) -> None:
     assert result in rows(section("queues.md", "### What is answered"))
 
 
+def test_the_client_lists_every_result_of_its_settlements() -> None:
+    row = next(line for line in DOCS["client.md"].splitlines() if line.startswith('| `settle("cancel"'))
+    of_transfers = {Result.LEASED, Result.ADVANCING}
+    assert [one.value for one in Result if one not in of_transfers and f"`{one.value}`" not in row] == []
+
+
 def test_every_reason_is_documented_in_order() -> None:
     assert [Reason(name) for name in rows(section("queues.md", "## Why a message leaves"))] == list(Reason)
 
@@ -224,6 +230,29 @@ def test_links_lead_somewhere(page: str) -> None:
         assert file.exists(), f"{page}: {target}"
         if anchor:
             assert anchor in anchors(file.read_text(encoding="utf-8")), f"{page}: {target}"
+
+
+MODULE = re.compile(r"`((?:core|runtime|lapse_client|lapse_spark|lapse_gateway|lapse_kombu)(?:\.[a-z_]+)+)`")
+"""A module, or what is in one, as pages name it: those of `lapse` without the package."""
+LOGGERS = {"lapse_gateway.audit"}
+
+
+def module_exists(name: str) -> bool:
+    """Whether there is a module or package, or something of that name in one."""
+    for base in (ROOT / "streams", ROOT / "streams" / "lapse", ROOT / "connectors"):
+        path = base.joinpath(*name.split("."))
+        if path.is_dir() or path.with_suffix(".py").exists():
+            return True
+        for home in (path.parent.with_suffix(".py"), path.parent / "__init__.py"):
+            if home.exists() and re.search(rf"\b{path.name}\b", home.read_text(encoding="utf-8")):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("page", [name for name in PAGES if MODULE.search(PAGES[name]) and name != "CHANGELOG.md"])
+def test_modules_that_pages_name_exist(page: str) -> None:
+    named = set(MODULE.findall(PAGES[page])) - LOGGERS
+    assert {name for name in named if not module_exists(name)} == set()
 
 
 def test_every_subcommand_is_in_the_overview() -> None:
