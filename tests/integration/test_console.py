@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from support.browser import notice, shot, view_of
 from support.deployment import Deploy, Deployment
@@ -19,6 +20,7 @@ playwright = pytest.importorskip("playwright.sync_api")  # a machine without it 
 QUEUES = {
     "orders": {"lease_period": "60s"},
     "purged": {"lease_period": "60s"},
+    "crowded": {"lease_period": "60s", "dead_letter": False},
     "counted": {"expiration": "enabled"},
     "rewound": {"lease_period": "60s"},
     "paused": {},
@@ -137,6 +139,29 @@ def test_a_purge_is_shown_first_and_takes_what_was_shown(gateway: Door, view: "p
     (line,) = (line for line in gateway.process.text.splitlines() if "audit" in line and name in line)
     record = json.loads(line[line.index("{") :])
     assert (record["did"], record["filter"], record["removed"]) == ("purge", "/n < 4", 4)
+
+
+@pytest.mark.feature("Q15", "Q21")
+def test_a_hundred_thousand_messages_are_counted_found_and_taken_out(gateway: Door, view: "playwright.Page") -> None:
+    name, producer = gateway.deployment.name("crowded"), Producer({"bootstrap.servers": gateway.deployment.servers})
+    for number in range(100_000):
+        producer.produce(name, b'{"n": %d}' % number, key=b"k%d" % number)
+        producer.poll(0)
+    producer.flush()
+    view.goto(f"{gateway.address}/console/queues/{name}")
+    playwright.expect(view.locator('[data-state="available"]')).to_have_text("100,000")
+    rows = view.locator("#messages tbody tr")
+    for field, text, found in (("Key", "k99999", 1), ("Filter", "/n >= 99998", 2)):
+        view.get_by_label(field, exact=True).fill(text)
+        view.get_by_role("button", name="Find").click()
+        playwright.expect(rows).to_have_count(found)
+        view.get_by_label(field, exact=True).fill("")
+    view.get_by_label("Filter").fill("/n > 9")
+    view.get_by_role("button", name="Purge what is found").click()
+    playwright.expect(view.locator("#preview")).to_have_text(re.compile("^10,000 or more messages"))
+    view.get_by_role("button", name="Purge", exact=True).click()
+    notice(view, "99,990 messages are taken out")
+    playwright.expect(view.locator('[data-state="available"]')).to_have_text("10")
 
 
 @pytest.mark.feature("Q22")
