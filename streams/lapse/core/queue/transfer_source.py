@@ -87,11 +87,14 @@ class TransferSource:
                     break
             for one in missing:
                 if one.result in (Result.SCHEDULED, Result.TRANSFERRING):
-                    if more or (room <= 0 and one.result is Result.SCHEDULED):
+                    result = self._judge_scheduled(name, one, now_ms)
+                    fresh = result is Result.SETTLED and one.result is Result.SCHEDULED
+                    if more or (fresh and room <= 0):
                         more = True
                         continue
-                    result = self._hold_scheduled(name, target, one, now_ms, step)
-                    room -= result is Result.SETTLED and one.result is Result.SCHEDULED
+                    if fresh:
+                        room -= 1
+                        self._hold_scheduled(name, target, one, now_ms, step)
                     outcomes.append(one._replace(result=result))
                 elif not more:
                     outcomes.append(one)
@@ -222,19 +225,16 @@ class TransferSource:
 
         return sorted(mine, key=order)
 
-    def _hold_scheduled(self, name: str, target: str, one: Outcome, now_ms: int, step: Step) -> Result:
-        number = self._state.sources.number(one.topic, one.partition)
-        scheduled = self._state.scheduled[number, one.first]
-        mine = scheduled.held and scheduled.transfer == name
-        if scheduled.transfer and not mine:
+    def _judge_scheduled(self, name: str, one: Outcome, now_ms: int) -> Result:
+        """What a transfer may do with a message without a place; `SETTLED` = hold it, or it does so already."""
+        scheduled = self._state.scheduled[self._state.sources.number(one.topic, one.partition), one.first]
+        if scheduled.transfer and not (scheduled.held and scheduled.transfer == name):
             return one.result
-        if scheduled.deadline_ms <= self._now_ms(now_ms):
-            return Result.TIME_LIMIT
-        if mine:
-            return Result.SETTLED
+        return Result.TIME_LIMIT if scheduled.deadline_ms <= self._now_ms(now_ms) else Result.SETTLED
+
+    def _hold_scheduled(self, name: str, target: str, one: Outcome, now_ms: int, step: Step) -> None:
         self._known(name, target, step)
-        self._schedule.transfer(number, one.first, name, now_ms, step)
-        return Result.SETTLED
+        self._schedule.transfer(self._state.sources.number(one.topic, one.partition), one.first, name, now_ms, step)
 
     def _confirm_scheduled(self, name: str, one: Outcome, now_ms: int, step: Step) -> Outcome:
         number = self._state.sources.number(one.topic, one.partition)

@@ -176,6 +176,16 @@ def test_what_is_not_held_is_not_said_to_be_though_more_is_held_than_is_asked_fo
     assert more
 
 
+@pytest.mark.feature("Q17")
+def test_what_another_transfer_has_put_here_is_not_told_as_more_to_hold() -> None:
+    world = here()
+    fill(world, 1)
+    fill(world, 1, transferred=("here", "x"))
+    assert not world.hold("t", Claim("orders", 0, 0, 0), Claim("orders", 0, 1, 1), most=1)
+    fill(world, 1, enqueue_at_ms=5_000)
+    assert world.hold("t", Claim("orders", 0, 0, 0), Claim("orders", 0, 2, 2), most=1)
+
+
 @pytest.mark.feature("Q17", "L5")
 def test_a_schedule_goes_along() -> None:
     source, target = here(), there()
