@@ -88,11 +88,11 @@ class TransferSource:
             for one in missing:
                 if one.result in (Result.SCHEDULED, Result.TRANSFERRING):
                     result = self._judge_scheduled(name, one, now_ms)
-                    fresh = result is Result.SETTLED and one.result is Result.SCHEDULED
-                    if more or (fresh and room <= 0):
+                    takes = result is Result.SETTLED and one.result is Result.SCHEDULED
+                    if more or (takes and room <= 0):
                         more = True
                         continue
-                    if fresh:
+                    if takes:
                         room -= 1
                         self._hold_scheduled(name, target, one, now_ms, step)
                     outcomes.append(one._replace(result=result))
