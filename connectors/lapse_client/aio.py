@@ -325,8 +325,8 @@ class SowSubscription(AsyncClient[SyncSowSubscription]):
 class SowClient(AsyncClient[sync_sow.SowClient]):
     """Queries and subscribes to a SOW topic; see `lapse_client.SowClient`, whose arguments these are."""
 
-    def __init__(self, topic: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
-        super().__init__(sync_sow.SowClient(topic, connection=connection, timeout_s=timeout_s))
+    def __init__(self, topic: str, **options: Any) -> None:
+        super().__init__(sync_sow.SowClient(topic, **options))
 
     async def query(self, filter: str | None = None, **options: Any) -> AsyncIterator[SowRecord]:  # noqa: A002
         """Yield the current records; the options are those of the synchronous `query`."""

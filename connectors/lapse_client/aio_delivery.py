@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import delivery as sync_delivery
@@ -17,7 +18,7 @@ class Delivery(sync_delivery.Delivery):
     __slots__ = ()
 
     async def reply(  # type: ignore[override]  # what waits is a coroutine here
-        self, value: Payload, key: Payload = None, *, headers: Headers | None = None
+        self, value: Any, key: Payload = None, *, headers: Headers | None = None
     ) -> Bookmark:
         """Reply to a request, and wait until Kafka has the reply."""
         return await asyncio.to_thread(super().reply, value, key, headers=headers)

@@ -153,14 +153,14 @@ class Delivery:
         """
         self.lot.settler.command("renew", (self,), lease_ms=lease_ms)
 
-    def reply(self, value: Payload, key: Payload = None, *, headers: OwnHeaders | None = None) -> Bookmark:
+    def reply(self, value: Any, key: Payload = None, *, headers: OwnHeaders | None = None) -> Bookmark:
         """Reply to a request, and wait until Kafka has the reply: what is settled then has been answered.
 
         The reply goes to the queue or topic that the header `reply_to` names, with the request's `correlation_id` and
         its deadline. It settles nothing, and may be repeated: the first one counts.
 
         Args:
-            value: the payload, text as UTF-8.
+            value: the payload, text as UTF-8, or whatever the subscriber's serializer writes.
             key: the record's key, text as UTF-8.
             headers: further headers.
 

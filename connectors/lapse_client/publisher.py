@@ -10,7 +10,7 @@ from lapse_client.publication import Headers
 from lapse_client.record_publisher import Payload, RecordPublisher
 from lapse_client.reply import PendingReply, Reply
 from lapse_client.reply_queue import ReplyQueue
-from lapse_client.serde import SerializerLike
+from lapse_client.serde import DeserializerLike, SerializerLike
 
 
 class Publisher(RecordPublisher):
@@ -30,6 +30,7 @@ class Publisher(RecordPublisher):
         timeout_s: how long to wait for room in the local buffer, for `flush`, and for workers to make the queue of
             replies, in seconds.
         serializer: writes the payloads: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a function.
+        deserializer: of requests: reads the payloads of replies, for `reply.payload`.
         deployment: of requests: `app_id` of the workers that make the queue of replies.
         reply_queue: of requests: what that queue is called, which no other publisher's may be that lives at the same
             time; unique by default.
@@ -41,11 +42,12 @@ class Publisher(RecordPublisher):
         *,
         timeout_s: float = 30.0,
         serializer: SerializerLike | None = None,
+        deserializer: DeserializerLike | None = None,
         deployment: str = DEFAULT_DEPLOYMENT,
         reply_queue: str | None = None,
     ) -> None:
         super().__init__(connection, timeout_s=timeout_s, serializer=serializer)
-        self._replies = ReplyQueue(self._connection, deployment, reply_queue, timeout_s)
+        self._replies = ReplyQueue(self._connection, deployment, reply_queue, timeout_s, deserializer)
 
     def request(
         self,

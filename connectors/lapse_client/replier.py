@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.lifetime import NAMES
 from lapse.protocol import header, topic
@@ -13,6 +13,7 @@ from lapse_client.connection import Connection
 from lapse_client.error import InvalidPublication, PublishFailed
 from lapse_client.publication import Headers, items
 from lapse_client.record_publisher import Payload, RecordPublisher
+from lapse_client.serde import SerializerLike
 
 if TYPE_CHECKING:
     from lapse_client.delivery import Delivery
@@ -26,14 +27,16 @@ class Replier:
 
     Args:
         connection: the cluster.
+        serializer: writes the payloads; None = they are bytes, or text.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, serializer: SerializerLike | None = None) -> None:
         self._connection = connection
+        self._serializer = serializer
         self._lock = threading.Lock()
         self._publisher: RecordPublisher | None = None
 
-    def reply(self, request: Delivery, value: Payload, key: Payload, headers: Headers | None) -> Bookmark:
+    def reply(self, request: Delivery, value: Any, key: Payload, headers: Headers | None) -> Bookmark:
         """Send a reply, and wait until Kafka has it; the arguments are those of `Delivery.reply`."""
         to, ident = _address(request)
         own = [*items(headers)]
@@ -61,7 +64,7 @@ class Replier:
     def _opened(self) -> RecordPublisher:
         with self._lock:
             if self._publisher is None:
-                self._publisher = RecordPublisher(self._connection, timeout_s=_TIMEOUT_S)
+                self._publisher = RecordPublisher(self._connection, timeout_s=_TIMEOUT_S, serializer=self._serializer)
             return self._publisher
 
 

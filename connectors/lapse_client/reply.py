@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import NoReply
 from lapse_client.headers import Headers
+from lapse_client.serde import DeserializerLike, payload_of
 from lapse_client.transport import Transport
 
 _LOOK_S: Final = 0.001
@@ -28,6 +29,7 @@ class Reply:
         headers: the reply's own headers in order, `correlation_id` included.
         bookmark: where it stands in the topic of replies.
         expires_at_ms: its deadline, which is the request's, ms since the epoch; None without one.
+        deserializer: reads the value for `payload`; None = nothing does.
     """
 
     value: bytes | None
@@ -35,6 +37,16 @@ class Reply:
     headers: Headers
     bookmark: Bookmark
     expires_at_ms: int | None
+    deserializer: DeserializerLike | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def payload(self) -> Any:
+        """What the publisher's deserializer makes of the value, anew each time; the value where there is none.
+
+        Raises:
+            InvalidPayload: it does not fit.
+        """
+        return payload_of(self.deserializer, self.value, self.bookmark.topic, f"the reply {self.bookmark}")
 
 
 class PendingReply:

@@ -30,6 +30,7 @@ from lapse_client.error import (
 )
 from lapse_client.publication import Headers, items
 from lapse_client.reply import PendingReply, Reply
+from lapse_client.serde import DeserializerLike
 from lapse_client.subscriber import QueueSubscriber
 
 if TYPE_CHECKING:
@@ -60,14 +61,23 @@ class ReplyQueue:
         deployment: `app_id` of its workers.
         name: of the queue; None = a unique one.
         timeout_s: how long to wait for workers, in seconds.
+        deserializer: reads the payloads of replies; None = nothing does.
     """
 
-    def __init__(self, connection: Connection, deployment: str, name: str | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        deployment: str,
+        name: str | None,
+        timeout_s: float,
+        deserializer: DeserializerLike | None = None,
+    ) -> None:
         user = f"{connection.user}." if connection.user else ""
         self.name = name or f"{PREFIX}{user}{uuid4().hex}"
         self._connection = connection
         self._deployment = deployment
         self._timeout_s = timeout_s
+        self._deserializer = deserializer
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._pending: dict[str, Future[Reply]] = {}
@@ -238,6 +248,7 @@ class ReplyQueue:
                     headers=delivery.headers,
                     bookmark=delivery.bookmark,
                     expires_at_ms=delivery.expires_at_ms,
+                    deserializer=self._deserializer,
                 )
             )
 

@@ -108,6 +108,26 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
         raise
 
 
+def payload_of(deserializer: DeserializerLike | None, data: bytes | None, topic: str, what: object) -> Any:
+    """What a deserializer makes of a value; the value where there is none.
+
+    Args:
+        deserializer: by which; None = by none.
+        data: the value.
+        topic: where it stands.
+        what: names it in an error.
+
+    Raises:
+        InvalidPayload: it does not fit.
+    """
+    if deserializer is None:
+        return data
+    try:
+        return read(deserializer, data, topic)
+    except InvalidPayload as error:
+        raise InvalidPayload(f"{what}: {error}") from error
+
+
 def _text(error: Exception) -> str:
     if isinstance(error, KafkaException) and error.args:
         return str(error.args[0])

@@ -13,6 +13,7 @@ from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.deletion import wait_until_gone
 from lapse_client.listener import Fields, Listener
+from lapse_client.serde import DeserializerLike
 from lapse_client.session import Session
 from lapse_client.shard import Shard
 from lapse_client.sow_query import SowQuery
@@ -39,11 +40,21 @@ class SowClient(Client[SowRecord]):
         topic: the SOW topic.
         connection: the cluster; from the environment by default.
         timeout_s: how long to wait for answers, in seconds.
+        deserializer: reads the payloads, for `record.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
+            deserializers, or a function of bytes.
     """
 
-    def __init__(self, topic: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        topic: str,
+        *,
+        connection: Connection | None = None,
+        timeout_s: float = 30.0,
+        deserializer: DeserializerLike | None = None,
+    ) -> None:
         super().__init__(f"the SOW client of {topic}", connection, timeout_s)
         self.topic = topic
+        self._deserializer = deserializer
         self._queries: list[SowQuery] = []
 
     def query(
@@ -197,12 +208,13 @@ class SowClient(Client[SowRecord]):
             select=_paths(select),
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             timeout_s=self._timeout_s,
+            deserializer=self._deserializer,
         )
 
     def _open(self) -> None:
         shards = self._connection.shards("SOW topic", self.topic)
         self._session = Session(self._connection, [(self.topic, shards)], self._lifecycle)
-        self._session.open(SowQueries(self._queries), self._timeout_s)
+        self._session.open(SowQueries(self._queries, self._deserializer), self._timeout_s)
 
     def _leave(self, timeout_s: float) -> None:
         super()._leave(timeout_s)
@@ -215,14 +227,16 @@ class SowQueries(Listener[SowRecord]):
 
     Args:
         queries: those that run; changed by the threads that ask.
+        deserializer: reads the payloads; None = nothing does.
     """
 
-    def __init__(self, queries: list[SowQuery]) -> None:
+    def __init__(self, queries: list[SowQuery], deserializer: DeserializerLike | None = None) -> None:
         self._queries = queries
+        self._deserializer = deserializer
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
         """Read a result."""
-        return read(shard, message, fields)
+        return read(shard, message, fields, self._deserializer)
 
     def on_received(self, records: list[SowRecord]) -> None:
         """Hand results to their queries."""

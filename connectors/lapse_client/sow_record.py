@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Message
 
@@ -14,6 +14,7 @@ from lapse.protocol import header
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.headers import headers_of
 from lapse_client.listener import Fields
+from lapse_client.serde import DeserializerLike, payload_of
 from lapse_client.shard import Shard
 
 _OWN: Final = frozenset(
@@ -52,6 +53,7 @@ class SowRecord:
         command_id: of a query's result, the command that asked.
         headers: the record's own headers.
         order_value: of a query's result in an order, what that goes by; None where it is NULL or cannot be compared.
+        deserializer: reads the value for `payload`; None = nothing does.
     """
 
     kind: str
@@ -66,9 +68,20 @@ class SowRecord:
     command_id: str = field(default="", repr=False, compare=False)
     headers: Sequence[tuple[str, bytes | None]] = field(default=(), repr=False)
     order_value: object = field(default=None, repr=False, compare=False)
+    deserializer: DeserializerLike | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def payload(self) -> Any:
+        """What the client's deserializer makes of the value, anew each time; the value where there is none.
+
+        Raises:
+            InvalidPayload: it does not fit. A delta has the changed fields only.
+        """
+        topic = "" if self.bookmark is None else self.bookmark.topic
+        return payload_of(self.deserializer, self.value, topic, self.bookmark or "the record")
 
 
-def read(shard: Shard, message: Message, fields: Fields) -> SowRecord:
+def read(shard: Shard, message: Message, fields: Fields, deserializer: DeserializerLike | None = None) -> SowRecord:
     """Read a record of the deliveries topic."""
     place = fields.get(header.BOOKMARK)
     deadline = fields.get(EXPIRES_AT_MS)
@@ -86,5 +99,6 @@ def read(shard: Shard, message: Message, fields: Fields) -> SowRecord:
         reasons=tuple(reasons.split(",")) if reasons else (),
         command_id=fields.get(header.COMMAND_ID, b"").decode(),
         headers=[item for item in headers_of(message) if item[0] not in _OWN],
+        deserializer=deserializer,
         order_value=None if (value := fields.get(header.ORDER_VALUE)) is None else json.loads(value),
     )

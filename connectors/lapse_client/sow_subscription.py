@@ -20,6 +20,7 @@ from lapse_client.connection import Connection
 from lapse_client.error import CommandFailed
 from lapse_client.heartbeat import Heartbeat
 from lapse_client.listener import Fields, Listener
+from lapse_client.serde import DeserializerLike
 from lapse_client.session import Session
 from lapse_client.shard import Shard
 from lapse_client.sow_record import SowRecord, read
@@ -53,6 +54,7 @@ class SowSubscription(Client[SowRecord]):
         select: which of their fields; empty = all.
         heartbeat_timeout_ms: silence after which the subscription ends, in ms; None = the topic's `heartbeat_timeout`.
         timeout_s: how long to wait for answers, in seconds.
+        deserializer: reads the payloads, for `record.payload`; None = nothing does.
     """
 
     _warns: ClassVar[bool] = True
@@ -68,6 +70,7 @@ class SowSubscription(Client[SowRecord]):
         select: Sequence[str] = (),
         heartbeat_timeout_ms: int | None = None,
         timeout_s: float = 30.0,
+        deserializer: DeserializerLike | None = None,
     ) -> None:
         super().__init__(f"the subscription to {entity}", connection, timeout_s)
         self.arrivals: Arrivals[SowRecord] = Arrivals()
@@ -77,6 +80,7 @@ class SowSubscription(Client[SowRecord]):
         self._filter = filter
         self._select = tuple(select)
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
+        self._deserializer = deserializer
 
     def __iter__(self) -> Iterator[SowRecord]:
         return self.updates()
@@ -95,7 +99,13 @@ class SowSubscription(Client[SowRecord]):
         self.arrivals = Arrivals()
         session = self._session = Session[SowRecord](self._connection, self._entities, self._lifecycle, self.name)
         listener = SowListener(
-            session, self._manner, self._filter, self._heartbeat_timeout_ms, self.arrivals, self._select
+            session,
+            self._manner,
+            self._filter,
+            self._heartbeat_timeout_ms,
+            self.arrivals,
+            self._select,
+            self._deserializer,
         )
         session.open(listener, self._timeout_s, self._manner)
 
@@ -114,6 +124,7 @@ class SowListener(Listener[SowRecord]):
         heartbeat_timeout_ms: what the client asks for, in ms; None = the topic's.
         arrivals: where updates wait for the application.
         select: which of the records' fields; empty = all.
+        deserializer: reads the payloads; None = nothing does.
     """
 
     def __init__(
@@ -124,11 +135,13 @@ class SowListener(Listener[SowRecord]):
         heartbeat_timeout_ms: int | None,
         arrivals: Arrivals[SowRecord],
         select: tuple[str, ...] = (),
+        deserializer: DeserializerLike | None = None,
     ) -> None:
         self._session = session
         self._manner = manner
         self._filter = filter
         self._select = select
+        self._deserializer = deserializer
         self._asked_ms = heartbeat_timeout_ms
         self._arrivals = arrivals
         self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_TOLD_MS)
@@ -138,7 +151,7 @@ class SowListener(Listener[SowRecord]):
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
         """Read an update."""
-        return read(shard, message, fields)
+        return read(shard, message, fields, self._deserializer)
 
     def on_received(self, records: list[SowRecord]) -> None:
         """Take updates in."""

@@ -17,7 +17,7 @@ from lapse_client.delivery import Delivery
 from lapse_client.error import Closed, LapseError, UnknownEntity
 from lapse_client.lot import Lot
 from lapse_client.referenced import Referenced
-from lapse_client.serde import DeserializerLike
+from lapse_client.serde import DeserializerLike, SerializerLike
 from lapse_client.settlement import SettlementResult, results
 from lapse_client.settler import Settling
 from lapse_client.subscription import Subscription
@@ -64,6 +64,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
         deserializer: reads the payloads, for `delivery.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
             deserializers, or a function of bytes. What does not fit is not handed out; it goes to the dead letters.
+        serializer: writes the payloads of replies, as `deserializer` reads those of messages.
         transactional_id: Kafka's name for whoever commits `delivery.transaction()`; a later one of that name ends the
             transactions of an earlier one. Unique by default.
         timeout_s: how long to wait for answers: to subscribe, to unsubscribe, to `settle`; in seconds.
@@ -91,6 +92,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         ack_batch_size: int = 1_000,
         ack_interval_ms: int = 50,
         deserializer: DeserializerLike | None = None,
+        serializer: SerializerLike | None = None,
         transactional_id: str | None = None,
         timeout_s: float = 30.0,
         on_refused: Callable[[SettlementResult], None] | None = None,
@@ -111,6 +113,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         self.delivery_types: tuple[type[Delivery], type[TypedDelivery]] = (Delivery, TypedDelivery)
         self._on_refused = on_refused
         self._deserializer = deserializer
+        self._serializer = serializer
         self._transactional_id = transactional_id
         self._subscription: Subscription | None = None
         self._handlers: set[int] = set()
@@ -297,6 +300,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             self._deserializer,
             self.delivery_types,
             self._transactional_id,
+            self._serializer,
         )
         self._subscription, self._session = subscription, subscription.session
         subscription.open(self._timeout_s)

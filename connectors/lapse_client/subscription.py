@@ -21,7 +21,7 @@ from lapse_client.prefetched import Prefetched
 from lapse_client.queue_listener import QueueListener
 from lapse_client.referenced import Referenced
 from lapse_client.replier import Replier
-from lapse_client.serde import DeserializerLike
+from lapse_client.serde import DeserializerLike, SerializerLike
 from lapse_client.session import Session
 from lapse_client.settlement import SettlementResult
 from lapse_client.shard import Shard
@@ -48,6 +48,7 @@ class Subscription:
         deserializer: reads the payloads; None = they stay as they are.
         delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.
         transactional_id: Kafka's name for whoever commits transactions; None = a unique one.
+        serializer: writes the payloads of replies; None = they are bytes, or text.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Subscription:
         deserializer: DeserializerLike | None = None,
         delivery_types: tuple[type[Delivery], type[TypedDelivery]] = (Delivery, TypedDelivery),
         transactional_id: str | None = None,
+        serializer: SerializerLike | None = None,
     ) -> None:
         self._deserializer = deserializer
         self._typed = delivery_types[1]
@@ -68,7 +70,7 @@ class Subscription:
         self.queues = JoinedQueues(queue for queue, _ in queues)
         self.session: Session[Lot | Referenced | None] = Session(connection, queues, lifecycle, terms.name)
         self.arrivals = Prefetched(self.session.clock.past_ms, self._forget, delivery_types[0])
-        self._replier = Replier(connection)
+        self._replier = Replier(connection, serializer)
         self._credits = Credits(len(self.session.shards), terms.max_backlog, after_caps=len(queues) > 1)
         self._tracing = tracing(connection.tracer_provider)
         self.settler = SubscriptionSettler(

@@ -84,7 +84,7 @@ class SubscriptionSettler:
         if not self._acknowledgments.add(deliveries):
             self._ended("acknowledge", deliveries)
 
-    def reply(self, request: Delivery, value: Payload, key: Payload, headers: Headers | None) -> Bookmark:
+    def reply(self, request: Delivery, value: Any, key: Payload, headers: Headers | None) -> Bookmark:
         """Send a reply, and wait until Kafka has it; the arguments are those of `Delivery.reply`."""
         return self._replier.reply(request, value, key, headers)
 

@@ -17,6 +17,7 @@ from lapse_client import (
     AlreadySettled,
     Closed,
     CommandFailed,
+    InvalidPayload,
     InvalidPublication,
     JsonSerde,
     SettlementResult,
@@ -394,5 +395,26 @@ def test_the_state_comes_first_then_what_changes(api: Any, backend: Backend) -> 
             assert await sow.delete(filter="/n < 3") == 4
             assert await told(later, 1) == [("oof", b"8", "deleted")]
             assert sorted(numbers([record async for record in sow.query("/n > 6")])) == [7, 10]
+
+    asyncio.run(main())
+
+
+@pytest.mark.feature("X3")
+def test_records_have_types_and_a_misfit_says_where_it_stands(api: Any, backend: Backend) -> None:
+    async def main() -> None:
+        name, serde = await fill(api, backend), JsonSerde(dict[str, int])
+        async with (
+            api.SowClient(name, connection=backend.connection, deserializer=serde) as sow,
+            sow.subscribe() as updates,
+            api.Publisher(backend.connection) as publisher,
+        ):
+            assert [record.payload async for record in sow.query("/n = 3")] == [{"n": 3}]
+            for value in (b'{"n": "ten"}', b'{"n": 11}'):
+                await publisher.publish(name, value, key="10")
+            coming = updates.updates(30)
+            misfit, fitting = [await anext(coming) for _ in range(2)]
+            with pytest.raises(InvalidPayload, match=rf"{misfit.bookmark}: the payload is no .*n: Input should be"):
+                _ = misfit.payload
+            assert (misfit.value, fitting.payload) == (b'{"n": "ten"}', {"n": 11})
 
     asyncio.run(main())

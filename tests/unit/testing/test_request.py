@@ -18,7 +18,9 @@ from lapse_client import (
     Closed,
     CommandFailed,
     Delivery,
+    InvalidPayload,
     InvalidPublication,
+    JsonSerde,
     NoReply,
     Publisher,
     UnknownEntity,
@@ -66,6 +68,25 @@ def test_a_request_is_answered_and_its_reply_has_its_deadline(lapse: Lapse) -> N
         assert replies(lapse) == name, "one queue for all replies"
         lapse.until(lambda: lapse.depth("quotes") == lapse.depth(name) == 0)
     assert names.dead_letters(name) not in lapse.connection.partitions(), "it has no letters"
+
+
+def test_requests_and_replies_have_types(lapse: Lapse) -> None:
+    lapse.queue("quotes", expiration="enabled")
+    serde = JsonSerde(dict[str, int])
+
+    def answer(request: Delivery) -> None:
+        request.reply({"twice": 2 * request.payload["n"]} if request.payload["n"] else {"twice": "none"})
+
+    subscriber = lapse.subscriber("quotes", 10, deserializer=serde, serializer=lambda value: json.dumps(value).encode())
+    with subscriber, Publisher(lapse.connection, serializer=serde, deserializer=serde) as publisher:
+        thread = threading.Thread(target=subscriber.run, args=[answer])
+        thread.start()
+        assert publisher.request("quotes", {"n": 4}, timeout=30).payload == {"twice": 8}
+        reply = publisher.request("quotes", {"n": 0}, timeout=30)
+        with pytest.raises(InvalidPayload, match=f"the reply {reply.bookmark}: the payload is no .*twice"):
+            _ = reply.payload
+        subscriber.close()
+        thread.join()
 
 
 def test_many_requests_wait_side_by_side_and_the_first_reply_counts(lapse: Lapse) -> None:
