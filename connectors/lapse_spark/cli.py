@@ -37,9 +37,9 @@ spark.add_command(upkeep.compact)
 
 @spark.command()
 @click.argument("path")
-@click.option("--window", default=monitor_job.WINDOW, show_default=True, help="Length of a window.")
+@click.option("--window", default=monitor_job.WINDOW, show_default=True, help="The length of a window.")
 @click.option(
-    "--horizon-hours", default=24.0, show_default=True, help="How far back copies of a letter are looked for."
+    "--horizon-hours", default=24.0, show_default=True, help="How far back to look for copies of a letter, in hours."
 )
 @stream_options
 @cluster
@@ -83,9 +83,11 @@ def monitor(
 
 @spark.command()
 @click.argument("path")
-@click.option("--allow-gaps", is_flag=True, help="Go on where Kafka has removed letters that were not archived.")
-@click.option("--purge-before", type=click.DateTime(["%Y-%m-%d"]), help="Instead: delete the days before this one.")
-@click.option("--dry-run", is_flag=True, help="With --purge-before: only say which days would go.")
+@click.option("--allow-gaps", is_flag=True, help="Go on even if Kafka has removed letters that were not archived.")
+@click.option(
+    "--purge-before", type=click.DateTime(["%Y-%m-%d"]), help="Do not archive; delete the days before this one."
+)
+@click.option("--dry-run", is_flag=True, help="With --purge-before: only show which days would be deleted.")
 @kept_as
 @stream_options
 @cluster
@@ -134,14 +136,16 @@ def archive(
 @click.argument("audit_path", metavar="AUDIT")
 @click.option("--entity", multiple=True, help="Only letters of this queue or SOW topic; may be repeated.")
 @click.option("--reason", multiple=True, help="Only letters with this reason; may be repeated.")
-@click.option("--since", type=INSTANT, help="Died at this instant or later.")
-@click.option("--until", type=INSTANT, help="Died before this instant.")
+@click.option("--since", type=INSTANT, help="Only messages that died at this instant or later.")
+@click.option("--until", type=INSTANT, help="Only messages that died before this instant.")
 @click.option("--filter", "expression", default="", help="Only letters that this expression matches.")
-@click.option("--field", multiple=True, metavar="/PATH:KIND", help="Kind of a field: number, string or boolean.")
-@click.option("--max-redrives", default=MAX_REDRIVES, show_default=True, help="The loop limit.")
-@click.option("--again", is_flag=True, help="Also letters that were sent before.")
-@click.option("--overwrite", is_flag=True, help="Also where a SOW topic has a newer record of the key.")
-@click.option("--to", "to", default="", help="Another topic than the origin.")
+@click.option("--field", multiple=True, metavar="/PATH:KIND", help="The kind of a field: number, string or boolean.")
+@click.option(
+    "--max-redrives", default=MAX_REDRIVES, show_default=True, help="Leave letters that were redriven this often."
+)
+@click.option("--again", is_flag=True, help="Include letters that were sent before.")
+@click.option("--overwrite", is_flag=True, help="Send a letter even if its SOW topic has a newer record of the key.")
+@click.option("--to", "to", default="", help="The topic to send to, instead of each letter's origin.")
 @click.option(
     "--lifetime",
     type=click.Choice(["default", "original", "new"]),
@@ -150,13 +154,15 @@ def archive(
     help="The queue's default, the old deadline, or --ttl-ms.",
 )
 @click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="With --lifetime new: the lifetime, ms.")
-@click.option("--rate", type=click.IntRange(min=1), help="Most messages in a second.")
-@click.option("--limit", type=click.IntRange(min=1), help="Most messages in all, the oldest letters first.")
+@click.option("--rate", type=click.IntRange(min=1), help="The greatest number of messages a second.")
+@click.option("--limit", type=click.IntRange(min=1), help="The greatest number of messages, the oldest letters first.")
 @click.option("--pattern", default="", help="Java regular expression of the dead-letter topics. [default: dlq.*]")
-@click.option("--archive", "archive_path", help="Take the letters from this archive instead of the topics.")
+@click.option("--archive", "archive_path", help="Read the letters from this archive instead of the topics.")
 @kept_as
-@click.option("--hook", default="", metavar="MODULE:NAME", help="A function that changes the records to be sent.")
-@click.option("--send", is_flag=True, help="Send them; without it only what would be sent is counted.")
+@click.option(
+    "--hook", default="", metavar="MODULE:NAME", help="A function that changes the records before they are sent."
+)
+@click.option("--send", is_flag=True, help="Send the letters. Without it the command only counts them.")
 @cluster
 def redrive(
     *,
@@ -183,7 +189,7 @@ def redrive(
     hook: str,
     send: bool,
 ) -> None:
-    """Send dead letters back, none twice; AUDIT is the directory that remembers which were sent."""
+    """Send dead letters back, each once; the directory AUDIT remembers which were sent."""
     knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))
     session = cluster.session("redrive", delta=knowing)
     choice = Choice(

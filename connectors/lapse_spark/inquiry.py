@@ -21,10 +21,10 @@ from lapse_spark.session import session
 
 @click.command()
 @click.option("--entity", required=True, help="The queue or SOW topic.")
-@click.option("--bookmark", default="", help="Everything that happened to this message.")
+@click.option("--bookmark", default="", help="Show everything that happened to this message.")
 @click.option("--output", help="Directory for Parquet with one row per message.")
-@click.option("--lifetimes", is_flag=True, help="What lifetime would have been enough; needs --topics.")
-@click.option("--at", type=DURATION, multiple=True, help="With --lifetimes: what if this were it; may be repeated.")
+@click.option("--lifetimes", is_flag=True, help="Compute which lifetime would have been enough; needs --topics.")
+@click.option("--at", type=DURATION, multiple=True, help="With --lifetimes: a lifetime to try; may be repeated.")
 @click.option("--topics", default="", metavar="NAME,…", help="Its underlying topics: they tell when messages arrived.")
 @event_schemas
 @cluster
@@ -40,7 +40,7 @@ def lives(
     topics: str,
     written_with: tuple[Path, ...],
 ) -> None:
-    """Tell the life of one message, write those of all, or say what lifetime would have been enough."""
+    """Show the life of one message, write those of all, or compute which lifetime would have been enough."""
     if bool(bookmark) + bool(output) + lifetimes != 1:
         raise ValueError("give one of --bookmark for one message, --output for all, and --lifetimes")
     underlying = [name.strip() for name in topics.split(",") if name.strip()]
@@ -124,9 +124,9 @@ def _tell_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: 
     "ledgers",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="A file with what lapse spark ledger --json has printed, to be shown, too; may be repeated.",
+    help="A file with the output of lapse spark ledger --json, to be shown as well; may be repeated.",
 )
-@click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
+@click.option("--master", help="Spark's master; by default the configured one, or else all cores of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def report(path: str, output: Path | None, ledgers: tuple[Path, ...], master: str | None, as_json: bool) -> None:
     """Show what the monitor has counted in the directory PATH."""

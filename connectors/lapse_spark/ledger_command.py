@@ -27,22 +27,28 @@ _DIRECTORY: Final = "lapse-ledger"
 @click.option("--queue", default="", help="The queue; with --follow it may be left out: all queues of lapse.toml.")
 @click.option("--topics", default="", metavar="NAME,…", help="Its underlying topics, all of them.")
 @click.option("--dead-letter-topic", multiple=True, help="Where its letters are, besides dlq.<queue>; may be repeated.")
-@click.option("--start", multiple=True, metavar="BOOKMARK", help="First message of a partition; may be repeated.")
+@click.option("--start", multiple=True, metavar="BOOKMARK", help="The first message of a partition; may be repeated.")
 @click.option("--since", type=INSTANT, help="Only messages that arrived at this instant or later.")
 @click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
-@click.option("--expected-depth", type=int, help="Messages in all states as the queue says, to be compared.")
-@click.option("--ask/--no-ask", default=True, show_default=True, help="Ask the queue itself what it holds.")
-@click.option("--strict", is_flag=True, help="Records that cannot be read spoil the balance.")
-@click.option("--limit", default=ledger_job.SHOWN, show_default=True, help="How many differences are listed.")
+@click.option("--expected-depth", type=int, help="The queue's own number of messages in all states, to be compared.")
+@click.option("--ask/--no-ask", default=True, show_default=True, help="Ask the queue for its own list of messages.")
+@click.option("--strict", is_flag=True, help="Records that cannot be read count as differences.")
+@click.option(
+    "--limit", default=ledger_job.SHOWN, show_default=True, help="The greatest number of differences to list."
+)
 @click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
-@click.option("--follow", is_flag=True, help="Go on: keep the account, and publish up to when it balances.")
-@click.option("--once", is_flag=True, help="With --follow: take what there is now, and end; for cron.")
-@click.option("--every", type=DURATION, help="With --follow: begin a batch so often. [default: 10s]")
-@click.option("--grace", type=DURATION, help="With --follow: how long something may not add up. [default: 1m]")
+@click.option("--follow", is_flag=True, help="Keep running, and publish up to which instant the ledger balances.")
+@click.option("--once", is_flag=True, help="With --follow: process what there is now, and end; for cron.")
+@click.option("--every", type=DURATION, help="With --follow: the interval of batches. [default: 10s]")
+@click.option(
+    "--grace", type=DURATION, help="With --follow: how long a difference may last before it is reported. [default: 1m]"
+)
 @click.option("--ask-every", type=DURATION, help="With --follow: how often the queue is asked. [default: 1m]")
 @click.option("--horizon", type=DURATION, help="With --follow: how long fates are remembered. [default: 1d]")
-@click.option("--state", metavar="DIR", help=f"With --follow: where the account is kept. [default: {_DIRECTORY}]")
-@click.option("--publish-to", metavar="TOPIC", help=f"With --follow: where it is told. [default: {balance.TOPIC}]")
+@click.option("--state", metavar="DIR", help=f"With --follow: the directory of the ledger. [default: {_DIRECTORY}]")
+@click.option(
+    "--publish-to", metavar="TOPIC", help=f"With --follow: the topic for its results. [default: {balance.TOPIC}]"
+)
 @event_schemas
 @cluster
 def ledger(
@@ -64,7 +70,7 @@ def ledger(
     written_with: tuple[Path, ...],
     **following: Any,
 ) -> None:
-    """Reckon what became of every message; exits with 1 where it does not add up."""
+    """Compute what became of every message; exits with 1 if the ledger does not balance."""
     once_only = {
         "--since": since is not None,
         "--until": until is not None,

@@ -152,20 +152,20 @@ def cluster(command: Callable[..., None]) -> Callable[..., None]:
         envvar="KAFKA_BOOTSTRAP_SERVERS",
         default="",
         metavar="HOST:PORT,…",
-        help="Addresses of the Kafka cluster, instead of what lapse.toml says. [env: KAFKA_BOOTSTRAP_SERVERS]",
+        help="The brokers, instead of those of lapse.toml. [env: KAFKA_BOOTSTRAP_SERVERS]",
     )
     @click.option(
         "-c",
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Where the connection is read from.  [default: lapse.toml, if there is one]",
+        help="The file with the connection.  [default: lapse.toml, if there is one]",
     )
     @click.option(
         "--kafka-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Instead: Java properties file with client options (security.protocol, sasl.jaas.config, …).",
+        help="Java properties file with client options (security.protocol, …), instead of lapse.toml.",
     )
-    @click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
+    @click.option("--master", help="Spark's master; by default the configured one, or else all cores of this machine.")
     @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
     @functools.wraps(command)
@@ -201,9 +201,11 @@ def stream_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a streaming command its options."""
 
     @click.option("--pattern", default="", help="Java regular expression of the dead-letter topics. [default: dlq.*]")
-    @click.option("--every", metavar="INTERVAL", help="Begin a batch so often, as '30 seconds', and go on.")
-    @click.option("--max-records", type=click.IntRange(min=1), help="Most records in a batch.")
-    @click.option("--strict", is_flag=True, help="End at the first record that is no dead letter.")
+    @click.option(
+        "--every", metavar="INTERVAL", help="Keep running, and begin a batch at this interval, such as '30 seconds'."
+    )
+    @click.option("--max-records", type=click.IntRange(min=1), help="The greatest number of records in a batch.")
+    @click.option("--strict", is_flag=True, help="End with an error at the first record that is no dead letter.")
     @functools.wraps(command)
     def with_options(*args: Any, **options: Any) -> None:
         command(*args, **options)
@@ -228,7 +230,7 @@ def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
         "written_with",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         multiple=True,
-        help="event.avsc of another version of lapse, whose workers have written events, too; may be repeated.",
+        help="The event.avsc of another version of lapse whose workers have written events; may be repeated.",
     )(command)
 
 

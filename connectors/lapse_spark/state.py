@@ -45,7 +45,7 @@ class _Found:
 @click.command()
 @click.option("--entity", required=True, help="The queue or SOW topic.")
 @click.option("--at", type=INSTANT, required=True, help="The instant: RFC 3339, or ms since the epoch.")
-@click.option("--output", help="Directory for Parquet of all, SOW records with all their bytes, instead of a list.")
+@click.option("--output", help="Directory for Parquet of all messages or records, instead of a list.")
 @cluster
 def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str | None) -> None:
     """Show the messages of a queue, or the records of a SOW topic, as they were at an instant.

@@ -17,20 +17,23 @@ from lapse_spark.session import session
 
 @click.command()
 @click.argument("path")
-@click.option("--within-hours", default=24.0, show_default=True, help="What is older is left alone.")
+@click.option("--within-hours", default=24.0, show_default=True, help="Ignore what is older, in hours.")
 @click.option(
-    "--at-least", default=anomaly.AT_LEAST, show_default=True, help="Letters in a window that may be unusual."
+    "--at-least", default=anomaly.AT_LEAST, show_default=True, help="The least number of letters in an unusual window."
 )
 @click.option(
-    "--sigmas", default=anomaly.SIGMAS, show_default=True, help="How far above those before it one has to be."
+    "--sigmas",
+    default=anomaly.SIGMAS,
+    show_default=True,
+    help="How many standard deviations above earlier windows an unusual one is.",
 )
-@click.option("--poison", default=3, show_default=True, help="Letters of one key that make it suspicious.")
-@click.option("--topic", default="", help="Write the new ones there, as JSON, the id as the key.")
+@click.option("--poison", default=3, show_default=True, help="The number of letters of one key that is suspicious.")
+@click.option("--topic", default="", help="A topic for new findings, as JSON, with their id as the key.")
 @click.option(
     "--webhook",
     envvar="LAPSE_SPARK_WEBHOOK",
     default="",
-    help="Send the new ones there by POST. It may hold a secret: use the environment. [env: LAPSE_SPARK_WEBHOOK]",
+    help="A URL for new findings, sent by POST. If it has a secret, use the environment. [env: LAPSE_SPARK_WEBHOOK]",
 )
 @cluster
 def alerts(
@@ -45,7 +48,7 @@ def alerts(
     topic: str,
     webhook: str,
 ) -> None:
-    """Tell what is the matter in the monitor's directory PATH, each thing once."""
+    """Report unusual findings in the monitor's directory PATH, each of them once."""
     with working("Looking"):
         new = alert.run(
             cluster.session("alerts"),
@@ -70,10 +73,10 @@ def alerts(
 @click.command()
 @click.argument("path")
 @kept_as
-@click.option("--master", help="Spark's master; as configured, else all cores of this machine.")
+@click.option("--master", help="Spark's master; by default the configured one, or else all cores of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def compact(path: str, kind: delta.Kind | None, master: str | None, as_json: bool) -> None:
-    """Make few files of many in a directory of the monitor or the archive; not while the job runs."""
+    """Merge the files in a directory of the monitor or the archive; not while the job runs."""
     with plain_faults(), working("Compacting"):
         knowing = kind == "delta" or delta.is_here(path)
         output = delta.output(session("lapse compact", master=master, delta=knowing), path, kind)

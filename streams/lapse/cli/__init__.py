@@ -35,10 +35,12 @@ COMMANDS: Mapping[str, Lazy] = {
     "apply": Lazy("lapse.cli.topology:apply", "Create the topics that lapse.toml needs.", extra="worker"),
     "check": Lazy("lapse.cli.topology:check", "Say whether the cluster fits lapse.toml.", extra="worker"),
     "definitions": Lazy(
-        "lapse.cli.definition:definitions", "Show what the entities of a deployment are, by version.", extra="worker"
+        "lapse.cli.definition:definitions", "Show the definitions of a deployment, by version.", extra="worker"
     ),
     "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
-    "completion": Lazy("lapse.cli.completion:completion", "Print what has a shell complete commands and options."),
+    "completion": Lazy(
+        "lapse.cli.completion:completion", "Print a script that makes a shell complete commands and options."
+    ),
     "dev": Lazy(
         "lapse.cli.dev:dev",
         "Run a broker, the topics of lapse.toml, a worker and the console.",
@@ -54,15 +56,17 @@ COMMANDS: Mapping[str, Lazy] = {
         "lapse.cli.queue:queue",
         "Receive from queues, look into them, settle; create, alter, delete queues.",
     ),
-    "dlq": Lazy("lapse.cli.dlq:dlq", "Look into dead letters, and send them back."),
-    "explain": Lazy("lapse.cli.explain:explain", "Tell what happened to one message, from arrival to end."),
+    "dlq": Lazy("lapse.cli.dlq:dlq", "Look at dead letters, and send them back."),
+    "explain": Lazy("lapse.cli.explain:explain", "Show what happened to one message, from arrival to end."),
     "gateway": Lazy(
-        "lapse.cli.gateway:gateway", "Open queues and SOW topics to programs that speak HTTP.", extra="gateway"
+        "lapse.cli.gateway:gateway", "Open queues and SOW topics to programs that use HTTP.", extra="gateway"
     ),
     "replicate": Lazy(
-        "lapse.cli.replicate:replicate", "Bring SOW topics to another deployment, with their deadlines.", extra="worker"
+        "lapse.cli.replicate:replicate", "Copy SOW topics to another deployment, with their deadlines.", extra="worker"
     ),
-    "simulate": Lazy("lapse.cli.simulate:simulate", "Tell what would become of a queue's messages.", extra="worker"),
+    "simulate": Lazy(
+        "lapse.cli.simulate:simulate", "Simulate what would become of a queue's messages.", extra="worker"
+    ),
     "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records; create, alter and delete SOW topics."),
     "spark": Lazy(
         "lapse_spark.cli:spark", "Count, archive, redrive and audit dead letters with Apache Spark.", extra="spark"

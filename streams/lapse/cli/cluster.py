@@ -32,7 +32,7 @@ Command = Callable[..., Any]
 def options(command: Command) -> Command:
     """Add `--bootstrap-servers`, which the command gets, `--config` and `--kafka-config`, which `connection` reads."""
     servers = click.option(
-        "-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS and of what lapse.toml says."
+        "-b", "--bootstrap-servers", help="The brokers, instead of those of KAFKA_BOOTSTRAP_SERVERS or lapse.toml."
     )
     config = click.option(
         "-c",
@@ -40,7 +40,7 @@ def options(command: Command) -> Command:
         type=click.Path(path_type=Path),
         expose_value=False,
         callback=_remember,
-        help="Where the connection is read from.  [default: lapse.toml, if there is one]",
+        help="The file with the connection.  [default: lapse.toml, if there is one]",
     )
     return servers(config(properties(command)))
 

@@ -14,7 +14,7 @@ VARIABLE: Final = "_LAPSE_COMPLETE"
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what has a shell complete commands and options.
+    """Print a script that makes a shell complete commands and options.
 
     For bash, put this into ~/.bashrc: source <(lapse completion bash). For zsh, the same with zsh into ~/.zshrc. For
     fish: lapse completion fish > ~/.config/fish/completions/lapse.fish

@@ -11,6 +11,6 @@ CONFIG: Final = click.option(
     type=click.Path(path_type=Path),
     default="lapse.toml",
     show_default=True,
-    help="The file that says what the deployment is.",
+    help="The configuration of the deployment.",
 )
 """`lapse.toml` of this directory, unless another file is named."""

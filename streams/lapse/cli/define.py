@@ -28,7 +28,7 @@ _BY_FILE: Final = (
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
+        click.option("--dry-run", is_flag=True, help="Only show what would be done."),
         CONFIG,
         click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
         click.argument("name"),
@@ -47,7 +47,7 @@ def _create(kind: Kind) -> click.Command:
     create.__doc__ = f"""Create the {word} NAME in a running deployment.
 
     KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: lease_period=30s 'topics=["a", "b"]'.
-    Creates the topics that are missing. Running workers serve it within seconds. It takes definitions = "topic".
+    Creates missing topics. Running workers serve it within seconds. It requires definitions = "topic".
     """
     return click.command("create")(_shared(create))
 
@@ -72,10 +72,12 @@ def _alter(kind: Kind) -> click.Command:
     alter.__doc__ = f"""Change settings of the {word} NAME; what is not named stays.
 
     KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: max_deliveries=5 retry.delay=10s.
-    What state forbids is refused, with the way that is open.
+    Changes that live messages forbid are refused; the error says what to do.
     """
-    command = click.option("--unset", multiple=True, metavar="KEY", help="Back to the default; may be repeated.")(alter)
-    based = click.option("--version", type=click.IntRange(1), help="Refuse if another version is there than this one.")
+    command = click.option(
+        "--unset", multiple=True, metavar="KEY", help="Restore the default of this setting; may be repeated."
+    )(alter)
+    based = click.option("--version", type=click.IntRange(1), help="Refuse if the definition has another version.")
     return click.command("alter")(_shared(based(command)))
 
 

@@ -137,7 +137,7 @@ def live(definition: Definition, config: Config) -> int | None:
 @CONFIG
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
-    """Show what the entities of a deployment are, by version.
+    """Show the definitions of a deployment, by version.
 
     Reads the topic that `lapse apply` writes to with `definitions = "topic"`. NAMES limits it to some entities.
     """

@@ -31,16 +31,20 @@ class _Flights(click.ParamType):
 
 @click.command()
 @click.option(
-    "--minutes", type=click.FloatRange(0.1, 60), default=3.0, show_default=True, help="How long the flights take."
+    "--minutes",
+    type=click.FloatRange(0.1, 60),
+    default=3.0,
+    show_default=True,
+    help="How long the flights take, in minutes.",
 )
 @click.option(
-    "--flights", type=_Flights(), default="all", show_default=True, help="Only the first so many of the year."
+    "--flights", type=_Flights(), default="all", show_default=True, help="Only this many flights of the year."
 )
-@click.option("--seed", default=2013, show_default=True, help="Of all accidents.")
+@click.option("--seed", default=2013, show_default=True, help="Seed of all accidents.")
+@click.option("--workers", type=click.IntRange(1, 8), default=2, show_default=True, help="Number of worker processes.")
 @click.option(
-    "--workers", type=click.IntRange(1, 8), default=2, show_default=True, help="Processes that run the queue."
+    "--subscribers", type=click.IntRange(1, 16), default=4, show_default=True, help="Number of subscriber processes."
 )
-@click.option("--subscribers", type=click.IntRange(1, 16), default=4, show_default=True, help="Processes that serve.")
 @click.option("--keep", is_flag=True, help="Keep topics, logs and configuration, to look at them afterwards.")
 @click.option(
     "--report",

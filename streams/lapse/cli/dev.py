@@ -74,14 +74,14 @@ class Stand:
     type=click.IntRange(0, 65_535),
     default=_DEFAULT_PORT,
     show_default=True,
-    help="The broker's; 0 = one that is free.",
+    help="The broker's port; 0 = a free one.",
 )
 @click.option(
     "--console-port",
     type=click.IntRange(0, 65_535),
     default=8080,
     show_default=True,
-    help="The console's, and that of HTTP; 0 = one that is free.",
+    help="The port of the console and of HTTP; 0 = a free one.",
 )
 @click.option(
     "--data",
@@ -93,7 +93,7 @@ class Stand:
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
-    help="What the worker logs: this and what is worse.",
+    help="The least severity that the worker logs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when everything runs; logs go to stderr.")
 def dev(config: Path, port: int, console_port: int, data: Path | None, log_level: str, as_json: bool) -> None:

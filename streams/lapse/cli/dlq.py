@@ -46,8 +46,10 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one ob
 def _choosing(command: Command) -> Command:
     """Add the options that say which letters are meant."""
     for option in (
-        click.option("-f", "--filter", "expression", default="", help="Only originals for which this is true."),
-        click.option("-e", "--entity", default="", help="Only what this queue or SOW topic lost."),
+        click.option(
+            "-f", "--filter", "expression", default="", help="Only letters whose message matches this expression."
+        ),
+        click.option("-e", "--entity", default="", help="Only letters of this queue or SOW topic."),
         click.option(
             "-r",
             "--reason",
@@ -55,8 +57,10 @@ def _choosing(command: Command) -> Command:
             type=click.Choice([one.value for one in Reason]),
             help="Only letters with this reason; may be repeated.",
         ),
-        click.option("--since", type=INSTANT, help='Died then or later; "2h": in the last two hours.'),
-        click.option("--until", type=INSTANT, help="Died before then."),
+        click.option(
+            "--since", type=INSTANT, help='Only messages that died then or later; "2h": in the last two hours.'
+        ),
+        click.option("--until", type=INSTANT, help="Only messages that died before then."),
     ):
         command = option(command)
     return command
@@ -64,7 +68,7 @@ def _choosing(command: Command) -> Command:
 
 @click.group()
 def dlq() -> None:
-    """Look into dead letters, and send them back."""
+    """Look at dead letters, and send them back."""
 
 
 @dlq.command()
@@ -88,12 +92,14 @@ def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
 
 @dlq.command()
 @click.argument("name")
-@click.option("-n", "--count", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@click.option(
+    "-n", "--count", type=click.IntRange(1), default=20, show_default=True, help="The greatest number of letters."
+)
 @_choosing
 @_SERVERS
 @_JSON
 def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **chosen: Any) -> None:
-    """Print letters: what they were, and why they died."""
+    """Print letters, with their messages and why they died."""
     with _told():
         connection = cluster.connection(bootstrap_servers)
         reader = DeadLetterReader(name, connection=connection)
@@ -120,7 +126,7 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
 
 @dlq.command()
 @click.argument("name")
-@click.option("--to", "elsewhere", default="", help="Another topic than each letter's origin.")
+@click.option("--to", "elsewhere", default="", help="The topic to send to, instead of each letter's origin.")
 @click.option(
     "--lifetime",
     default="default",
@@ -128,13 +134,21 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
     metavar="default|original|new:30s",
     help="The queue's default, the old deadline, or a new lifetime.",
 )
-@click.option("--max-redrives", type=click.IntRange(1), default=MAX_REDRIVES, show_default=True, help="Loop limit.")
-@click.option("--again", is_flag=True, help="Also letters that were sent before.")
-@click.option("--overwrite", is_flag=True, help="Also where a SOW topic has a newer record of the key.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many letters.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many per second.")
-@click.option("--audit", type=click.Path(dir_okay=False, path_type=Path), help="Append a line of JSON per letter.")
-@click.option("--yes", is_flag=True, help="Send. Without it nothing is sent: what would be is shown.")
+@click.option(
+    "--max-redrives",
+    type=click.IntRange(1),
+    default=MAX_REDRIVES,
+    show_default=True,
+    help="Leave letters that were redriven this often.",
+)
+@click.option("--again", is_flag=True, help="Include letters that were sent before.")
+@click.option("--overwrite", is_flag=True, help="Send a letter even if its SOW topic has a newer record of the key.")
+@click.option("--limit", type=click.IntRange(1), help="The greatest number of letters.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="The greatest number of letters per second.")
+@click.option(
+    "--audit", type=click.Path(dir_okay=False, path_type=Path), help="Append a line of JSON per letter to this file."
+)
+@click.option("--yes", is_flag=True, help="Send the letters. Without it the command only shows them.")
 @_choosing
 @_SERVERS
 @_JSON
@@ -187,8 +201,8 @@ def redrive(
 
 @dlq.command()
 @click.argument("name")
-@click.option("--until", type=INSTANT, required=True, help='Written before then; "30d": thirty days ago.')
-@click.option("--yes", is_flag=True, help="Delete. Without it nothing is deleted: what would be is shown.")
+@click.option("--until", type=INSTANT, required=True, help='Only letters written before then; "30d": thirty days ago.')
+@click.option("--yes", is_flag=True, help="Delete the letters. Without it the command only shows them.")
 @_SERVERS
 @_JSON
 def purge(name: str, until: When, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:

@@ -22,13 +22,13 @@ from lapse_client.instant import shown
 
 @click.command()
 @click.argument("bookmark", metavar="TOPIC:PARTITION:OFFSET")
-@click.option("-e", "--entity", help="Only what this queue or SOW topic tells; all are asked by default.")
+@click.option("-e", "--entity", help="Only what this queue or SOW topic knows; by default all are asked.")
 @cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
-    """Tell what happened to one message, from arrival to end.
+    """Show what happened to one message, from arrival to end.
 
-    Where it was forwarded, redriven or handed over, before or later, the lives of those records are told as well.
+    If it was forwarded, redriven or handed over, the lives of those records are shown as well.
     """
     try:
         connection = cluster.connection(bootstrap_servers)

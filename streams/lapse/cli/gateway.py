@@ -62,18 +62,24 @@ class _Deployment(click.ParamType):
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="The port; 0 = one that is free."
+    "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="The port; 0 = a free one."
 )
-@click.option("--read-only", is_flag=True, help="Refuse whatever changes something: publishing and receiving, too.")
-@click.option("--tls-certificate", type=click.Path(path_type=Path), help="Speak HTTPS, with this certificate (PEM).")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, where that is in another file (PEM).")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second of one user, or address.")
+@click.option(
+    "--read-only", is_flag=True, help="Refuse all requests that change something, publishing and receiving included."
+)
+@click.option("--tls-certificate", type=click.Path(path_type=Path), help="Use HTTPS with this certificate (PEM).")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="The key, if it is in another file (PEM).")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    help="The greatest number of requests a second per user or address.",
+)
 @click.option(
     "--max-body",
     type=click.IntRange(1_024, 1 << 30),
     default=8 << 20,
     show_default=True,
-    help="Bytes that a request may carry.",
+    help="The greatest size of a request's body, in bytes.",
 )
 @click.option(
     "--figures",
@@ -91,7 +97,7 @@ class _Deployment(click.ParamType):
     metavar="NAME=FILE",
     help="Another deployment to serve below /deployments/NAME, by its lapse.toml; may be repeated.",
 )
-@click.option("--wait", is_flag=True, help="Start though no broker answers yet, and serve once one does.")
+@click.option("--wait", is_flag=True, help="Start even if no broker answers yet, and serve when one does.")
 @cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Print the address, and the log, as JSON, one object per line.")
 def gateway(
@@ -108,7 +114,7 @@ def gateway(
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
-    """Open queues and SOW topics to programs that speak HTTP.
+    """Open queues and SOW topics to programs that use HTTP.
 
     Runs until Ctrl-C or SIGTERM. Where lapse.toml has users, requests need a user and their key.
     """

@@ -32,10 +32,12 @@ def kafka() -> None:
 
 @kafka.command()
 @_data
-@click.option("--port", type=click.IntRange(0, 65535), default=9092, show_default=True, help="0 takes a free port.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9092, show_default=True, help="The port; 0 = a free one."
+)
 @click.option("--heap-mb", type=click.IntRange(min=128), default=1024, show_default=True, help="Heap of the JVM, MiB.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A broker property; repeatable.")
-@click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, and stop the broker then.")
+@click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C stops the broker.")
 @_json
 def start(
     data: Path | None, port: int, heap_mb: int, properties: tuple[str, ...], foreground: bool, as_json: bool

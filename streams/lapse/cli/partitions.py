@@ -21,10 +21,10 @@ from lapse.runtime.topics.topology import TopologyError
 @click.command()
 @click.argument("name")
 @CONFIG
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
-    """Give the queue NAME a shard for each partition that its topics have got.
+    """Give the queue NAME a shard for each partition of its topics.
 
     Add the partitions with Kafka's own tools first, up to a multiple of what there was, and wait until all producers
     know them: five minutes, unless metadata.max.age.ms says otherwise. Running workers open the new shards by

@@ -20,8 +20,8 @@ from lapse_client.publisher import Publisher
 @click.option("-k", "--key", help="Record key; decides the partition.")
 @click.option("--ttl-ms", type=int, help="Lifetime from arrival, in ms; 0 = never expires.")
 @click.option("--expires-at-ms", type=int, help="Deadline, in ms since the epoch.")
-@click.option("--enqueue-at-ms", type=int, help="Invisible before this instant, in ms since the epoch.")
-@click.option("--message-id", help="A repeat of it within the entity's window is dropped.")
+@click.option("--enqueue-at-ms", type=int, help="The message is invisible before this instant, in ms since the epoch.")
+@click.option("--message-id", help="Id of the message; the entity drops repeats within its window.")
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A further header; may be repeated."
 )

@@ -44,7 +44,7 @@ _LAZY: Final = {
     ),
     "partitions": Lazy(
         "lapse.cli.partitions:partitions",
-        "Give the queue NAME a shard for each partition that its topics have got.",
+        "Give the queue NAME a shard for each partition of its topics.",
         extra="worker",
     ),
 }
@@ -57,15 +57,21 @@ def queue() -> None:
 
 @queue.command()
 @click.argument("name")
-@click.option("--max-backlog", type=click.IntRange(0), default=1, show_default=True, help="Most unsettled deliveries.")
-@click.option("-n", "--count", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--timeout", type=float, help="End after so many seconds without a message.")
+@click.option(
+    "--max-backlog",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="The greatest number of unsettled deliveries.",
+)
+@click.option("-n", "--count", type=click.IntRange(1), help="End after this number of messages.")
+@click.option("--timeout", type=float, help="End after this many seconds without a message.")
 @click.option(
     "--settle",
     type=click.Choice(["acknowledge", "cancel", "expire"]),
     default="acknowledge",
     show_default=True,
-    help="What becomes of each message when it is printed.",
+    help="How to settle each message when it is printed.",
 )
 @_FILTER
 @_SERVERS
@@ -80,7 +86,7 @@ def subscribe(
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
-    """Print messages as they are delivered; Ctrl-C ends it and gives the rest back."""
+    """Print messages as they are delivered; Ctrl-C ends the command and returns the rest."""
     with (
         _told(),
         QueueSubscriber(
@@ -102,7 +108,7 @@ def subscribe(
 @_SERVERS
 @_JSON
 def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
-    """Say how many messages there are, by state, how old the oldest is, and whether deliveries are paused."""
+    """Count messages by state; show the age of the oldest, and whether deliveries are paused."""
     with _open(name, bootstrap_servers, _DEPTH_S) as client:
         counts = client.depth()
     if as_json:
@@ -119,8 +125,10 @@ def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
 
 @queue.command()
 @click.argument("name")
-@click.option("-n", "--top-n", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
-@click.option("--skip", type=click.IntRange(0), default=0, help="So many are left out first.")
+@click.option(
+    "-n", "--top-n", type=click.IntRange(1), default=20, show_default=True, help="The greatest number of messages."
+)
+@click.option("--skip", type=click.IntRange(0), default=0, help="How many to leave out first.")
 @_FILTER
 @_SERVERS
 @_JSON
@@ -184,12 +192,12 @@ def _settling(how: str, name: str, text: str) -> None:
         command = click.option(
             "--delay-ms",
             type=click.IntRange(0),
-            help="Undeliverable for so long, in ms; as the queue's retry says by default.",
+            help="How long the messages wait before their next delivery, in ms; by default as the queue's retry says.",
         )(command)
     if how == "expire":
-        command = click.option("--fault", default="", help="What is wrong with them; their dead letters say it.")(
-            command
-        )
+        command = click.option(
+            "--fault", default="", help="What is wrong with them; their dead letters have this text."
+        )(command)
     command = click.argument("bookmarks", nargs=-1, metavar="[TOPIC:PARTITION:FIRST[-LAST]]...")(command)
     queue.command(name)(click.argument("name")(command))
 
@@ -203,7 +211,7 @@ _settling("expire", "expire", "Expire messages now.")
 @click.argument("name")
 @_SERVERS
 def pause(name: str, bootstrap_servers: str | None) -> None:
-    """Deliver nothing until `resume`."""
+    """Stop deliveries until `resume`."""
     with _open(name, bootstrap_servers) as client:
         client.pause()
 
@@ -212,14 +220,14 @@ def pause(name: str, bootstrap_servers: str | None) -> None:
 @click.argument("name")
 @_SERVERS
 def resume(name: str, bootstrap_servers: str | None) -> None:
-    """Deliver again."""
+    """Resume deliveries."""
     with _open(name, bootstrap_servers) as client:
         client.resume()
 
 
 @queue.command()
 @click.argument("name")
-@click.option("--leased", is_flag=True, help="Leased messages too.")
+@click.option("--leased", is_flag=True, help="Remove leased messages, too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_FILTER
 @_SERVERS
@@ -265,16 +273,16 @@ class _Point(click.ParamType):
     help="From where on: the beginning of the log, an instant (2026-01-31T12:00:00, ms since the epoch, or 2h for two "
     "hours ago), or a message.",
 )
-@click.option("--dry-run", is_flag=True, help="Count only.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option(
     "--lifetimes",
     type=click.Choice(["new", "kept"]),
     default="new",
     show_default=True,
-    help="Whether relative lifetimes count from now, or are kept.",
+    help="new: relative lifetimes count from now; kept: deadlines stay as they were.",
 )
-@click.option("--handed-over", is_flag=True, help="What was handed over or forwarded, too.")
-@click.option("--id", "command_id", default="", help="Names this rewind; with the same id it is resumed.")
+@click.option("--handed-over", is_flag=True, help="Also bring back messages that were handed over or forwarded.")
+@click.option("--id", "command_id", default="", help="The id of this rewind; with the same id it is resumed.")
 @_FILTER
 @_SERVERS
 @_JSON
@@ -291,7 +299,7 @@ def rewind(
 ) -> None:
     """Bring messages back that have left the queue NAME, as far as Kafka still has them.
 
-    What is live stays as it is. The dry run says how many messages would come back.
+    Messages in the queue stay as they are. The dry run says how many would come back.
     """
     command_id = command_id or uuid4().hex
     with _told():
@@ -321,7 +329,7 @@ def rewind(
 
 @queue.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Take along what is there, leased or not.")
+@click.option("--force", is_flag=True, help="Delete the queue with all messages, leased or not.")
 @click.option("--yes", is_flag=True, help="Do not ask, with --force.")
 @_SERVERS
 @_JSON

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
     type=click.Path(path_type=Path),
     help="A file like replicate.toml, instead of options; or lapse.toml, for --from.",
 )
-@click.option("--from", "upstream", metavar="BROKERS", help="The deployment that is read; from lapse.toml by default.")
-@click.option("--to", "downstream", metavar="BROKERS", help="The deployment that is written.")
+@click.option("--from", "upstream", metavar="BROKERS", help="The deployment to read; by default that of lapse.toml.")
+@click.option("--to", "downstream", metavar="BROKERS", help="The deployment to write.")
 @click.option(
     "-t",
     "--topic",
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
     help="A SOW topic, and its underlying topic downstream if that has another name; may be repeated.",
 )
 def replicate(config: Path | None, upstream: str | None, downstream: str | None, topics: tuple[str, ...]) -> None:
-    """Bring SOW topics to another deployment, with their deadlines.
+    """Copy SOW topics to another deployment, with their deadlines.
 
-    Runs until Ctrl-C or SIGTERM, and goes on where it stopped. For both directions, run two.
+    Runs until Ctrl-C or SIGTERM, and continues where it stopped. Run two for both directions.
     """
     from lapse.replication.link import checked, load
     from lapse.replication.replicator import LinkError, Replicator

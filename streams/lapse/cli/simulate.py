@@ -99,24 +99,28 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
 @click.argument("queue")
 @CONFIG
 @cluster.properties
-@click.option("-b", "--bootstrap-servers", help="Instead of KAFKA_BOOTSTRAP_SERVERS and of what lapse.toml says.")
-@click.option("--replay", is_flag=True, help="Go through what the cluster recorded, and compare the events.")
-@click.option("--recorded", "from_topics", is_flag=True, help="Messages come as the cluster recorded them.")
-@click.option("--since", type=INSTANT, help='Of the recording only what came then or later; "2h": the last two hours.')
-@click.option("--until", type=INSTANT, help="Of the recording only what came until then.")
+@click.option(
+    "-b", "--bootstrap-servers", help="The brokers, instead of those of KAFKA_BOOTSTRAP_SERVERS or lapse.toml."
+)
+@click.option("--replay", is_flag=True, help="Replay what the cluster recorded, and compare the events.")
+@click.option("--recorded", "from_topics", is_flag=True, help="Messages arrive as the cluster recorded them.")
+@click.option("--since", type=INSTANT, help='Only the recording from then on; "2h": the last two hours.')
+@click.option("--until", type=INSTANT, help="Only the recording until then.")
 @click.option(
     "--arrivals",
     "gaps",
     type=Read("pace", pace),
-    help="How often messages come: 50/s, poisson:50/s, or the time between two: exponential:20ms.",
+    help="How often messages arrive: 50/s, poisson:50/s, or the time between two: exponential:20ms.",
 )
-@click.option("--messages", type=click.IntRange(1), help=f"So many messages.  [default: {_MESSAGES:,}, without --for]")
-@click.option("--for", "for_ms", type=Read("duration", period_ms), help="Messages come for so long, such as 1h.")
-@click.option("--lifetime", type=Read("distribution", distribution), help="What messages state in lapse-ttl-ms.")
+@click.option(
+    "--messages", type=click.IntRange(1), help=f"The number of messages.  [default: {_MESSAGES:,}, without --for]"
+)
+@click.option("--for", "for_ms", type=Read("duration", period_ms), help="How long messages arrive, such as 1h.")
+@click.option("--lifetime", type=Read("distribution", distribution), help="The messages' lapse-ttl-ms.")
 @click.option(
     "--service",
     type=Read("distribution", distribution),
-    help=f"How long a consumer takes over a message: 200ms, exponential:200ms, uniform:100ms:300ms, "
+    help=f"How long a consumer works on a message: 200ms, exponential:200ms, uniform:100ms:300ms, "
     f"lognormal:200ms:0.5.  [default: {_SERVICE}, or as recorded]",
 )
 @click.option(
@@ -125,10 +129,14 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
 @click.option(
     "--backlog",
     type=Read("numbers", _counts),
-    help="Most unsettled deliveries of each; 1,20 compares.  [default: 1, or as recorded]",
+    help="The greatest number of unsettled deliveries of each consumer; 1,20 compares.  [default: 1, or as recorded]",
 )
 @click.option(
-    "--cancel", "cancels", type=Read("share", _share), default="0%", help="So many deliveries are given back."
+    "--cancel",
+    "cancels",
+    type=Read("share", _share),
+    default="0%",
+    help="The share of deliveries that are cancelled, such as 5%.",
 )
 @click.option(
     "--set",
@@ -137,11 +145,11 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
     metavar="KEY=VALUE[,VALUE]...",
     help="Another setting of the queue, as in lapse.toml; several values are compared. May be repeated.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of everything that is drawn.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of all random values.")
 @click.option(
     "--goal",
     type=Read("goal", goals),
-    help='Advise the smallest values with which this holds: "99% served", "wait 99% < 2s".',
+    help='Find the smallest values that meet this goal: "99% served", "wait 99% < 2s".',
 )
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write figures and plots as HTML.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per combination.")
@@ -167,14 +175,14 @@ def simulate(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Tell what would become of a queue's messages.
+    """Simulate what would become of a queue's messages.
 
     QUEUE is a queue of lapse.toml. Its shards are the worker's own; time is virtual, consumers and arrivals come from
     distributions. No broker is needed. The same options give the same figures.
 
-    With --recorded, messages come as they came to the cluster, and consumers are as quick as they were.
+    With --recorded, messages arrive as they did on the cluster, and consumers are as fast as they were.
 
-    With --replay, it goes through all that the cluster has recorded of the queue, with the commands and the clock of
+    With --replay, it replays everything that the cluster recorded of the queue, with the commands and the clock of
     then, and compares the events that come with those on its events topic. The exit code is 1 if they differ.
     """
     whole = _loaded(config)

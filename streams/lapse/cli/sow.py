@@ -21,7 +21,7 @@ _SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 _FILTER = click.option("-f", "--filter", "expression", help="Only records for which this expression is true.")
 _SELECT = click.option(
-    "--select", multiple=True, metavar="PATH", help="Only this field, such as /id; -/id leaves it out. May be repeated."
+    "--select", multiple=True, metavar="PATH", help="Only this field, such as /id; -/id excludes it. May be repeated."
 )
 
 _LAZY: Final = {
@@ -40,9 +40,9 @@ def sow() -> None:
 @sow.command()
 @click.argument("topic")
 @click.argument("expression", required=False)
-@click.option("--order-by", help="An expression, with ASC or DESC behind it.")
-@click.option("-n", "--top-n", type=click.IntRange(0), help="At most so many.")
-@click.option("--skip", type=click.IntRange(0), help="So many are left out first.")
+@click.option("--order-by", help="An expression, followed by ASC or DESC.")
+@click.option("-n", "--top-n", type=click.IntRange(0), help="The greatest number of records.")
+@click.option("--skip", type=click.IntRange(0), help="How many to leave out first.")
 @click.option("-k", "--key", "keys", multiple=True, help="Only this key; may be repeated.")
 @_SELECT
 @_SERVERS
@@ -58,7 +58,7 @@ def query(
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
-    """Show the current records of TOPIC for which EXPRESSION is true; all without one."""
+    """Show the current records of TOPIC for which EXPRESSION is true, or all."""
     with _open(topic, bootstrap_servers) as client:
         records = client.query(expression, order_by=order_by, top_n=top_n, skip=skip, keys=keys or None, select=select)
         if as_json:
@@ -78,9 +78,9 @@ def query(
 @sow.command()
 @click.argument("topic")
 @click.argument("expression", required=False)
-@click.option("--from-now", is_flag=True, help="Updates only, without the current records first.")
-@click.option("--deltas", is_flag=True, help="Of records that were shown before, changed fields only.")
-@click.option("--timeout", type=float, help="End after so many seconds without an update.")
+@click.option("--from-now", is_flag=True, help="Only updates, without the current records.")
+@click.option("--deltas", is_flag=True, help="Only changed fields of records that were shown before.")
+@click.option("--timeout", type=float, help="End after this many seconds without an update.")
 @_SELECT
 @_SERVERS
 def follow(
@@ -92,7 +92,7 @@ def follow(
     select: tuple[str, ...],
     bootstrap_servers: str | None,
 ) -> None:
-    """Print the current records of TOPIC, then updates and what goes out of focus, as JSON lines."""
+    """Print the current records of TOPIC, then updates and records that go out of focus, as JSON lines."""
     with _open(topic, bootstrap_servers) as client:
         ask = {
             (True, True): client.delta_subscribe,
@@ -107,9 +107,11 @@ def follow(
 
 @sow.command()
 @click.argument("topic")
-@click.option("-k", "--key", "keys", multiple=True, help="This key; may be repeated.")
+@click.option("-k", "--key", "keys", multiple=True, help="The record with this key; may be repeated.")
 @click.option("--data", multiple=True, help="The record with the key fields of this payload; may be repeated.")
-@click.option("--bookmark", "bookmarks", multiple=True, help="The record last updated there; may be repeated.")
+@click.option(
+    "--bookmark", "bookmarks", multiple=True, help="The record whose last update is at this bookmark; may be repeated."
+)
 @_FILTER
 @_SERVERS
 @_JSON
@@ -130,7 +132,7 @@ def delete(
 
 @sow.command("delete-topic")
 @click.argument("topic")
-@click.option("--force", is_flag=True, help="Take along the records that are there.")
+@click.option("--force", is_flag=True, help="Delete the topic with all records.")
 @click.option("--yes", is_flag=True, help="Do not ask, with --force.")
 @_SERVERS
 @_JSON

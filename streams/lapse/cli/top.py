@@ -68,9 +68,11 @@ class Watched:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[QUEUE]...")
-@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two updates."
+)
 @cluster.options
-@click.option("--json", "as_json", is_flag=True, help="Look once, and print JSON, one object per line.")
+@click.option("--json", "as_json", is_flag=True, help="Show the figures once, as JSON, one object per line.")
 def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_json: bool) -> None:
     """Show queues live: depth by state, age, subscriptions."""
     try:

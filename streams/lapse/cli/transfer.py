@@ -43,18 +43,22 @@ _GOES = ("available", "delayed", "scheduled", "held")
 @click.option("--to-queue", metavar="NAME", help="The queue there; the same name by default.")
 @click.option("--to-topic", metavar="TOPIC", help="Its underlying topic; the queue's publish target by default.")
 @click.option(
-    "--bookmark", "bookmarks", multiple=True, metavar="TOPIC:PARTITION:FIRST[-LAST]", help="These; may be repeated."
+    "--bookmark",
+    "bookmarks",
+    multiple=True,
+    metavar="TOPIC:PARTITION:FIRST[-LAST]",
+    help="These messages; may be repeated.",
 )
 @click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
-@click.option("--all", "everything", is_flag=True, help="All that were published before now.")
-@click.option("--resume", metavar="ID", help="Bring a transfer to its end that was interrupted.")
+@click.option("--all", "everything", is_flag=True, help="All messages that were published before now.")
+@click.option("--resume", metavar="ID", help="Continue an interrupted transfer.")
 @click.option("--cancel", metavar="ID", help="Take an interrupted transfer back, unless messages have left already.")
 @click.option(
-    "--follow", is_flag=True, help="Go on for ever: hand over what consumers there have room for, and none here."
+    "--follow", is_flag=True, help="Keep running: hand over messages that consumers there have room for, and none here."
 )
-@click.option("--max-clock-skew", metavar="DURATION", help="With --follow: tell of a greater difference of the clocks.")
-@click.option("--id", "ident", metavar="ID", help="The new transfer's id; made up by default.")
-@click.option("--dry-run", is_flag=True, help="Count what would be handed over, and do nothing.")
+@click.option("--max-clock-skew", metavar="DURATION", help="With --follow: warn of a greater difference of the clocks.")
+@click.option("--id", "ident", metavar="ID", help="The new transfer's id; by default a random one.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be handed over.")
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="lapse.toml, or a file like transfer.toml.")
 @cluster.properties
 @click.option("-b", "--bootstrap-servers", help="The deployment that hands over; from lapse.toml by default.")
@@ -79,8 +83,8 @@ def transfer(
 ) -> None:
     """Hand messages over to a queue of another deployment, with their deadlines.
 
-    Each message is delivered on one side only, whatever happens on the way. A transfer that was interrupted goes on
-    with --resume, or is taken back with --cancel. Exit code: 0 all was handed over, 3 something stayed, 1 it failed.
+    Each message is delivered on one side only, even after failures. Continue an interrupted transfer with --resume, or
+    take it back with --cancel. Exit code: 0 all was handed over, 3 something stayed, 1 it failed.
     """
     from confluent_kafka import KafkaException
 

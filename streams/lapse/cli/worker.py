@@ -43,14 +43,14 @@ through them, and through the state, again and again: a quarter of the time of u
 @click.command()
 @CONFIG
 @click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Directory of this worker's own; default from lapse.toml."
+    "--data-dir", type=click.Path(path_type=Path), help="The worker's directory; by default that of lapse.toml."
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="What is logged: this and what is worse.",
+    help="The least severity that is logged.",
 )
 @click.option(
     "--log-format",
