@@ -44,6 +44,11 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 100, 100
 """Shows what stands in the file; nobody reads megabytes of it, and what is nested deep could not be shown."""
 
 _LONGEST_FAULT: Final = 1_000
+_MOST_FAULTS: Final = 50
+"""So many faults are told; nobody corrects more of them at a time."""
+
+_DEEPEST: Final = 8
+"""No key of lapse's lies deeper; hostile ones have thousands of dots."""
 
 
 class ConfigError(Exception):
@@ -74,10 +79,11 @@ def load(path: Path) -> Config:
 def _check_files(config: Config, text: str, path: Path) -> list[str]:
     """What is wrong with the files that `[security]` names (X5, X7)."""
     faults: list[str] = []
+    lines = Lines(text)
     for key in ("ca_file", "certificate_file", "key_file"):
         file = getattr(config.security, key)
         if file is not None and not Path(file).is_file():
-            line = line_of(text, ["security", key])
+            line = lines.of(["security", key])
             faults.append(f"{path}:{line}: security.{key}: there is no file {file}")
     return faults
 
@@ -92,13 +98,14 @@ def _check_functions(config: Config, text: str, path: Path) -> list[str]:
     if beside not in sys.path:
         sys.path.append(beside)
     faults: list[str] = []
+    lines = Lines(text)
     for kind, entities in (("queue", config.queue), ("sow", config.sow)):
         for name, entity in entities.items():
             if entity.on_expire is not None:
                 try:
                     expiry_function.resolve(entity.on_expire)
                 except ValueError as error:
-                    line = line_of(text, [kind, name, "on_expire"])
+                    line = lines.of([kind, name, "on_expire"])
                     faults.append(f"{path}:{line}: {kind}.{name}.on_expire: {error}")
     return faults
 
@@ -127,7 +134,10 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
     try:
         return Config.model_validate(tree, context={"beside": beside or Path()})
     except ValidationError as error:
-        faults = [_bounded(_describe(fault, text, name)) for fault in error.errors()]
+        found, lines = error.errors(include_url=False), Lines(text)
+        faults = [_bounded(_describe(fault, lines, name)) for fault in found[:_MOST_FAULTS]]
+        if len(found) > _MOST_FAULTS:
+            faults.append(f"{name}: and {len(found) - _MOST_FAULTS:,} faults more; correct these first")
         raise ConfigError("\n".join(faults)) from error
 
 
@@ -143,9 +153,9 @@ def _describe_syntax(error: tomllib.TOMLDecodeError, name: str) -> str:
     return f"{name}:{match[2]}: column {match[3]}: {match[1]}" if match else f"{name}: {error}"
 
 
-def _describe(fault: Any, text: str, name: str) -> str:
+def _describe(fault: Any, lines: Lines, name: str) -> str:
     path, message = explained(fault)
-    line = line_of(text, path)
+    line = lines.of(path)
     where = f"{name}:{line}" if line else name
     return f"{where}: {'.'.join(path)}: {message}"
 
@@ -211,22 +221,33 @@ def _keys_beside(path: list[str]) -> set[str]:
     return set(model.model_fields)
 
 
-def line_of(text: str, path: list[str]) -> int:
-    """The line on which a key stands, or that of the nearest table that holds it; 0 if neither is found."""
-    table: list[str] = []
-    best, best_depth = 0, 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := _TABLE.match(line):
-            table = _split(match[1])
-            here = table
-        elif match := _KEY.match(line):
-            here = [*table, *([match[1] or match[2]] if match[1] or match[2] else _split(match[3]))]
-        else:
-            continue
-        depth = min(len(here), len(path))
-        if depth > best_depth and here[:depth] == path[:depth]:
-            best, best_depth = number, depth
-    return best
+class Lines:
+    """On which line each key and table of a file stands; the file is gone through once.
+
+    Args:
+        text: the file.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._first: dict[tuple[str, ...], int] = {}
+        table: list[str] = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if match := _TABLE.match(line):
+                table = _split(match[1])
+                here = table
+            elif match := _KEY.match(line):
+                here = [*table, *([match[1] or match[2]] if match[1] or match[2] else _split(match[3]))]
+            else:
+                continue
+            for depth in range(1, min(len(here), _DEEPEST) + 1):
+                self._first.setdefault(tuple(here[:depth]), number)
+
+    def of(self, path: Sequence[str]) -> int:
+        """The line of a key, or of the nearest table that holds it; 0 if neither is found."""
+        for depth in range(min(len(path), _DEEPEST), 0, -1):
+            if number := self._first.get(tuple(path[:depth])):
+                return number
+        return 0
 
 
 def _split(dotted: str) -> list[str]:

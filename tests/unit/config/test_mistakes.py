@@ -161,3 +161,18 @@ def refused(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         loads(text)
     return str(caught.value)
+
+
+@pytest.mark.feature("X7")
+def test_of_very_many_mistakes_the_first_are_told_and_the_others_counted() -> None:
+    """Looking for each one's line in the whole file took an hour of CPU."""
+    told = refused("[sow.x]\n" + "".join(f"k{number} = 1\n" for number in range(40_000))).splitlines()
+    assert len(told) == 51
+    assert told[0].startswith("lapse.toml:2: sow.x.k0: unknown key")
+    assert told[49].startswith("lapse.toml:51: sow.x.k49: unknown key")
+    assert told[50] == "lapse.toml: and 39,950 faults more; correct these first"
+
+
+@pytest.mark.feature("X7")
+def test_a_key_of_thousands_of_parts_is_refused_where_it_stands() -> None:
+    assert refused(QUEUE + "a." * 5_000 + "b = 1").startswith("lapse.toml:2: queue.q.a: unknown key")
