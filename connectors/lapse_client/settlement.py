@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from lapse.protocol.answer import Answer
-from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.bookmark import BookmarkRange, runs
 from lapse.protocol.command import Command
 
 SETTLED: Final = "settled"
@@ -78,7 +78,7 @@ class SettlementBatch:
         for (partition, delivery), offsets in self._offsets.items():
             token = f"#{delivery.decode()}" if delivery else ""
             prefix = partition.decode()
-            for first, last in _runs(offsets):
+            for first, last in runs(offsets):
                 ranges.append(f"{prefix}:{first}{token}" if first == last else f"{prefix}:{first}-{last}{token}")
         self._offsets.clear()
         self.size = 0
@@ -116,18 +116,3 @@ def asked_twice(answer: Answer) -> Answer:
         replace(one, result=SETTLED) if one.result == ALREADY_SETTLED else one for one in answer.settlements
     )
     return replace(answer, settlements=settlements)
-
-
-def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of consecutive offsets; a repeated offset counts once."""
-    offsets.sort()
-    first = last = offsets[0]
-    if offsets[-1] - first == len(offsets) - 1 and len(set(offsets)) == len(offsets):
-        yield first, offsets[-1]
-        return
-    for offset in offsets:
-        if offset > last + 1:
-            yield first, last
-            first = offset
-        last = offset
-    yield first, last

@@ -129,3 +129,18 @@ def ranges(messages: Iterable[tuple[Bookmark, int | None]]) -> list[BookmarkRang
                 continue
         joined.append(BookmarkRange(bookmark.topic, bookmark.partition, bookmark.offset, bookmark.offset, count))
     return joined
+
+
+def runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of consecutive offsets; sorts them, and a repeated offset counts once."""
+    offsets.sort()
+    first = last = offsets[0]
+    if offsets[-1] - first == len(offsets) - 1 and len(set(offsets)) == len(offsets):
+        yield first, offsets[-1]
+        return
+    for offset in offsets:
+        if offset > last + 1:
+            yield first, last
+            first = offset
+        last = offset
+    yield first, last

@@ -26,7 +26,7 @@ from lapse.core.sow.step import (
     StateDelete,
 )
 from lapse.protocol import header, topic
-from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
+from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges, runs
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
 from lapse.runtime.shard.output import ShardOutput
@@ -287,7 +287,7 @@ class SowOutput(ShardOutput):
         joined = [
             BookmarkRange(*sources[source], first, last)
             for source, found in offsets.items()
-            for first, last in _runs(found)
+            for first, last in runs(found)
         ]
         yield from self._told(fate, joined)
 
@@ -331,15 +331,3 @@ def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
 def _fate(removal: Removal) -> tuple[tuple[str, int], tuple[Reason, ...], int, str]:
     """What letters in one piece share: source, reasons, instant, detail."""
     return removal.place[:2], removal.reasons, removal.at_ms, removal.detail
-
-
-def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of consecutive offsets."""
-    offsets.sort()
-    first = last = offsets[0]
-    for offset in offsets:
-        if offset > last + 1:
-            yield first, last
-            first = offset
-        last = offset
-    yield first, last
