@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.queue.candidates import last_holders
 from lapse.core.queue.fairness import Turns
 from lapse.core.queue.matching import NO, UNKNOWN, YES, Matching
 from lapse.core.queue.segment import AVAILABLE, NOBODY, Segment
@@ -86,7 +87,7 @@ class Chooser:
             if dealt == limit or not any(space.values()):
                 break
             slots, codes = self._matched(segment, slots, [one for one in ring if space[one.number]])
-            last = self._state.last_holders((slots + segment.base).tolist()) if len(ring) > 1 else None
+            last = last_holders(self._state, (slots + segment.base).tolist()) if len(ring) > 1 else None
             for at, slot in enumerate(slots.tolist()):
                 if dealt == limit:
                     break

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue.allowance import Allowance
+from lapse.core.queue.candidates import available, last_holders
 from lapse.core.queue.change import Change, joined
 from lapse.core.queue.choice import Chooser
 from lapse.core.queue.decision import Decisions
@@ -83,7 +84,7 @@ class Dispatch:
         if self._settings.traits.wanted or self._matching.active:
             handed = self._deliver_by_choice(subscriptions, limit, now_ms, step)
             return bool(self.unjudged) or handed == limit < space
-        places = self._state.available(limit, self._decisions.deadlines_count_ms(now_ms))
+        places = available(self._state, limit, self._decisions.deadlines_count_ms(now_ms))
         if not places:
             return False
         for subscription, share in self._allot(places, subscriptions):
@@ -142,7 +143,7 @@ class Dispatch:
 
     def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:
         """Deal out messages that everybody may have."""
-        last = self._state.last_holders(places) if len(subscriptions) > 1 else None
+        last = last_holders(self._state, places) if len(subscriptions) > 1 else None
         return self._turns.allot(len(places), subscriptions, last)
 
     def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:

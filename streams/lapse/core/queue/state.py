@@ -28,7 +28,6 @@ from lapse.core.queue.scheduled_messages import ScheduledMessages
 from lapse.core.queue.segment import (
     AVAILABLE,
     EXPIRED,
-    NOBODY,
     SIZE,
     Run,
     Segment,
@@ -183,38 +182,6 @@ class QueueState:
         if self._first_pending is None:
             self._first_pending = min(one.place for one in self.pending.values())
         return self._first_pending
-
-    def available(self, limit: int, now_ms: int) -> list[int]:
-        """The first places that can be delivered, in order, at most `limit`; `now_ms` < 0 = deadlines do not count."""
-        found: list[int] = []
-        for segment in self.with_available():
-            if now_ms >= 0 and segment.is_late(now_ms):
-                continue  # a crowd that is leaving: not each of them again for every delivery (C60)
-            free = segment.state[: segment.used] == AVAILABLE
-            if now_ms >= 0 and segment.min_deadline_ms <= now_ms and segment.deadline_ms is not None:
-                free &= segment.deadline_ms[: segment.used] > now_ms
-            slots = np.flatnonzero(free)[: limit - len(found)]
-            found.extend((slots + segment.base).tolist())
-            if len(found) >= limit:
-                break
-        return found
-
-    def last_holders(self, places: list[int]) -> list[int] | None:
-        """Who held each of some available messages last, `NOBODY` without one; None if nobody held any (C49)."""
-        came_back = self.index.came_back
-        if not came_back:
-            return None
-        at = np.array(places, np.int64)
-        indexes = at // SIZE
-        holders = np.full(len(at), NOBODY, np.int32)
-        for index in came_back.intersection(np.unique(indexes).tolist()):
-            segment = self.segments.look(index)
-            if segment.holder is None or not segment.came_back.any():
-                came_back.discard(index)
-                continue
-            mine = indexes == index
-            holders[mine] = segment.holder[at[mine] - segment.base]
-        return holders.tolist() if (holders != NOBODY).any() else None
 
     def held_sources(self) -> Iterator[Source]:
         """Sources of which there are messages, or may be; scheduled ones count."""
