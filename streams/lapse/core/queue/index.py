@@ -61,8 +61,12 @@ class Index:
         return self._bound_groups.get(group, 0) - self._waiting_groups.get(group, 0)
 
     def touch(self, segment: Segment) -> None:
-        """Note that a segment changed."""
-        if self.ranked:
+        """Note that a segment changed.
+
+        Where no message has a priority yet, only of segments that were there at a recovery: the first message that has
+        one puts them in order, too.
+        """
+        if self.ranked or segment.index in self.tops:
             self.tops.touch(segment.index)
 
     def put_away(self, segment: Segment) -> None:

@@ -25,6 +25,10 @@ class Tops:
         self._heap: list[tuple[Key, int]] = []
         self._stale: set[int] = set()
 
+    def __contains__(self, segment: object) -> bool:
+        """Whether anything is known of a segment, or is still to be found out."""
+        return segment in self._known or segment in self._stale
+
     def touch(self, segment: int) -> None:
         """Note that a segment changed."""
         self._stale.add(segment)

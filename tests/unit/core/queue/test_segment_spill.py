@@ -16,6 +16,7 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import NO_TRAITS, TraitReader
+from unit.core.queue.world import World, small
 
 NOW_MS = 1_000_000
 SEGMENTS = 12
@@ -214,3 +215,23 @@ def test_the_journal_gets_a_segment_from_the_spill_store_as_it_is() -> None:
     alone = restore(log.items())
     assert len(alone.state.segments) == SEGMENTS
     assert all(alone.state.segments[index].encode() == spill_store[index] for index in spill_store)
+
+
+@pytest.mark.feature("Q11", "Q16", "C23")
+def test_a_queue_that_gets_a_priority_forgets_segments_that_left_before_the_first_message_has_one() -> None:
+    """The segment had been put away while nothing had a priority, and was looked for when something had."""
+    with small(size=3):
+        world = World(settings(max_deliveries=0), room=0)
+        world.subscribe("inky", 2)
+        for _ in range(6):
+            world.publish("orders", body={"p": 1})
+        world.read("orders")
+        world.deliver()
+        world.commit()
+        traits = TraitReader(compile_value("/p"), None, None)
+        world.crash(settings(max_deliveries=1, traits=traits))
+        world.settle("acknowledge", "inky", Claim("orders", 0, 0, 5))
+        world.publish("orders", body={"p": 2})
+        world.read("orders")
+        (delivery,) = world.deliver()["inky"]
+        assert delivery.bookmark[2] == 6
