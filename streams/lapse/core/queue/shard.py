@@ -98,13 +98,7 @@ class QueueShard:
     # What comes in
 
     def arrive(
-        self,
-        topic: str,
-        partition: int,
-        records: Sequence[Record],
-        step: Step,
-        now_ms: int = 0,
-        most: int = UNLIMITED,
+        self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0, most: int = UNLIMITED
     ) -> int:
         """See `Entrance.arrive`."""
         self.state.segments.make_room()
@@ -225,13 +219,7 @@ class QueueShard:
         return self._purge.scheduled(now_ms, step, text, most)
 
     def truncated(
-        self,
-        topic: str,
-        partition: int,
-        offsets: Sequence[int],
-        now_ms: int,
-        step: Step,
-        handed_out: bool = False,
+        self, topic: str, partition: int, offsets: Sequence[int], now_ms: int, step: Step, handed_out: bool = False
     ) -> None:
         """Take out messages whose records Kafka no longer has (C40).
 
@@ -247,14 +235,7 @@ class QueueShard:
         self._entrance.set_aside(topic, partition, record, why, step)
 
     def undecodable(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        why: str,
-        now_ms: int,
-        step: Step,
-        handed_out: bool = False,
+        self, topic: str, partition: int, offset: int, why: str, now_ms: int, step: Step, handed_out: bool = False
     ) -> None:
         """Take out a message whose record must not be looked at, or which nobody takes (X7).
 
