@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
+from confluent_kafka.admin import AdminClient
 
+from lapse.runtime.journal.changelog import Changelog
+from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.metadata import know
+from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.topics.topic_id import TopicIds
+from lapse.runtime.tp import TP
 
 pytestmark = pytest.mark.feature("C90")
 
@@ -41,6 +46,32 @@ def test_a_client_asks_only_for_topics_that_it_does_not_know(
             assert asked == [{old}, {new, soon}], "the producer had to ask again"
 
     asyncio.run(run())
+
+
+def test_a_client_asks_no_more_for_topics_that_were_deleted(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    gone, there = create_topic(unique("gone")), create_topic(unique("there"))
+
+    async def run() -> None:
+        log = LogReader(kafka, {}, TopicIds({"bootstrap.servers": kafka}))
+        changelogs = ChangelogReader(kafka, {})
+        await log.ends([TP(gone, 0), TP(there, 0)])
+        for topic in (there, gone):
+            await changelogs.read(topic, 0, Changelog())
+        admin = AdminClient({"bootstrap.servers": kafka})
+        await asyncio.to_thread(admin.delete_topics([gone])[gone].result)
+        clients = [consumer._client for consumer in (*log._consumers.values(), changelogs._asker)]
+        for reader in (log, changelogs):
+            reader.forget([gone])
+        for client in clients:
+            await client.force_metadata_update()
+            assert client._topics == {there}
+        await log.stop()
+        await changelogs.rest()
+
+    asyncio.run(run())
+    assert gone not in caplog.text
 
 
 def test_shards_that_look_for_topics_share_one_look(

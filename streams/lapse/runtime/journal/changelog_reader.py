@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.kafka.bounded_close import bounded_close
-from lapse.runtime.kafka.metadata import know
+from lapse.runtime.kafka.metadata import forget, know
 from lapse.runtime.kafka.together import Together
 
 _AT_ONCE: Final = 8
@@ -93,6 +93,11 @@ class ChangelogReader:
         into.next_offset = max(position, end)
         if keep is not None:
             keep([])
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these topics no more."""
+        for consumer in (*self._idle, *([self._asker] if self._asker is not None else [])):
+            forget(consumer._client, topics)
 
     async def rest(self) -> None:
         """Disconnect until there is something to read again.

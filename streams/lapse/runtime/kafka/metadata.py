@@ -30,6 +30,20 @@ async def know(client: Any, topics: Iterable[str], soon: Collection[str] = ()) -
         _add(cluster, found)
 
 
+def forget(client: Any, topics: Iterable[str]) -> None:
+    """Have a client ask for topics no more that were deleted: it would log for ever that they are missing.
+
+    A broker that creates topics by itself would even make them again. Where nothing else is left, they stay: without
+    any topic aiokafka asks for all of the cluster.
+
+    Args:
+        client: an aiokafka client.
+        topics: the topics.
+    """
+    if left := client._topics.difference(topics):
+        client._topics = left
+
+
 def _add(cluster: ClusterMetadata, found: ClusterMetadata) -> None:
     """Have a cluster know what another one knows."""
     with cluster._lock:

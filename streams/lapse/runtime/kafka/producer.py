@@ -12,7 +12,7 @@ from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from lapse.runtime.kafka import connection  # noqa: F401  # every client of the process connects as it says
-from lapse.runtime.kafka.metadata import know
+from lapse.runtime.kafka.metadata import forget, know
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
 from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row, wall_ms
 from lapse.runtime.kafka.together import Together
@@ -146,8 +146,8 @@ class BatchProducer:
         return self._producer
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Ask for these topics no more: a broker that creates topics by itself would make them again."""
-        self.producer.client._topics.difference_update(topics)
+        """Ask for these topics no more; see `lapse.runtime.kafka.metadata.forget`."""
+        forget(self.producer.client, topics)
 
     async def send_atomically(
         self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaTimeoutError
 from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
-from lapse.runtime.kafka.metadata import know
+from lapse.runtime.kafka.metadata import forget, know
 from lapse.runtime.kafka.together import Together
 from lapse.runtime.shard.log import AT_ONCE_RECORDS, Record
 from lapse.runtime.topics.topic_id import TopicIds
@@ -225,6 +225,11 @@ class LogReader:
             self._next.pop(TopicPartition(topic, partition), None)
             if consumer is not None:
                 await bounded_close(consumer)
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these topics no more."""
+        for consumer in self._consumers.values():
+            forget(consumer._client, topics)
 
     async def stop(self) -> None:
         """Disconnect."""

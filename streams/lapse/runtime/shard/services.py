@@ -82,6 +82,8 @@ class Services:
         self.soon -= topics
         self.journal_producer.forget(topics)
         self.output_producer.forget(topics)
+        for reader in (self.changelog_reader, self.log_reader, self.aside_reader):
+            reader.forget(topics)
 
     async def start(self) -> None:
         """Connect."""
