@@ -1,4 +1,4 @@
-"""What every asynchronous client object is: a synchronous one whose calls wait in a thread."""
+"""The base of asynchronous client objects: a synchronous one whose calls wait in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has arrived and waits for the application; filled by the channel's thread, emptied by any other."""
+"""Deliveries that wait for the application; the channel's thread adds them, any other takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A channel: commands go out to the shards of entities, and what they answer and deliver comes back.
+"""A channel: sends commands to the shards of entities, and reads their answers and deliveries.
 
 One thread reads the deliveries topics, matches answers with commands, measures the broker's clock, and calls its
 listener; what only this thread may do is in `ChannelThread`. Whoever uses the channel sends from any thread.

@@ -1,4 +1,4 @@
-"""The thread that reads for a channel, as a permission: what only this thread may do."""
+"""The permission of a channel's reading thread: what only this thread may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every client object is: a context manager that is started once and closed once, from any thread."""
+"""The base of client objects: a context manager that is started once and closed once, from any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's clock, as far as it can be known from here (C3)."""
+"""The broker's clock, as the client measures it (C3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compacted topics of one partition, on which a tool remembers what it has done or was asked for."""
+"""Compacted topics of one partition, on which a tool records its requests and results."""
 
 from __future__ import annotations
 

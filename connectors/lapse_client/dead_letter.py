@@ -1,4 +1,4 @@
-"""Dead letters: what left an entity, why, and its payload (D2, D3)."""
+"""Dead letters: messages that left an entity, with reasons and payload (D2, D3)."""
 
 from __future__ import annotations
 

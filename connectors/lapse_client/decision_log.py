@@ -1,4 +1,4 @@
-"""What was decided about messages of a queue: claims and commits on a transactional topic of its own (X9).
+"""The decisions about a queue's messages: claims and commits on a transactional topic (X9).
 
 Before a transaction is committed, the log has a claim for each of its messages, written by that transaction. A claim
 that is committed says that the message's outputs are there. Nobody but those who work on a redelivered message reads

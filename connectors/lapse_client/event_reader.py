@@ -1,4 +1,4 @@
-"""Reads what workers tell of an entity: its events (D4)."""
+"""Reads the events of an entity (D4)."""
 
 from __future__ import annotations
 

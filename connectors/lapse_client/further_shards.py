@@ -1,4 +1,4 @@
-"""Further shards: what queues have got while a session is open, as their topics were given partitions (C81)."""
+"""Further shards that queues get while a session is open, after their topics got partitions (C81)."""
 
 from __future__ import annotations
 

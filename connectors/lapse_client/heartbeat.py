@@ -1,4 +1,4 @@
-"""Heartbeats: what keeps a subscription's leases and queries while nothing else is sent (C5)."""
+"""Heartbeats: keep a subscription alive while no other commands are sent (C5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries in doubt: somebody had them before, who may have committed a transaction over them (X9).
+"""Deliveries in doubt: an earlier holder may have committed a transaction over them (X9).
 
 They are set aside until that is known, so that nothing else waits for it, and a handler seldom works for nothing.
 """

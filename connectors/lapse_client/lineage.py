@@ -1,4 +1,4 @@
-"""Lineage: which record a message has become, and which it was before (C59).
+"""Lineage: the records that a message became, and those that it was before (C59).
 
 A forward and a redrive name the message that they take up in the new record's message id; a transfer names both in its
 commands; a newer version of a SOW record stands behind the older one, under the same key.

@@ -1,4 +1,4 @@
-"""What a client does with what comes in; most of it by the thread of its channel."""
+"""Listeners: handle a client's answers and deliveries, mostly in the thread of its channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries that have arrived and that nobody has asked for yet; no object stands for one before somebody does."""
+"""Prefetched deliveries; an object is made only when the application asks for one."""
 
 from __future__ import annotations
 

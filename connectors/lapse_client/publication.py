@@ -1,4 +1,4 @@
-"""Publications: what a publish says beside key and value, checked before anything is sent (L2 to L5, X6, X7)."""
+"""Publications: the options of a publish, checked before anything is sent (L2 to L5, X6, X7)."""
 
 from __future__ import annotations
 

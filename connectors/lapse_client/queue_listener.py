@@ -1,4 +1,4 @@
-"""What the channel's thread does for a queue subscription: credits, heartbeats, deliveries (Q3, Q5)."""
+"""The listener of a queue subscription: credits, heartbeats, deliveries (Q3, Q5)."""
 
 from __future__ import annotations
 

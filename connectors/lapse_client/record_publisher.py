@@ -1,4 +1,4 @@
-"""What publishes records with lifetimes, to topics and to entities (L2 to L5, S2, X6)."""
+"""Publishes records with lifetimes, to topics and to entities (L2 to L5, S2, X6)."""
 
 from __future__ import annotations
 

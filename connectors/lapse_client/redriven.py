@@ -1,4 +1,4 @@
-"""What was redriven: remembered on a compacted topic, so that a letter is sent once however often it is asked (C58).
+"""Redriven letters, remembered on a compacted topic, so that each letter is sent once (C58).
 
 A record of the topic is written in the transaction that sends the letter's message: either both are there, or neither.
 """

@@ -1,4 +1,4 @@
-"""Bookmark replay: an underlying topic from a bookmark on, as plain Kafka has it (Q19)."""
+"""Bookmark replay: the records of an underlying topic from a bookmark on (Q19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends replies: to where a request says, with its correlation id and its deadline (Q27, C75)."""
+"""Sends replies to the address of a request, with its correlation id and its deadline (Q27, C75)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies: what came back to a request, and what has still to come (Q27, C75)."""
+"""Replies to requests, received and awaited ones (Q27, C75)."""
 
 from __future__ import annotations
 

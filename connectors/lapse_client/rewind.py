@@ -1,4 +1,4 @@
-"""A rewind in words: from where on it brings messages back, and what it has left out (Q22)."""
+"""A rewind in words: where it begins, and which messages it left out (Q22)."""
 
 from __future__ import annotations
 

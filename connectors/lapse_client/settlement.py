@@ -1,4 +1,4 @@
-"""Settlements on their way: collected per shard, joined into ranges (Q8), and what became of them (C16)."""
+"""Settlements: collected per shard, joined into ranges (Q8), and their results (C16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settlers: who passes on what an application decides about its deliveries."""
+"""Settlers: pass on an application's settlements of its deliveries."""
 
 from __future__ import annotations
 

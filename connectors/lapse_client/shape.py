@@ -1,4 +1,4 @@
-"""Shapes of payloads: a type, and what pydantic says of values of it."""
+"""Shapes of payloads: a type, and pydantic's checks of its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard as a client sees it: where its commands go, and which of its epochs holds."""
+"""A shard as a client sees it: where its commands go, and its current epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A span of topics: their records from one instant to another, as far as there are any."""
+"""A span of topics: their records from one instant to another."""
 
 from __future__ import annotations
 

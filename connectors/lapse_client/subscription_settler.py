@@ -1,4 +1,4 @@
-"""What a queue subscription does with settlements: sends them, in time, and tells what became of them (Q8)."""
+"""The settlements of a queue subscription: sends them in time, and reports their results (Q8)."""
 
 from __future__ import annotations
 

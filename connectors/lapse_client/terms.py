@@ -1,4 +1,4 @@
-"""What a queue subscription asks for."""
+"""The terms of a queue subscription: what it asks for."""
 
 from __future__ import annotations
 

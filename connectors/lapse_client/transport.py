@@ -1,4 +1,4 @@
-"""How a connection reaches its cluster: through librdkafka, or whatever takes Kafka's place in a test.
+"""How a connection reaches its cluster: through librdkafka, or through a replacement in tests.
 
 Everything that a client knows of Kafka's side, records, topics and time, it learns through the transport of its
 connection. `lapse.testing` has one without a broker; the client above it is the same.

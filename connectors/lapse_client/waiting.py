@@ -1,4 +1,4 @@
-"""What a message waits for now, as the queues say that may have it (C48)."""
+"""What a message waits for now, by the queues that may have it (C48)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request is refused with: a status for HTTP, a code for programs, and a sentence for people (X2)."""
+"""A refusal of a request: a status for HTTP, a code for programs, and a sentence for people (X2)."""
 
 from __future__ import annotations
 

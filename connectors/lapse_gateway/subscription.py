@@ -1,4 +1,4 @@
-"""Subscriptions of programs that speak HTTP: what they hold between two requests."""
+"""Subscriptions of HTTP programs, which hold messages between two requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers tell of an entity, as it happens: its events as a stream (D4)."""
+"""The tail of an entity: its events as a stream (D4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entitlements: what a user may do with an entity, and what of it they may see (X4)."""
+"""Entitlements: what a user may do with an entity, and which messages they may see (X4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters among the records that arrive: their headers tell of the past (C54).
+"""Dead letters among arriving records: their headers describe the past (C54).
 
 An underlying topic may be a dead-letter topic. What a letter says of lifetimes belongs to the message that died, so
 only the entity's default applies to the letter. The same holds for the id by which a producer's repeats are found.

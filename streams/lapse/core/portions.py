@@ -1,4 +1,4 @@
-"""Long work in portions: after each of them whoever has it done decides whether others have a turn first (C60, C90)."""
+"""Long work in portions: after each portion the caller decides whether others have a turn first (C60, C90)."""
 
 from __future__ import annotations
 

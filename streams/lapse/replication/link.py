@@ -1,4 +1,4 @@
-"""What `lapse replicate` is told: from where, to where, and which SOW topics."""
+"""The link of `lapse replicate`: from where, to where, and which SOW topics."""
 
 from __future__ import annotations
 

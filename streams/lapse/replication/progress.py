@@ -1,4 +1,4 @@
-"""How far a link has come: one record per upstream partition, on a compacted topic of the downstream (S10).
+"""The progress of a link: one record per upstream partition, on a compacted topic of the downstream (S10).
 
 It is written in the same transaction as the records that it counts, so a link goes on exactly where it stopped.
 """

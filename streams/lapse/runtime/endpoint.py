@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a worker, which answers from the beginning of the process: also while brokers are away."""
+"""The HTTP endpoint of a worker, which answers from the start of the process, also without brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a worker lives and serves: `/health` and `/ready`, beside its figures, for those who supervise it.
+"""The health of a worker: `/health` and `/ready`, for its supervisor.
 
 A worker that hangs is not healthy: start it again. One that is not ready needs time, or an operator: its shards are
 still being restored, or it has no place in the group yet, or the brokers are away.

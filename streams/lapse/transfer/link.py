@@ -1,4 +1,4 @@
-"""What `lapse transfer` is told: from which queue of which deployment, to which of which other."""
+"""The link of `lapse transfer`: from which queue of which deployment to which other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One side of a transfer: a queue of a deployment, and how its shards are spoken to."""
+"""One side of a transfer: a queue of a deployment, and the commands to its shards."""
 
 from __future__ import annotations
 

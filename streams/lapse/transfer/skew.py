@@ -1,4 +1,4 @@
-"""Skew: by how much the clocks of two clusters differ, told once where that is too much (C74)."""
+"""Skew: the difference between the clocks of two clusters, and a warning if it is too large (C74)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agenda: in which order something has to happen to the scheduled messages (L5, C11, C51)."""
+"""The agenda: the order in which scheduled messages become due (L5, C11, C51)."""
 
 from __future__ import annotations
 

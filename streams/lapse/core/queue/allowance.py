@@ -1,4 +1,4 @@
-"""The allowance: how many messages a queue's rates let go now, and when they let go more (Q25, C71)."""
+"""The allowance: how many messages a queue's rates permit now, and when they permit more (Q25, C71)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How answers to a queue's commands tell messages and what became of them (Q15, C16)."""
+"""Messages and results in the answers to a queue's commands (Q15, C16)."""
 
 from __future__ import annotations
 

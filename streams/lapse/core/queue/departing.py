@@ -1,4 +1,4 @@
-"""Departing: noting of messages that leave that no rewind brings back, or only on request (Q22, C62).
+"""Departing: notes messages that leave and that a rewind brings back only on request, or not at all (Q22, C62).
 
 What was handed over to another deployment, or forwarded, lives on elsewhere. What a transfer put here and never
 confirmed was no message of this queue. All else that left can come back, and needs no note.

@@ -1,4 +1,4 @@
-"""What was handed out: deliveries that were journaled, and that a new owner of the shard may have to write (C55)."""
+"""Deliveries that were journaled, and that a new owner of the shard may have to write (C55)."""
 
 from __future__ import annotations
 

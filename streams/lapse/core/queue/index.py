@@ -1,4 +1,4 @@
-"""What is kept beside the segments of a shard, so that nothing has to be scanned: instants, barriers, groups, tops."""
+"""Indexes over the segments of a shard, so that nothing is scanned: instants, barriers, groups, tops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a queue shard: what is written for a step, and how the state comes back from it.
+"""The journal of a queue shard: how a step is written, and how the state is restored.
 
 The changelog topic keeps the latest record of every key, so the journal is laid out in keys:
 

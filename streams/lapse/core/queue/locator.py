@@ -1,4 +1,4 @@
-"""The locator: where the messages stand that a claim names, and what is answered for those that stand nowhere."""
+"""The locator: the places of the messages that a claim names, and the results for those without a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Content filters: which messages match, remembered per segment (Q14); of those without a place, by bookmark (X4)."""
+"""Content filters: which messages match, remembered per segment (Q14), or by bookmark without a place (X4)."""
 
 from __future__ import annotations
 

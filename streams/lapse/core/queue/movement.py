@@ -1,4 +1,4 @@
-"""Movements: what the table of a message's life lets each change do (see `life`), as `QueueState.apply` looks it up.
+"""Movements: what each change may do by the table of a message's life (see `life`), for `QueueState.apply`.
 
 A movement is looked up once for each run of messages; what follows from the states before and after, `apply` does by
 what these mean (see `message_state`). What a change says besides is written into the columns here.

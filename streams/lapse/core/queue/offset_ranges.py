@@ -1,4 +1,4 @@
-"""Offset ranges: some offsets of a partition, as few ranges as they make."""
+"""Offset ranges: a set of offsets of a partition, in as few ranges as possible."""
 
 from __future__ import annotations
 

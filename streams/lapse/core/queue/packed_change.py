@@ -1,4 +1,4 @@
-"""A change as it stands in the journal: its numbers, and behind them what has no fixed length."""
+"""A change as the journal has it: first its numbers, then the values without a fixed length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PendingLetter messages: removed, but the broker refuses their dead letters, so they stay until it takes them (C27).
+"""Pending letters of messages that were removed: the broker refuses them, so they stay until it takes them (C27).
 
 They have no place any more: they are neither delivered nor counted in the depth. What the letter has to say is kept
 with each; its payload is in the log.

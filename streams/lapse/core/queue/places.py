@@ -1,4 +1,4 @@
-"""Places as the journal holds them: as ranges, or where these are many and short, as bits.
+"""Places as the journal has them: as ranges, or as bits if the ranges would be many and short.
 
 So a change about any of a queue's messages takes a bit for each at most, and a step fits into one RecordBatch whatever
 pattern its messages have.

@@ -1,4 +1,4 @@
-"""Purge: everything out that may go, or all that match a filter (Q21, C37, C83)."""
+"""Purge: removes all messages that may be removed, or those that match a filter (Q21, C37, C83)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rate: at most so many deliveries in any window of some length (Q25, C71)."""
+"""A rate: the greatest number of deliveries in any window of a given length (Q25, C71)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes back from a queue shard's journal at take-over (see `journal`)."""
+"""The state of a queue shard, restored from its journal at take-over (see `journal`)."""
 
 from __future__ import annotations
 

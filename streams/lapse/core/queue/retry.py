@@ -1,4 +1,4 @@
-"""Retries: how long a message that came back waits before its next delivery (Q24, C68, C69).
+"""Retries: how long a message that returned waits before its next delivery (Q24, C68, C69).
 
 The wait grows with the delivery count. Its spread comes from a hash of the message and the count, never from chance,
 so that a replay agrees.

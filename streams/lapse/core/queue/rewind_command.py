@@ -1,4 +1,4 @@
-"""Commands to rewind: from where on messages come back, and what is refused (Q22)."""
+"""Commands to rewind: where a rewind begins, and what is refused (Q22)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewinding: messages that have left come back, from the records that Kafka still has (Q22, C61 to C63).
+"""Rewinding: brings back messages that have left, from the records that Kafka still has (Q22, C61 to C63).
 
 A rewind goes through the log of each source once, a part in each step, up to where the shard had read when its command
 came. Each part is decided by what the shard holds: what is live stays as it is. Nothing else happens in the shard

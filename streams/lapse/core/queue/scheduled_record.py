@@ -1,4 +1,4 @@
-"""The record of a scheduled message in the journal: its instants and traits, and what else keeps it back."""
+"""The record of a scheduled message in the journal: its instants, its traits, and what else holds it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue shard is told about its queue."""
+"""The settings of a queue shard."""
 
 from __future__ import annotations
 

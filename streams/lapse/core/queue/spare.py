@@ -1,4 +1,4 @@
-"""Spare messages: what nobody here takes now, and what the subscriptions of a shard would take (Q26, C73, C74)."""
+"""Spare messages: those that nobody here takes now, and how many more the subscriptions would take (Q26, C73, C74)."""
 
 from __future__ import annotations
 

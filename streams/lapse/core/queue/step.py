@@ -1,4 +1,4 @@
-"""A step: what a queue shard makes of its inputs, changes for the journal and outputs for the world."""
+"""A step: the results of a queue shard's inputs: changes for the journal, and outputs."""
 
 from __future__ import annotations
 

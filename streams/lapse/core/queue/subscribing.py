@@ -1,4 +1,4 @@
-"""Subscribing: how subscriptions begin, are heard, change and end (Q3, Q5, C5, C20)."""
+"""Subscribing: how subscriptions begin, stay alive, change and end (Q3, Q5, C5, C20)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which segment has the message that priority puts first (Q11)."""
+"""Tops: the segment with the message of the highest priority (Q11)."""
 
 from __future__ import annotations
 

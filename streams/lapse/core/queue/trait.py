@@ -1,4 +1,4 @@
-"""Traits: what a queue's expressions say of a message, read once, on arrival (Q11, Q12, Q20, C31, C32).
+"""Traits: the values of a queue's expressions for a message, computed once, on arrival (Q11, Q12, Q20, C31, C32).
 
 A trait that the queue does not ask for has no column and costs nothing.
 """

@@ -1,4 +1,4 @@
-"""TransferSource: the side of a transfer that hands messages over (Q17).
+"""The source: the side of a transfer that hands messages over (Q17).
 
 First a message is *held*: nobody gets it here, and its lifetime goes on. Then it is *confirmed*: it has left, and the
 destination may show the record that takes its place. Nothing but the confirmation decides, so there is no moment at

@@ -1,4 +1,4 @@
-"""TransferTarget: the side of a transfer that gets messages (Q17).
+"""The target: the side of a transfer that gets messages (Q17).
 
 A transfer puts records on an underlying topic. They enter as *unconfirmed*: nobody sees them, and their lifetime goes
 on. Once the other side has let a message go, its record is *accepted*: it takes its place as if it arrived then.

@@ -1,4 +1,4 @@
-"""A record as expressions see it: the payload is parsed when an expression first asks for it."""
+"""A record as expressions see it: the payload is parsed when it is first needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Visibility: which messages who settles may see, so that all others are to them as if they never were (X4)."""
+"""Visibility: which messages a user may settle; for this user all others do not exist (X4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups wait, in the order of their turn, and where their messages stand (Q20, Q25, C71).
+"""Waiting groups, in the order of their turn, with the places of their messages (Q20, Q25, C71).
 
 A group's messages of one priority are a line. Each line has one entry in a heap: priority, tag of the group's turn,
 and place of the line's first message. An entry may be too early, and is corrected when it comes up: a tag only grows,

@@ -1,4 +1,4 @@
-"""The contract of a shard: what a queue's and a SOW topic's have in common for whoever drives them.
+"""The contract of a shard: the interface that a queue's and a SOW topic's shards have in common.
 
 Inputs go in with a step, which collects what they cause (`lapse.core.shard.step`). Records come as a batch of one
 source, in the order of its log. Nothing here reads a clock or waits: every input has its instant, ms since the epoch.

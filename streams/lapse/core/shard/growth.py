@@ -1,4 +1,4 @@
-"""Growth: what a shard's journal says of the number of shards, so that a queue can get more of them (C81).
+"""Growth: notes on the number of shards in a shard's journal, so that a queue can get more shards (C81).
 
 A shard that was there before notes how far it had read each partition, and which messages it had, when it first ran
 beside the new ones. It reads the partitions of the new shards no longer. A new shard reads nothing before every older

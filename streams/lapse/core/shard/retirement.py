@@ -1,4 +1,4 @@
-"""Retirement: the last part of an entity's life, from the question whether it may end to its end (C4, L11, Q18).
+"""Retirement: the end of an entity, from the request until its shards stop (C4, L11, Q18).
 
 All shards of an entity end, or none does. The shard of partition 0 asks, every shard says what stands in its way, and
 the first shard's decision counts: `lapse.core.shard.agreement` has the rules. What is here travels between shards, and

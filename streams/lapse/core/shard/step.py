@@ -1,4 +1,4 @@
-"""A step: what a shard makes of a batch of inputs, in one vocabulary for queues and SOW topics.
+"""A step: the results of a batch of inputs to a shard, in one vocabulary for queues and SOW topics.
 
 The order of effects is the same for both, and every guarantee rests on it:
 

@@ -1,4 +1,4 @@
-"""What an arriving record says: its key, what it does, and how long that lives (S1 to S3, L2 to L5, C29)."""
+"""Arrival: the key, the effect and the lifetime of an arriving record (S1 to S3, L2 to L5, C29)."""
 
 from __future__ import annotations
 

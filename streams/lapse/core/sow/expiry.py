@@ -1,4 +1,4 @@
-"""The deadline index: which records are due, in the order of their deadlines, without a look at the others (L10, L11).
+"""The deadline index: finds due records in the order of their deadlines, without a scan (L10, L11).
 
 Two wheels. The coarse one files keys by the second (1,024 ms) of their deadline; when a second is reached, its keys
 move to the fine wheel, which files them by the millisecond, so many at a time. A key whose deadline moves to a later

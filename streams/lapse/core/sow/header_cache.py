@@ -1,4 +1,4 @@
-"""What headers say about a plain update, read once for all the records that say the same.
+"""The meaning of a plain update's headers, read once for all records with the same headers.
 
 Most records of a topic bear one of a few sets of headers, and most of what a header says does not depend on the record
 that bears it. So the way in of plain updates, which is the one that has to be quick, looks headers up here.

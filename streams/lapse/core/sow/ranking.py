@@ -1,4 +1,4 @@
-"""Records in the order that a query asks for, brought into it some at a time (S5)."""
+"""Ranking: sorts the records of a query, some at a time (S5)."""
 
 from __future__ import annotations
 

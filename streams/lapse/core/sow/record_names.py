@@ -1,4 +1,4 @@
-"""Record names: those of all records in a list, so that queries and deletes can go through them in portions.
+"""Record names: a list of all records' names, so that queries and deletes can work in portions.
 
 A dictionary can be gone through in one go only: it must not grow meanwhile. A list grows at its end, and whoever goes
 through it knows where it ended. A record that leaves stays on it until it is written anew; one that comes back takes

@@ -1,4 +1,4 @@
-"""The life of a record: its updates, now or at an instant of their own, and what they make of what is there (S2, S3).
+"""Updates of records, now or scheduled, and their effects on stored records (S2, S3).
 
 Every method emits changes through `SowState.change`, which applies them, and puts the outputs into the step.
 """

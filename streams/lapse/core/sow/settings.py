@@ -1,4 +1,4 @@
-"""What a SOW shard is configured with."""
+"""The settings of a SOW shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition of a SOW topic: the way in for records, commands and time (S1 to S11).
+"""One shard of a SOW topic: takes records, commands and time (S1 to S11).
 
 Everything that is remembered changes by `apply` alone, live and in recovery alike: a step's changes are journal
 records, and a shard restored from the latest of every key is the shard that wrote them.

@@ -1,4 +1,4 @@
-"""What a step of a SOW shard yields: changes for the journal, and outputs for topics."""
+"""A step of a SOW shard: changes for the journal, and outputs for topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tombstones: what is remembered of a deleted record, so that an older update that comes late does not revive it (C46).
+"""Tombstones: notes of deleted records, so that an older update that comes late does not revive them (C46).
 
 Only two logs can come out of order. So a shard keeps tombstones for deleted records, since older updates of another
 deployment may come (C56), and for all records where keys are taken from payloads; and only for a while.

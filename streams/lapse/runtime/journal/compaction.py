@@ -1,4 +1,4 @@
-"""What Kafka's compaction has left of a journal: behind which record nothing is missing.
+"""Compaction of a journal by Kafka: from which record on nothing is missing.
 
 Kafka compacts a log from its beginning, and of each key leaves the latest record there. Each step of an epoch writes
 how far it has read under one key. Where two records of that key stand, the second is behind all that was compacted.

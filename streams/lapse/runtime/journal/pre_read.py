@@ -1,4 +1,4 @@
-"""Which shards a worker had: when it is started again, it reads their changelogs while the group waits for its death.
+"""Pre-reading: a restarted worker reads its shards' changelogs while the group still waits for its predecessor.
 
 After a crash, Kafka waits for `session_timeout` before it gives the shards away, and mostly they go to the worker that
 had them. Reading begins at once, so it costs no time of its own. It is no more than a hint: what it says is read and

@@ -1,4 +1,4 @@
-"""What was read of a changelog, without holding all of it in memory (Q16)."""
+"""The records of a changelog during a restore, without keeping all of them in memory (Q16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standing by: a worker follows the changelogs of others, and takes their shards over without reading them (Q16)."""
+"""Standby: a worker follows the changelogs of others, to take their shards over sooner (Q16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Faust agent of a worker: it reads the topics of all entities, and hands what comes in to those that read it.
+"""The Faust agent of a worker: reads the topics of all entities, and hands batches to the entities that read them.
 
 An agent is a stream, a queue, a supervisor and two tasks. One for each entity would make up a third of what an idle
 entity costs.

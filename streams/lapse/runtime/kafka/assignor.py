@@ -1,4 +1,4 @@
-"""Assignor: every worker gets its share, and a shard that goes to another worker is nobody's in between.
+"""The assignor: every worker gets its share, and no two workers have a shard at the same time.
 
 Shards go on working while the group is balanced anew (C90). So a worker that is to have a partition must not get it
 while another one that is there works on it: it gets it at the next rebalance, which begins once the other has given it

@@ -1,4 +1,4 @@
-"""A connection to a broker, as aiokafka's, with fewer copies of what it brings and of what it takes away."""
+"""A connection to a broker, like aiokafka's, with fewer copies of requests and responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Faust is told when a worker is made: raw records, no topics of its own, and lapse's stores and tables."""
+"""The settings of the Faust application: raw records, no topics of its own, and lapse's stores and tables."""
 
 from __future__ import annotations
 

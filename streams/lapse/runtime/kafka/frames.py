@@ -1,4 +1,4 @@
-"""The frames of a connection to Kafka, read from the socket into the place where they are used.
+"""The frames of a connection to Kafka, read from the socket into their final buffers.
 
 Kafka's answers are frames: four bytes that say how many follow, and these. What asyncio's streams do with a fetch of a
 megabyte is to copy it four times, and to stop and resume reading for every 256 KiB of it, while nobody else on the

@@ -1,4 +1,4 @@
-"""Lean services: what Mode gives each service, without what takes room although hardly any service needs it.
+"""Lean services: Mode's services without the parts that take memory and that hardly any service needs.
 
 A thousand entities have two thousand services. Four events and two exit stacks with a deque each are 5 KB of each.
 """

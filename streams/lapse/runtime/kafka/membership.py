@@ -1,4 +1,4 @@
-"""Membership: a worker that comes back takes its own dead predecessor out of the group.
+"""Membership: a restarted worker removes its dead predecessor from the group.
 
 After a crash Kafka waits for `session_timeout` before it gives the dead member's shards away, and nobody serves them
 meanwhile. Mostly it is the same worker that comes back, with the same data directory, and it knows that the member is

@@ -1,4 +1,4 @@
-"""What is to be written to Kafka: single records, and many that are packed already."""
+"""Records to be written to Kafka: single ones, and many that are packed already."""
 
 from __future__ import annotations
 

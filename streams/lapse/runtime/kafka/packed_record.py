@@ -1,4 +1,4 @@
-"""A record as a RecordBatch holds it, without its place there.
+"""A record in the format of a RecordBatch, without its position there.
 
 What many records of a step have in common is so written once, and not for each of them again.
 """

@@ -1,4 +1,4 @@
-"""RecordBatches that are filled by many records at a time."""
+"""RecordBatches that are filled with many records at a time."""
 
 from __future__ import annotations
 

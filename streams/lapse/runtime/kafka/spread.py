@@ -1,4 +1,4 @@
-"""Spread shards over the workers: each gets as many as the others, and keeps what it has as far as that allows.
+"""Spreads shards over the workers: all get equally many, and keep their own as far as possible.
 
 Faust gives all topics with the same number of partitions out together: partition 0 of each of them to one worker. A
 thousand queues of one partition each would all be at one worker, however many there are. Here only what must be read

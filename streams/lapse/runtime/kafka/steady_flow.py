@@ -1,4 +1,4 @@
-"""Flow control that lets go of what waits only where the flow had stopped."""
+"""Flow control that drops waiting records only if the flow had stopped."""
 
 from __future__ import annotations
 

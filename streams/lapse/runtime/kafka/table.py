@@ -1,4 +1,4 @@
-"""Tables that have restored themselves by the time Faust looks: its recovery has nothing to wait for."""
+"""Tables that restore themselves, so that Faust's own recovery has nothing to do."""
 
 from __future__ import annotations
 

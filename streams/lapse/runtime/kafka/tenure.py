@@ -1,4 +1,4 @@
-"""Tenures: since when this worker has had a partition, for what was fetched before counts no more."""
+"""Tenures: since when this worker has had a partition; records fetched before do not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to the brokers that are asked together: what comes while one is under way makes up the next one.
+"""Joins requests to the brokers: those that come while one is under way make up the next one.
 
 A worker takes hundreds of shards over at once. Each wants to know a few offsets and topic ids, and brokers tell
 those of a thousand partitions as quickly as of one.

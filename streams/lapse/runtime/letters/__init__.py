@@ -1,1 +1,1 @@
-"""What becomes of messages that left: their dead letters, and the calls of `on_expire` (D1 to D4, L15)."""
+"""After messages have left: their dead letters, and the calls of `on_expire` (D1 to D4, L15)."""

@@ -1,4 +1,4 @@
-"""Dead letters as a RecordBatch holds them: what letters of one removal have in common is written once (D2)."""
+"""Dead letters in the format of a RecordBatch: the common parts of a removal's letters are encoded once (D2)."""
 
 from __future__ import annotations
 

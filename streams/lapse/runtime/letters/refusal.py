@@ -1,4 +1,4 @@
-"""Why the broker does not take a letter (C27)."""
+"""Refusals: why the broker does not take a letter (C27)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rewind at work: reads the records that it goes over, a part for each step, and hands them to the shard (Q22)."""
+"""A running rewind: reads records, a part for each step, and hands them to the shard (Q22)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries that an owner journaled and did not write: its successor finds them by what is missing (C55)."""
+"""Deliveries that an owner journaled but did not write: the next owner finds them by reading the topic (C55)."""
 
 from __future__ import annotations
 

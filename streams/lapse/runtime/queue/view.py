@@ -1,4 +1,4 @@
-"""How a queue shard looks from outside: its figures, its oldest message, and its messages as a table."""
+"""A queue shard seen from outside: its figures, its oldest message, and its messages as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission: the way in for the records of a commands topic, of clients and of other shards (X4, X7)."""
+"""Admission: reads and checks the records of a commands topic, from clients and other shards (X4, X7)."""
 
 from __future__ import annotations
 

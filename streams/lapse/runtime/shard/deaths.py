@@ -1,4 +1,4 @@
-"""The deaths of worker processes, and the records that were under way then: kept in a file, told at every start (X7).
+"""The deaths of worker processes, and the records being handled then: kept in a file, read at every start (X7).
 
 Shards that read the same records (C46) share one file, so that a death counts once for all of them, whichever shard
 was at work. What a shard has passed is its own: a record leaves the file once every shard has passed it.

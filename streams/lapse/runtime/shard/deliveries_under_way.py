@@ -1,4 +1,4 @@
-"""Deliveries and answers that are on their way to Kafka, and how long they may be.
+"""Deliveries and answers that are being written to Kafka, and how long this may take.
 
 One that Kafka takes too late would come after its lease, perhaps after its message's deadline (L10). So the process
 ends rather than wait for it; what has not reached Kafka by then is delivered again (Q16).

@@ -1,4 +1,4 @@
-"""Writes what a step does to the world, in the order that every guarantee rests on.
+"""Writes the effects of a step, in the order on which every guarantee rests.
 
 Dead letters and events come first, then the journal, then deliveries, then the acknowledgment of the source offsets.
 """

@@ -1,4 +1,4 @@
-"""A step on its way: from its first input to what it does to the world."""
+"""A step in flight, from its first input to its effects."""
 
 from __future__ import annotations
 

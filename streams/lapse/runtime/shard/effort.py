@@ -1,4 +1,4 @@
-"""Effort: how much work one command may take, and after how much of it others have their turn (X7).
+"""Effort: how much work one command may take, and how much of it before others have a turn (X7).
 
 The core has no clock, so it works in portions. Whoever drives it measures their CPU time here, and chooses the size of
 the next one by it.

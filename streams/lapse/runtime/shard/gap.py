@@ -1,4 +1,4 @@
-"""Gaps: what Kafka removed from an underlying log before a shard read it is told, and not passed over (C80, Q16)."""
+"""Gaps: reports records that Kafka removed from an underlying log before a shard read them (C80, Q16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates: what the underlying logs held at an instant is read before something else happens (C1, C76)."""
+"""Gates: wait until the underlying logs are read up to an instant (C1, C76)."""
 
 from __future__ import annotations
 

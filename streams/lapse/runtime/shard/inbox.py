@@ -1,4 +1,4 @@
-"""An inbox: what was read for a shard and waits for its turn, and how far each source was read and taken in."""
+"""An inbox: records that wait for a shard, and how far each source was read and taken in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine of a shard: the core's state machine, with records coming in and going out; a runner drives it.
+"""The machine of a shard: connects the core's state machine with records; a runner drives it.
 
 It is the same for queues and SOW topics: who may give commands, what shards say to each other, the end of an entity,
 dead letters, calls of the expiry rule, and what a step does to the world in which order. `lapse.runtime.queue` and

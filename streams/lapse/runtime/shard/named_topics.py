@@ -1,4 +1,4 @@
-"""The topics of the user's that an entity names: which are there, and of which shape (C52, C81)."""
+"""The user's topics that an entity names: which exist, and with how many partitions (C52, C81)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shards of both kinds write alike: events, dead letters and answers, and to whom (X2, X4, D2, D4)."""
+"""Records that both kinds of shards write: events, dead letters and answers (X2, X4, D2, D4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace of a shard: so many messages at once that nobody else waits long, whatever one of them costs (C60).
+"""The pace of a shard: how many messages it handles at once, so that others never wait long (C60).
 
 A plain message costs a shard half a microsecond, one that is scheduled twenty times as much.
 """

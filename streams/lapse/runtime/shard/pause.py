@@ -1,4 +1,4 @@
-"""A process that stood still for a moment: what was published meanwhile comes partition by partition (C33, C76).
+"""Pauses of the process: what was published meanwhile arrives partition by partition (C33, C76).
 
 While a worker runs, records of all partitions come about as they are published. After a pause (SIGSTOP, a machine that
 was suspended) several fetches of one partition may come before the first one of another. So a shard in one order reads

@@ -1,4 +1,4 @@
-"""Quiet steps: those that changed nothing. The next journal says where they ended, to go through them again (X10).
+"""Quiet steps changed nothing. The next journal says where they ended, so that a replay can repeat them (X10).
 
 What they read must not be taken in together with what came later. A heartbeat that came before a message lets nothing
 be due that concerns the message, and a question waits for its answer until its own step has ended.

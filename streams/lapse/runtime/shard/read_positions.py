@@ -1,4 +1,4 @@
-"""Where a shard reads on at take-over: what its journal says, held against what the log holds now."""
+"""Where a shard begins to read at take-over: its journal's positions, compared with the log."""
 
 from __future__ import annotations
 

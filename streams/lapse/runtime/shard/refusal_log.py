@@ -1,4 +1,4 @@
-"""What the log says of refused commands: a few lines for each user and minute, and how many there were besides (X7).
+"""Refused commands in the worker's log: a few lines per user and minute, and the number of others (X7).
 
 Anybody who can write to a commands topic can have a command refused, as often as they like.
 """

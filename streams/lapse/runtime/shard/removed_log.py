@@ -1,4 +1,4 @@
-"""What Kafka has removed of the logs that a shard reads: where they begin now, and what was never read (C40, C80)."""
+"""Records that Kafka removed from the logs of a shard: where the logs begin, and what was never read (C40, C80)."""
 
 from __future__ import annotations
 

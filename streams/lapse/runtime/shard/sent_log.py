@@ -1,4 +1,4 @@
-"""What a shard has sent to clients, step by step, and from where on the next owner has to look for it (C55).
+"""The outputs of a shard, step by step, and where the next owner has to look for them (C55).
 
 A step's journal says which step is the first whose outputs are not known to be safe, and where each deliveries topic
 stood before it. A new owner reads on from there, and writes what is missing.

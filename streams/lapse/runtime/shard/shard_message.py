@@ -1,4 +1,4 @@
-"""Words between the shards of an entity, as records of its commands topic (Q18)."""
+"""Messages between the shards of an entity, as records of its commands topic (Q18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the filters of subscriptions cost: one that takes too much ends its subscription (X7, Q14, S6).
+"""The cost of subscriptions' filters: a filter that takes too much ends its subscription (X7, Q14, S6).
 
 A command is done at some time; a subscription's filter is evaluated on every message for as long as it is there. So
 its work is added up over all steps, and held against the messages that it looked at. While filters are at work,

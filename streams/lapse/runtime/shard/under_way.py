@@ -1,4 +1,4 @@
-"""What a shard is doing now, noted where it survives the process: which record stopped the worker again and again.
+"""What a shard is handling now, noted outside the process, to find records that stop the worker repeatedly.
 
 A record or a command may end the process in a way that no handler sees, such as a fault in a decoder's C code. Read
 again at every start, it would do so for ever. So what is handed to a machine is noted first, a batch at a time, in a

@@ -1,4 +1,4 @@
-"""Access: the rights on topics that users need of Kafka, and what of them the cluster has (X4)."""
+"""Access: the rights on topics that users need, and which of them the cluster has (X4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What works as configured, and is perhaps not meant: warnings of `lapse check` and of a worker's start."""
+"""Advice: warnings of probable mistakes, for `lapse check` and for a worker's start."""
 
 from __future__ import annotations
 

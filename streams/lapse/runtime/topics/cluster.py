@@ -1,4 +1,4 @@
-"""A Kafka cluster, as far as topics go: what it has, and making it fit."""
+"""The topics of a Kafka cluster: what there is, and how it is changed to fit."""
 
 from __future__ import annotations
 

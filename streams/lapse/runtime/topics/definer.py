@@ -1,4 +1,4 @@
-"""The definer: carries out what clients ask about definitions (Q23, C66, C67).
+"""The definer: carries out clients' commands about definitions (Q23, C66, C67).
 
 Every worker has one. They are a consumer group of their own over a topic of one partition, so one of them is at work,
 and another one takes its place. A command is done when it is answered: whoever takes over does an unanswered one again,

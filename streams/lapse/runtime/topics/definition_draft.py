@@ -1,4 +1,4 @@
-"""The draft of a definition: what somebody asks an entity to be, held against what is defined and what is there (Q23).
+"""The draft of a definition: a requested one, compared with the current definition and the cluster (Q23).
 
 Whoever creates or changes an entity goes this way: `lapse queue create` and its kin, and workers for clients.
 """

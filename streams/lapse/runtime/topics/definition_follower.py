@@ -1,4 +1,4 @@
-"""The definition follower: has a running worker take up changes of definitions, with no restart (Q23, C66).
+"""The definition follower: applies changes of definitions in a running worker (Q23, C66).
 
 An entity whose settings change has its shards taken over anew, at this worker alone; no other entity waits for that.
 What decides which shards there are, or what they read, waits for the worker's next start, and the log says so.

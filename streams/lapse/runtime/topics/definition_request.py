@@ -1,4 +1,4 @@
-"""The request for a definition: what a client's command asks an entity to be (Q23, C64)."""
+"""The request for a definition, from a client's command (Q23, C64)."""
 
 from __future__ import annotations
 

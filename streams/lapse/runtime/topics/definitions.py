@@ -1,4 +1,4 @@
-"""The definitions topic: what the entities of a deployment are, the same for all of its workers (Q23, C64).
+"""The definitions topic: the definitions of a deployment's entities, the same for all workers (Q23, C64).
 
 A change is one Kafka transaction. Whoever begins one ends those that others have open, so a definition that was read
 before somebody else's change cannot be written after it.

@@ -1,4 +1,4 @@
-"""EntityCleanup: once an entity is deleted, the workers read it no longer, and its own topics go (C4, Q18).
+"""Entity clean-up: workers stop reading a deleted entity, and its own topics are removed (C4, Q18).
 
 The shards are stopped by then: nothing is written any more. First the worker of the first shard tells Faust's
 conductor that it does not read these topics, and the group balances itself anew. If others still read them, the shards

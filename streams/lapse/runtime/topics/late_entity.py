@@ -1,4 +1,4 @@
-"""Late entities: what could not be served when the worker started is taken up once its topics are there (C52).
+"""Late entities: entities whose topics were missing at the worker's start are served once these exist (C52).
 
 Each worker looks by itself, every few seconds, and only while there is such an entity. It declares the entity's table
 to Faust, and subscribes to its topics as well: the group is balanced anew, as when an entity is deleted.

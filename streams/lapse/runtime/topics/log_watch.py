@@ -1,4 +1,4 @@
-"""The log watch: notices what happens to the topics that entities name while nobody looks (C40, C42, C52, C81).
+"""The log watch: notices changes of the topics that entities name (C40, C42, C52, C81).
 
 Kafka removes old records by itself, and people delete topics, create them, and give them partitions. Every so often a
 worker asks, in one request for all of its shards, which topics there are and where their partitions begin. What is

@@ -1,4 +1,4 @@
-"""How many copies Kafka keeps of the topics that lapse must not lose, and what to say where those are too few."""
+"""How many copies Kafka keeps of topics that must not be lost, and the warning if these are too few."""
 
 from __future__ import annotations
 

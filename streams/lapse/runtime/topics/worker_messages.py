@@ -1,4 +1,4 @@
-"""What workers say to each other about definitions: who serves which version, and how much is live (C65, C66).
+"""Messages between workers about definitions: who serves which version, and how much is live (C65, C66).
 
 They are records of the topic of commands about definitions, as messages between shards are of an entity's. Each worker
 reads all of them by itself, from its start on. Where users are configured they are sealed with the workers' key.
