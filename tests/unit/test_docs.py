@@ -201,6 +201,22 @@ def test_every_result_of_a_settlement_is_documented(result: Result) -> None:
     assert result in rows(section("queues.md", "### What is answered"))
 
 
+def test_the_schema_of_answers_lists_every_result() -> None:
+    described = re.search(
+        r'"name": "result".*"doc": "([^"]*)"', (ROOT / "schemas/answer.avsc").read_text(encoding="utf-8")
+    )
+    assert described is not None
+    assert set(re.findall(r"\w+", described[1])) - {"or"} == {one.value for one in Result}
+
+
+def test_the_schema_of_commands_lists_every_command() -> None:
+    text = (ROOT / "schemas/command.avsc").read_text(encoding="utf-8")
+    of_queues, _, rest = text.partition("Queues: ")[2].partition("SOW topics: ")
+    of_topics = rest.partition("The definitions: ")[0]
+    assert set(re.findall(r"\w+", of_queues)) == QUEUE_COMMANDS - {"tick"}
+    assert set(re.findall(r"\w+", of_topics)) == SOW_COMMANDS - {"tick"}
+
+
 def test_the_client_lists_every_result_of_its_settlements() -> None:
     row = next(line for line in DOCS["client.md"].splitlines() if line.startswith('| `settle("cancel"'))
     of_transfers = {Result.LEASED, Result.ADVANCING}
