@@ -7,6 +7,7 @@ import time
 from benchmarks.contestant import Figures, Stopwatch, alone
 from benchmarks.load import create
 from benchmarks.pace import Pace
+from benchmarks.stages import Stages
 from benchmarks.worker import Worker
 from lapse_client import Connection, QueueSubscriber
 
@@ -15,14 +16,16 @@ _QUIET_S = 1.0
 
 def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0, linger_ms: float = 0.0) -> Figures:
     """Publish at a steady rate to a queue with a worker and one subscriber."""
-    name = f"latency-{time.time_ns()}"
-    with Worker(bootstrap_servers, name, f'[queue.{name}]\nexpiration = "enabled"\n') as worker:
+    name, stages = f"latency-{time.time_ns()}", Stages()
+    entity = f'[queue.{name}]\nexpiration = "enabled"\n'
+    with Worker(bootstrap_servers, name, entity, options=stages.options) as worker:
         create(bootstrap_servers, name)
         worker.apply()
         worker.start()
         connection = Connection(bootstrap_servers)
         with QueueSubscriber(name, max_backlog=max(2_000, rate), connection=connection, timeout_s=90) as subscriber:
             time.sleep(_QUIET_S)
+            stages.begin()
             watch = Stopwatch(worker.process)
             with Pace(bootstrap_servers, name, rate, seconds, linger_ms) as pace:
                 for batch in subscriber.batches(max_size=500, timeout=20):
@@ -30,7 +33,7 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0, linger_ms
                     subscriber.acknowledge(batch)
                     if not more:
                         break
-            return {**watch.figures(pace.count), **pace.figures()}
+            return {**watch.figures(pace.count), **pace.figures(), **stages.figures()}
 
 
 if __name__ == "__main__":

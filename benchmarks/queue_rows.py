@@ -14,6 +14,9 @@ LIFE = (
 )
 """What is shown of messages that went all the way."""
 
+STAGES = tuple(Column(f"{stage}_ms", f"{stage}, ms") for stage in ("read", "wait", "decide", "journal", "deliver"))
+"""Where the time goes within a worker: means."""
+
 
 def queue(messages: int) -> Row:
     """A message's life, beside every peer, on the broker that all rows share."""
@@ -53,7 +56,12 @@ def latency(seconds: float) -> Row:
             Goal(f"median, lapse / share group, {rate:,}/s", ratio(ours, theirs, "median_ms"), median, False),
             Goal(f"p99, lapse / share group, {rate:,}/s", ratio(ours, theirs, "p99_ms"), 2, False),
         ]
-    columns = [Column("median_ms", "median, ms"), Column("p99_ms", "p99, ms"), Column("max_ms", "greatest, ms")]
+    columns = [
+        Column("median_ms", "median, ms"),
+        Column("p99_ms", "p99, ms"),
+        Column("max_ms", "greatest, ms"),
+        *STAGES,
+    ]
     return Row("latency", "From publishing to the consumer, at a steady rate", contestants, columns, goals)
 
 
@@ -135,6 +143,7 @@ def latency_fast(seconds: float) -> Row:
             Column("p99_ms", "p99, ms"),
             Column("max_ms", "greatest, ms"),
             *LIFE[1:],
+            *STAGES,
         ],
     )
 

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from lapse.runtime.shard.timeline import Stage
 from support.deployment import Deploy, Deployment
 from support.figures import free_port, scraped, with_figures
 from support.log import until
@@ -61,6 +62,11 @@ def test_the_figures_tell_what_happened(measured: Deployment, port: int) -> None
     assert found["lapse_expiry_lateness_seconds_bucket", "2.5"] == 2
     assert found["lapse_step_duration_seconds_count",] > 0
     assert found["lapse_journal_bytes_total",] > 0
+    for stage in Stage:
+        assert found["lapse_stage_seconds_count", stage.value] > 0, stage
+        assert (
+            found["lapse_stage_seconds_bucket", "+Inf", stage.value] == found["lapse_stage_seconds_count", stage.value]
+        )
     assert abs(found["lapse_clock_offset_seconds",]) < 1
     subscriber.close()
     until(lambda: scraped(port)["lapse_queue_messages", "leased"] == 0, "the lease's end")

@@ -241,6 +241,13 @@ def _distributions(rows: list[_Row]) -> Iterator[Metric]:
             values = _values(row.machine.figures, attribute)
             family.add_metric(row.shard, values.buckets(), values.total)
         yield family
+    stages = HistogramMetricFamily(
+        "lapse_stage_seconds", "Where the time of messages goes, by stage.", labels=[*_SHARD, "stage"]
+    )
+    for row in rows:
+        for stage, values in row.machine.figures.stages.items():
+            stages.add_metric([*row.shard, stage], values.buckets(), values.total)
+    yield stages
 
 
 def _values(figures: ShardFigures, attribute: str) -> Distribution:

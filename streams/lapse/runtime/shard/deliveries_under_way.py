@@ -16,6 +16,7 @@ from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.sent_log import SentLog
+from lapse.runtime.shard.timeline import Stage
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,12 @@ class DeliveriesUnderWay:
         await self.collect()
         if decided is not None and time.monotonic() - decided > self._machine.delivery_patience_s:
             self._give_up()  # it waited so long for the journal, and was not even sent
-        self._sent.add(step, await self._producer.send(outputs))
+        sent = time.monotonic()
+        writes = await self._producer.send(outputs)
+        if decided is not None and writes:
+            stage = self._machine.figures.stages[Stage.DELIVER]
+            writes[-1].add_done_callback(lambda _: stage.add(time.monotonic() - sent))
+        self._sent.add(step, writes)
         if self._patience is None:
             self._watch(None)
 

@@ -22,6 +22,7 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.shard.quiet_steps import QuietSteps
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, STEPS
+from lapse.runtime.shard.timeline import Stage
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
@@ -124,6 +125,7 @@ class EffectWriter:
         written = await self._store.commit(self._partition, self._epoch, effects.ahead, journal)
         self._journaled_at = time.monotonic()
         self._figures.journal_bytes += written
+        self._figures.stages[Stage.JOURNAL].add(self._journaled_at - sent)
         timestamp_ms = self._store.last_timestamp_ms
         if timestamp_ms is not None:
             self._clock.measured(sent, self._journaled_at, timestamp_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -68,6 +68,7 @@ class ShardFigures:
         lateness: from deadline to decision, of messages that nothing but time removed, seconds.
         step_duration: of a step, seconds.
         tick_lag: from a tick's timestamp to the step that it caused, seconds.
+        stages: where the time of messages goes, by stage (see `lapse.runtime.shard.timeline`), seconds.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class ShardFigures:
         "letters_waiting",
         "refused_commands",
         "removals",
+        "stages",
         "step_duration",
         "tick_lag",
     )
@@ -94,6 +96,7 @@ class ShardFigures:
         self.lateness = Distribution(LATENESS_BOUNDS_S)
         self.step_duration = Distribution(DURATION_BOUNDS_S)
         self.tick_lag = Distribution(LAG_BOUNDS_S)
+        self.stages: defaultdict[str, Distribution] = defaultdict(lambda: Distribution(DURATION_BOUNDS_S))
 
     def queue_step(self, step: QueueStep) -> None:
         """Count a queue's step."""

@@ -29,6 +29,7 @@ from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.pace import STEP_S, Pace
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.removed_log import RemovedLog
+from lapse.runtime.shard.timeline import Timeline
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
@@ -115,7 +116,7 @@ class Runner:
         self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
         self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, gaps)
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
-        self._pace = Pace()
+        self._pace, self._timeline = Pace(), Timeline(clock, machine.figures)
         self._ticker = Ticker(shown, commands, machine, producer, clock)
         self._deliveries = DeliveriesUnderWay(shown, machine, producer, floors)
         self._writer = EffectWriter(
@@ -203,6 +204,8 @@ class Runner:
             if 0 < expected < first and tp != self._inbox.commands:
                 self._removed.passed_over(tp, expected, first)
             self._inbox.receive(tp, records)
+            if tp != self._inbox.commands:
+                self._timeline.came(records[-1].timestamp)
 
     @property
     def merging(self) -> list[TP]:
@@ -274,6 +277,8 @@ class Runner:
             self._more = self._to_deliver or self._removed.is_left
         decided, self._delivering_since = self._delivering_since, None
         effects = await machine.finish(self._write_letters)
+        if decided is not None:
+            self._timeline.decided(began)
         await self._write(effects, self._processed(), decided)
         self._more = (
             self._more
@@ -364,6 +369,8 @@ class Runner:
                 break
             if taken < most or until is not None:
                 await asyncio.sleep(0)  # others have their turn, too
+        if taken:
+            self._timeline.taken(more=self._inbox.has_messages(taken))
         return taken
 
     async def _take_in_late(self, most: int) -> int:
