@@ -107,6 +107,53 @@ class Ledger:
             raise ValueError(f"no ledger as lapse spark ledger --json prints it: {error}") from error
 
 
+@dataclass(slots=True)
+class _Counts:
+    """How many messages there are of each verdict.
+
+    Attributes:
+        published: those of the queue.
+        rewound: those that a rewind brought back.
+        superseded: those of which an owner had told another fate that does not count.
+        state: by what became of them.
+        by_reasons: of those that were dead-lettered or expired, by their reasons.
+        differences: of those that do not add up, by the difference.
+    """
+
+    published: int = 0
+    rewound: int = 0
+    superseded: int = 0
+    state: dict[str, int] = field(default_factory=dict)
+    by_reasons: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {EventKind.DEAD_LETTERED: {}, EventKind.EXPIRED: {}}
+    )
+    differences: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, each: DataFrame) -> _Counts:
+        """Count verdicts."""
+        counts = cls()
+        back = generation.was_rewound(F.col("topic")).alias("back")
+        kinds = each.groupBy("state", "reasons", "difference", "place", "superseded", back)
+        for row in kinds.agg(F.sum(F.bit_count("mask")).alias("messages")).collect():
+            number, ours, state = row["messages"], row["place"] == account.OURS, row["state"]
+            counts.published += number if ours and not row["back"] else 0
+            counts.rewound += number if ours and row["back"] else 0
+            counts.superseded += number if row["superseded"] else 0
+            if row["difference"]:
+                counts.differ(row["difference"], number)
+            if ours or state == verdict.ELSEWHERE:
+                counts.state[state] = counts.state.get(state, 0) + number
+            if (by_reasons := counts.by_reasons.get(state)) is not None:
+                words = reasons_words(row["reasons"])
+                by_reasons[words] = by_reasons.get(words, 0) + number
+        return counts
+
+    def differ(self, difference: str, number: int) -> None:
+        """Count messages that do not add up."""
+        self.differences[str(difference)] = self.differences.get(str(difference), 0) + number
+
+
 def reckon(
     queue: str,
     blocks: DataFrame,
@@ -138,24 +185,7 @@ def reckon(
     ends = None if journaled is None else account.within(journaled, logs)
     each = verdict.verdicts(blocks, account.within(fates, logs), account.within(letters, logs), ends)
     outside = account.beyond(fates, letters, logs)
-    state: dict[str, int] = {}
-    by_reasons: dict[str, dict[str, int]] = {EventKind.DEAD_LETTERED: {}, EventKind.EXPIRED: {}}
-    differ: dict[str, int] = {}
-    published = rewound = superseded = 0
-    back = generation.was_rewound(F.col("topic")).alias("back")
-    kinds = each.groupBy("state", "reasons", "difference", "place", "superseded", back)
-    for row in kinds.agg(F.sum(F.bit_count("mask")).alias("messages")).collect():
-        number, ours = row["messages"], row["place"] == account.OURS
-        published += number if ours and not row["back"] else 0
-        rewound += number if ours and row["back"] else 0
-        superseded += number if row["superseded"] else 0
-        if row["difference"]:
-            differ[row["difference"]] = differ.get(row["difference"], 0) + number
-        if ours or row["state"] == verdict.ELSEWHERE:
-            state[row["state"]] = state.get(row["state"], 0) + number
-        if row["state"] in by_reasons:
-            words = reasons_words(row["reasons"])
-            by_reasons[row["state"]][words] = by_reasons[row["state"]].get(words, 0) + number
+    counts = _Counts.of(each)
     # Decimal: damaged ranges may name more offsets than 64 bits can count.
     width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
     after, before = (
@@ -166,33 +196,32 @@ def reckon(
         ).collect()[0]
     )
     if after:
-        name = verdict.Difference.NOT_PUBLISHED.value
-        differ[name] = differ.get(name, 0) + after
+        counts.differ(verdict.Difference.NOT_PUBLISHED, after)
     all_differences = _differences(each, outside)
     lost = 0
     if asked is not None:
         gone = asked.lost(each, logs)
         lost = int((gone.agg(F.sum(F.bit_count("mask"))).head() or [0])[0] or 0)
         if lost:
-            differ[verdict.Difference.LOST.value] = lost
+            counts.differ(verdict.Difference.LOST, lost)
             all_differences = all_differences.unionByName(_absent(gone))
     all_differences = generation.together(all_differences)
     ledger = Ledger(
         queue=queue,
-        published=published,
-        fates={kind.value: state.get(kind.value, 0) for kind in account.FATES},
-        dead_lettered=dict(sorted(by_reasons[EventKind.DEAD_LETTERED].items())),
-        expired=dict(sorted(by_reasons[EventKind.EXPIRED].items())),
-        still_queued=state.get(verdict.STILL_QUEUED, 0) - lost,
-        rewound=rewound,
+        published=counts.published,
+        fates={kind.value: counts.state.get(kind.value, 0) for kind in account.FATES},
+        dead_lettered=dict(sorted(counts.by_reasons[EventKind.DEAD_LETTERED].items())),
+        expired=dict(sorted(counts.by_reasons[EventKind.EXPIRED].items())),
+        still_queued=counts.state.get(verdict.STILL_QUEUED, 0) - lost,
+        rewound=counts.rewound,
         listed=None if asked is None else asked.first.messages,
         lost=lost,
-        contradictory=state.get(verdict.CONTRADICTORY, 0),
-        difference_counts=dict(sorted(differ.items())),
-        differences=_listed(all_differences, shown) if differ else [],
+        contradictory=counts.state.get(verdict.CONTRADICTORY, 0),
+        difference_counts=dict(sorted(counts.differences.items())),
+        differences=_listed(all_differences, shown) if counts.differences else [],
         before_log_start=before,
-        elsewhere=state.get(verdict.ELSEWHERE, 0),
-        superseded=superseded,
+        elsewhere=counts.state.get(verdict.ELSEWHERE, 0),
+        superseded=counts.superseded,
     )
     return ledger, all_differences
 
