@@ -30,6 +30,7 @@ from lapse.runtime.shard.pace import STEP_S, Pace
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.shard.timeline import Timeline
+from lapse.runtime.shard.work_ahead import WorkAhead
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
@@ -131,8 +132,8 @@ class Runner:
         self._more = False
         self._to_deliver = False
         """Whether there was more to be handed out when some last was."""
-        self._taken_ahead = self._turns_ahead = 0
-        self._delivered_ahead = self._stopped = False
+        self._ahead = WorkAhead()
+        self._stopped = False
 
     async def start(self) -> None:
         """Make the epoch's beginning durable, and run."""
@@ -231,7 +232,7 @@ class Runner:
                     self._idle.clear()
                 self._news.clear()
                 await self._step()
-                if self.machine.stopped and not self._has_begun_the_next:
+                if self.machine.stopped and not self._ahead:
                     await self._stop_for_good()
                     return
                 await asyncio.sleep(_BREATH_S if self._more and not self._writer.wrote else 0)
@@ -255,23 +256,21 @@ class Runner:
         began = time.monotonic()
         self._writer.wrote = False
         machine.begin_step()
-        taken, self._taken_ahead = self._taken_ahead, 0
-        taken += await self._take_in(machine.step_records - taken)
+        ahead, self._ahead = self._ahead, WorkAhead()
+        taken = ahead.taken + await self._take_in(machine.step_records - ahead.taken)
         await self._go_on()
         taken += await self._take_commands(2 * machine.step_records - taken)
         while (held_ms := self._inbox.held_ms) is not None and await self._arrival_gate.let_pass(held_ms):
             taken += await self._take_commands(2 * machine.step_records - taken)
         self._inbox.relieve(taken)
-        turns, self._turns_ahead = self._turns_ahead, 0
         await self._arrival_gate.let_pass(self._ticker.reached_ms)
-        await self._let_act(machine.step_turns - turns)
+        await self._let_act(machine.step_turns - ahead.turns)
         self._more = False
-        delivered, self._delivered_ahead = self._delivered_ahead, False
         if self.topics.replaced:
             self._close_topics()
         elif self._has_caught_up():
             self._removed.tell(self._clock.now_ms())
-            if not (taken and delivered and self._to_deliver):
+            if not (taken and ahead.delivered and self._to_deliver):
                 await self._deliver(1 if taken else machine.delivery_turns)
                 taken += await self._take_in_late(machine.step_records - taken)
             self._more = self._to_deliver or self._removed.is_left
@@ -284,7 +283,7 @@ class Runner:
             self._more
             or (self._inbox.has_commands and not self._commands_wait)
             or bool(not self.topics.replaced and self._inbox.has_messages(taken))
-            or self._has_begun_the_next
+            or bool(self._ahead)
             or machine.unfinished is not None
             or self._ticker.has_reached_what_is_due
         )
@@ -311,18 +310,14 @@ class Runner:
         self._writing_before, self._writing = before, writing
         for _ in range(_TURNS_TO_KAFKA):
             await asyncio.sleep(0)
-        self._taken_ahead = await self._take_in(machine.step_records, until=writing)
-        self._turns_ahead = await self._let_act(machine.step_turns, until=writing)
+        ahead = self._ahead
+        ahead.taken = await self._take_in(machine.step_records, until=writing)
+        ahead.turns = await self._let_act(machine.step_turns, until=writing)
         if self._to_deliver and not self._is_over(writing):
             await self._deliver(machine.delivery_turns, until=writing)
-            self._delivered_ahead = True
-        if self._taken_ahead < machine.step_records and self._turns_ahead < machine.step_turns:
+            ahead.delivered = True
+        if ahead.taken < machine.step_records and ahead.turns < machine.step_turns:
             await self._written()
-
-    @property
-    def _has_begun_the_next(self) -> bool:
-        """Whether something was done already that the next step has to write."""
-        return bool(self._taken_ahead or self._turns_ahead or self._delivered_ahead)
 
     async def _written(self) -> None:
         """Wait until the effects of all steps are written."""
