@@ -246,12 +246,12 @@ class Connection:
         """Return the number of shards of an entity.
 
         Args:
-            what: `queue` or `SOW topic`, for the error's text and its list of names.
+            what: `queue`, `SOW topic` or `queue or SOW topic`.
             name: the entity.
             known: the topics of the cluster with their partitions, where they were asked for already.
 
         Raises:
-            UnknownEntity: no entity has this name.
+            UnknownEntity: no entity of this kind has this name.
             ConnectionFailed: no broker answered.
         """
         commands, deliveries = topic.commands(name), self.deliveries(name)
@@ -265,8 +265,17 @@ class Connection:
                     f"{what} {name}: there is no topic {deliveries}, or it may not be seen. User {self.user} has no "
                     "entitlement there (users in lapse.toml), or `lapse apply` was not run since"
                 )
-            raise self.unknown(what, name, entities(topics, sow=what != "queue"), commands)
+            raise self.unknown(what, name, _of_kind(what, topics), commands)
+        if what == "queue" and topic.sow(name) in topics:
+            raise UnknownEntity(what, name, _of_kind(what, topics), other="SOW topic")
+        if what == "SOW topic" and topic.sow(name) not in topics and self._is_queue(name):
+            raise UnknownEntity(what, name, _of_kind(what, topics), other="queue")
         return found
+
+    def _is_queue(self, name: str) -> bool:
+        """Whether an entity is a queue: it has no compacted topic, not even one that may not be seen."""
+        state = topic.sow(name)
+        return state not in self.partitions(state) and (self.transport.settles or not self._hidden([state]))
 
     @functools.cached_property
     def clock(self) -> BrokerClock:
@@ -320,6 +329,11 @@ def arrived(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
     """
     first = consumer.poll(wait_s)
     return [] if first is None else [first, *consumer.consume(most - 1, 0)]
+
+
+def _of_kind(what: str, topics: Mapping[str, int]) -> list[str]:
+    kinds = {"queue": (False,), "SOW topic": (True,)}.get(what, (False, True))
+    return [name for sow in kinds for name in entities(topics, sow=sow)]
 
 
 def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:

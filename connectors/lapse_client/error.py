@@ -23,6 +23,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
+
 from lapse.protocol.answer import Answer
 
 _NAMES_SHOWN = 20
@@ -52,8 +54,10 @@ class ConnectionFailed(LapseError):
 
     def __init__(self, servers: str, cause: object, refused: bool = False) -> None:
         self.refused = refused
+        told = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
+        why = told.str() if isinstance(told, KafkaError) else told
         super().__init__(
-            f"no connection to Kafka at {servers}: {cause}. Check that the broker runs, that "
+            f"no connection to Kafka at {servers}: {why}. Check that the broker runs, that "
             "KAFKA_BOOTSTRAP_SERVERS names it, and the TLS and SASL options"
         )
 
@@ -70,9 +74,10 @@ class UnknownEntity(LapseError):
         name: see above.
         known: what exists.
         hidden: topics that would tell, and that the brokers do not let this user see.
+        other: what has this name instead; empty = nothing.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str], hidden: Sequence[str] = ()) -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], hidden: Sequence[str] = (), other: str = "") -> None:
         self.name = name
         self.known = tuple(sorted(known))
         if hidden:
@@ -82,7 +87,7 @@ class UnknownEntity(LapseError):
             )
             return
         close = get_close_matches(name, self.known, 1)
-        meant = f"did you mean {close[0]!r}? " if close else ""
+        meant = f"it is a {other}; " if other else f"did you mean {close[0]!r}? " if close else ""
         shown = ", ".join(self.known[:_NAMES_SHOWN]) + (" …" if len(self.known) > _NAMES_SHOWN else "")
         super().__init__(
             f"there is no {what} {name!r} on this cluster; {meant}there is: {shown or 'none'}. "

@@ -284,7 +284,7 @@ class RecordPublisher(Client[None]):
         if to in existing:
             self._targets[to] = to
         elif topics.commands(to) in existing:
-            with Conversation(self._connection, to, self._connection.shards("queue", to)) as conversation:
+            with Conversation(self._connection, to, self._connection.shards("queue or SOW topic", to)) as conversation:
                 answer = conversation.ask([0], Command(command="depth", top_n=0), self._timeout_s)[0]
             if not answer.publish_target:
                 raise InvalidPublication(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import orjson
 import pytest
 
-from lapse_client import CommandFailed, Connection, Publisher, SowClient, UnknownEntity, aio
+from lapse_client import CommandFailed, Connection, Publisher, Queue, SowClient, UnknownEntity, aio
 from support.scripted_sow import ScriptedSow
 
 
@@ -111,3 +111,5 @@ def test_an_unknown_topic_is_named_with_those_that_exist(prices: ScriptedSow) ->
     with pytest.raises(UnknownEntity) as caught:
         SowClient("nowhere", connection=Connection(prices.servers)).start()
     assert prices.name in caught.value.known
+    with pytest.raises(UnknownEntity, match="it is a SOW topic"):
+        Queue(prices.name, connection=Connection(prices.servers)).start()

@@ -22,6 +22,7 @@ from lapse_client import (
     Queue,
     QueueSubscriber,
     SettlementResult,
+    SowClient,
     UnknownEntity,
     aio,
     history,
@@ -358,6 +359,10 @@ def test_what_is_wrong_is_told_as_by_a_deployment(lapse: Lapse, tmp_path: Path) 
     lapse.load(path)
     publish(lapse, "more", 1)
     assert lapse.depth("more") == 1
+    with pytest.raises(UnknownEntity, match="no queue 'prices' on this cluster; it is a SOW topic; there is: more"):
+        QueueSubscriber("prices", connection=lapse.connection).start()
+    with pytest.raises(UnknownEntity, match="no SOW topic 'more' on this cluster; it is a queue; there is: prices"):
+        SowClient("more", connection=lapse.connection).start()
 
 
 @pytest.mark.feature("Q25", "C71")

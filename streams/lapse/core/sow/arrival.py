@@ -158,6 +158,11 @@ def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
     if record.key is None:
         what = "a null value deletes by its record key, and" if record.value is None else "the record has no key:"
         raise Refused(Reason.UNDECODABLE, f"{what} its record key is null")
+    if settings.key:
+        try:
+            return key.of_text(record.key, settings.key)
+        except key.NoKey as error:
+            raise Refused(Reason.UNDECODABLE, f"a null value deletes by its record key, and {error}") from error
     return record.key
 
 

@@ -13,6 +13,7 @@ from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import ByKeys, Deletion, Places, Selection
+from lapse.core.sow.key import NoKey, of_text
 from lapse.core.sow.query import Inquiry, Query
 from lapse.core.sow.ranking import Order
 from lapse.core.sow.record_names import Walk
@@ -340,8 +341,19 @@ class Commands:
         return subscriber
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Journal keys; those of other shards' keys are left out (C46)."""
-        return [journal.RECORD + key for key in dict.fromkeys(keys) if self._settings.home.holds(key)]
+        """Journal keys; those of other shards' keys are left out (C46).
+
+        Raises:
+            CommandRefused: one is no key of this SOW topic.
+        """
+        fields = self._settings.key
+        found: dict[bytes, None] = {}
+        for at, text in enumerate(keys):
+            try:
+                found[of_text(text, fields) if fields else text] = None
+            except NoKey as error:
+                raise CommandRefused(f"keys.{at}: {error}") from error
+        return [journal.RECORD + key for key in found if self._settings.home.holds(key)]
 
     def _indexed(self, compiled: tuple[Predicate, ...]) -> list[bytes] | None:
         """Journal keys that a hash index yields for the filters' equalities; None if no index applies (S11)."""

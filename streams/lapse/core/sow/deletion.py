@@ -15,6 +15,7 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, key_in
+from lapse.core.sow.key import NoKey, of_text
 from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.removal import Removals
@@ -189,9 +190,9 @@ class Selection(Deletion):
 
 
 class ByKeys(Deletion):
-    """A deletion of some keys, whether or not there are records of them; it begins with the keys in payloads.
+    """A deletion of some keys, whether or not there are records of them; it begins with reading keys and payloads.
 
-    Nothing leaves before all payloads are read: one that has no key refuses the whole command.
+    Nothing leaves before all of them are read: one that is or has no key refuses the whole command.
 
     Args:
         state: the shard's memory.
@@ -201,7 +202,7 @@ class ByKeys(Deletion):
         row_filter: of the records, those that are there for the user at all (X4); empty = all are.
     """
 
-    __slots__ = ("_keys", "_read")
+    __slots__ = ("_keys", "_read", "_unread")
 
     def __init__(
         self,
@@ -211,33 +212,35 @@ class ByKeys(Deletion):
         at_ms: int,
         row_filter: tuple[Predicate, ...] = (),
     ) -> None:
-        keys = list(dict.fromkeys(command.keys))
+        keys = [] if state.settings.key else list(dict.fromkeys(command.keys))
         super().__init__(state, removals, command, at_ms, Walk(keys), row_filter)
+        self._unread: Sequence[bytes] = (command.data or command.keys) if state.settings.key else ()
         self._keys: list[bytes] = keys
         self._read = 0
 
     @property
     def finished(self) -> bool:
-        """Whether every key was looked at, or a payload has none."""
-        return super().finished and (self._refusal is not None or self._read == len(self._command.data))
+        """Whether every key was looked at, or what names one cannot be read."""
+        return super().finished and (self._refusal is not None or self._read == len(self._unread))
 
     def go_on(self, step: Step, portion: int = PORTION) -> None:
-        """Read the keys of the next payloads; after the last one, delete the next keys."""
-        if self._read < len(self._command.data):
+        """Read the next keys or payloads; after the last one, delete the next keys."""
+        if self._read < len(self._unread):
             self._read_some(portion)
         else:
             super().go_on(step, portion)
 
     def _read_some(self, portion: int) -> None:
-        payloads = self._command.data
-        for at in range(self._read, min(self._read + portion, len(payloads))):
+        settings, unread, by_data = self._state.settings, self._unread, bool(self._command.data)
+        for at in range(self._read, min(self._read + portion, len(unread))):
             try:
-                self._keys.append(key_in(payloads[at], self._state.settings))
-            except Refused as error:
-                self.refuse(Refusal(ErrorCode.INVALID_ARGUMENT, f"sow_delete by data: data.{at}: {error}"))
+                self._keys.append(key_in(unread[at], settings) if by_data else of_text(unread[at], settings.key))
+            except (Refused, NoKey) as error:
+                where = f"data: data.{at}" if by_data else f"keys: keys.{at}"
+                self.refuse(Refusal(ErrorCode.INVALID_ARGUMENT, f"sow_delete by {where}: {error}"))
                 return
             self._read = at + 1
-        if self._read == len(payloads):
+        if self._read == len(unread):
             self._walk = Walk(list(dict.fromkeys(self._keys)))
 
     def _look_at(self, key: bytes, step: Step, /) -> None:

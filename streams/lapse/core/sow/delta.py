@@ -6,21 +6,21 @@ from typing import Any
 
 
 class DeltaError(ValueError):
-    """A delta that does not fit the stored record; the text says where."""
+    """A delta that does not fit the stored record."""
 
 
-def merge(stored: object, delta: object, where: str = "") -> dict[str, Any]:
+def merge(stored: object, delta: object) -> dict[str, Any]:
     """Return the stored object with the delta merged in; neither argument is changed.
 
-    Objects merge field by field, at every depth; arrays and scalars replace; an explicit null sets null.
+    Objects merge with objects field by field, at every depth; whatever else a delta has replaces what is there, and an
+    explicit null sets null.
 
     Args:
         stored: the parsed stored record.
         delta: the parsed delta.
-        where: path of the two, for the error's text.
 
     Raises:
-        DeltaError: one of the two is no object, or an array meets an object.
+        DeltaError: one of the two is no object.
     """
     if not isinstance(stored, dict) or not isinstance(delta, dict):
         which, value = ("stored record", stored) if not isinstance(stored, dict) else ("delta", delta)
@@ -29,11 +29,7 @@ def merge(stored: object, delta: object, where: str = "") -> dict[str, Any]:
     for name, value in delta.items():
         before = merged.get(name)
         if isinstance(value, dict) and isinstance(before, dict):
-            merged[name] = merge(before, value, f"{where}/{name}")
-        elif isinstance(value, (dict, list)) and isinstance(before, (dict, list)) and type(value) is not type(before):
-            raise DeltaError(
-                f"{where}/{name}: the delta has {_kind(value)} where the stored record has {_kind(before)}"
-            )
+            merged[name] = merge(before, value)
         else:
             merged[name] = value
     return merged
@@ -42,7 +38,7 @@ def merge(stored: object, delta: object, where: str = "") -> dict[str, Any]:
 def difference(before: object, after: object) -> dict[str, Any] | None:
     """Return the delta that `merge` would turn `before` into `after` with; None where there is none.
 
-    There is none if a field is gone, since a null would set null, or if an array meets an object.
+    There is none if a field is gone, since a null would set null.
     """
     if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() - after.keys():
         return None
@@ -58,8 +54,6 @@ def difference(before: object, after: object) -> dict[str, Any] | None:
                 return None
             if inner:
                 changed[name] = inner
-        elif isinstance(old, (dict, list)) and isinstance(value, (dict, list)) and type(old) is not type(value):
-            return None
         elif type(old) is not type(value) or old != value or (isinstance(value, list) and repr(old) != repr(value)):
             changed[name] = value  # in Python [1] is equal to [true]
     return changed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,10 @@ _MAX_EXACT: Final = 1 << 53
 _MAX_FAST: Final = 1 << 63
 
 MOST_BYTES: Final = 32 << 10
+_MOST_SHOWN: Final = 100
+
+_TEXTS: Final = re.compile(rb'\["[^"\\\x00-\x1f]*"(?:,"[^"\\\x00-\x1f]*")*\]')
+"""Keys of nothing but plain texts, which have one form only."""
 
 
 class NoKey(ValueError):
@@ -37,9 +42,50 @@ def of_payload(payload: object, paths: Sequence[field_path.Steps], exact: bool =
         InexactKey: only a payload parsed without loss can tell.
         NoKey: a field is missing or null, or is an object, a list, bytes, or no finite number; or the key is too long.
     """
-    values = [_scalar(payload, steps) for steps in paths]
+    values = [_scalar(field_path.value_at(payload, steps), field_path.shown(steps)) for steps in paths]
     if not exact and any(isinstance(value, float) and abs(value) >= _MAX_FAST for value in values):
         raise InexactKey
+    return _written(values)
+
+
+def of_text(text: bytes, paths: Sequence[field_path.Steps]) -> bytes:
+    """Return the canonical form of a key that somebody has written: spaces, escapes and `1.0` make no difference.
+
+    Where the key is one field, the field's text alone is understood as well.
+
+    Args:
+        text: JSON of a list of the fields' values.
+        paths: the key fields.
+
+    Raises:
+        NoKey: it is no such list.
+    """
+    if _TEXTS.fullmatch(text) and text.count(b'"') == 2 * len(paths):
+        return text
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if len(paths) == 1 and not isinstance(values, list):
+        if isinstance(values, (int, float)):
+            told = text.decode("utf-8", "replace").strip()
+            raise NoKey(f"{_told(text)} may be a text or not: write [{json.dumps(told)}] or [{told}]")
+        if values is None:
+            values = text.decode("utf-8", "replace")
+        values = [values]
+    if not isinstance(values, list) or len(values) != len(paths):
+        fields = ", ".join(map(field_path.shown, paths))
+        like = json.dumps(["…" for _ in paths], ensure_ascii=False, separators=(",", ":"))
+        raise NoKey(f"{_told(text)} is no key here: a key is a JSON list of {fields}, such as {like}")
+    return _written([_scalar(value, field_path.shown(steps)) for value, steps in zip(values, paths, strict=True)])
+
+
+def _told(text: bytes) -> str:
+    shown = text.decode("utf-8", "replace")
+    return repr(shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…")
+
+
+def _written(values: Sequence[str | int | float]) -> bytes:
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
     key = text.encode("utf-8", "surrogatepass")
     if len(key) > MOST_BYTES:
@@ -47,16 +93,15 @@ def of_payload(payload: object, paths: Sequence[field_path.Steps], exact: bool =
     return key
 
 
-def _scalar(payload: object, steps: field_path.Steps) -> str | int | float:
-    value = field_path.value_at(payload, steps)
+def _scalar(value: object, field: str) -> str | int | float:
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise NoKey(f"the key field {field_path.shown(steps)} is {value}, no finite number")
+            raise NoKey(f"the key field {field} is {value}, no finite number")
         return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
     if isinstance(value, (str, int)):
         return value
     if value is None:
-        raise NoKey(f"the key field {field_path.shown(steps)} is missing or null")
+        raise NoKey(f"the key field {field} is missing or null")
     kinds = {"dict": "an object", "list": "an array"}
     what = kinds.get(type(value).__name__, f"of type {type(value).__name__}")
-    raise NoKey(f"the key field {field_path.shown(steps)} is {what}; a key is a string, a number or a boolean")
+    raise NoKey(f"the key field {field} is {what}; a key is a string, a number or a boolean")

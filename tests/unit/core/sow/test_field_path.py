@@ -56,3 +56,42 @@ def test_an_index_finds_what_its_filter_matches(index: str, filter_: str) -> Non
     compiled = compile_filter(filter_)
     assert compiled.match(PAYLOAD)
     assert hash_index.find(compiled.equalities) == {b"k"}
+
+
+@pytest.mark.feature("S1", "S3")
+@pytest.mark.parametrize(
+    ("text", "fields", "found"),
+    [
+        (b'["A","N"]', 2, '["A","N"]'),
+        (b' ["A", "N"]\n', 2, '["A","N"]'),
+        (b'["\\u00e9",1.0]', 2, '["é",1]'),
+        (b"[12345678901234567890123,true]", 2, "[12345678901234567890123,true]"),
+        (b"A", 1, '["A"]'),
+        (b'"A"', 1, '["A"]'),
+        ("é b".encode(), 1, '["é b"]'),
+        (b'["A"', 1, '["[\\"A\\""]'),
+    ],
+)
+def test_a_key_may_be_written_in_any_way_that_json_allows(text: bytes, fields: int, found: str) -> None:
+    assert key.of_text(text, [("f",)] * fields) == found.encode()
+
+
+@pytest.mark.feature("S1", "S3", "X7")
+@pytest.mark.parametrize(
+    ("text", "fields", "fault"),
+    [
+        (b"A", 2, """'A' is no key here: a key is a JSON list of /f, /f, such as ["…","…"]"""),
+        (b'["A"]', 2, "is no key here"),
+        (b'["A","B","C"]', 2, "is no key here"),
+        (b'["A","B"]', 1, "is no key here"),
+        (b"[" * 100_000, 2, "is no key here"),
+        (b"5", 1, """may be a text or not: write ["5"] or [5]"""),
+        (b"[null]", 1, "/f is missing or null"),
+        (b"[{}]", 1, "/f is an object"),
+        (b"[NaN]", 1, "no finite number"),
+    ],
+)
+def test_what_is_no_key_says_how_one_is_written(text: bytes, fields: int, fault: str) -> None:
+    with pytest.raises(key.NoKey) as refused:
+        key.of_text(text, [("f",)] * fields)
+    assert fault in str(refused.value)

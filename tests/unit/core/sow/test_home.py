@@ -165,3 +165,31 @@ def test_data_without_a_key_deletes_nothing(data: bytes, told: str) -> None:
     (answer,) = desks[0].ask("sow_delete", 10, data=(b'{"id": "a"}', data)).answers
     assert told in answer.error
     assert len(desks[0].select(20)) == 1
+
+
+@pytest.mark.feature("S1", "S3", "S5", "C46")
+@pytest.mark.parametrize("written", ["a", '"a"', '[ "a" ]', '["\\u0061"]'])
+def test_a_key_is_found_at_home_however_it_is_written(written: str) -> None:
+    desks = shards(3)
+    everywhere(desks, {"id": "a"}, 1, partition=0)
+    named = [written.encode(), b'["b"]']
+    assert sum(len(desk.select(5, keys=named)) for desk in desks) == 1
+    for desk in desks:
+        desk.put(written, None, 10, partition=2)
+    assert [desk.select(20) for desk in desks] == [[], [], []]
+    everywhere(desks, {"id": "a"}, 30, partition=0)
+    counts = [dict(desk.ask("sow_delete", 40, keys=named).answers[0].counts) for desk in desks]
+    assert sum(count["removed"] for count in counts) == 1
+
+
+@pytest.mark.feature("S3", "S5", "X7")
+def test_what_names_no_key_is_refused_and_deletes_nothing() -> None:
+    desks = shards(2)
+    everywhere(desks, {"id": 5}, 1, partition=0)
+    fault = """'5' may be a text or not: write ["5"] or [5]"""
+    for command in ("sow", "sow_delete"):
+        (answer,) = desks[0].ask(command, 10, keys=(b"[5]", b"5")).answers
+        assert (answer.code, "keys.1" in answer.error, fault in answer.error) == ("invalid_argument", True, True)
+    letters = [letter for desk in desks for letter in desk.put("5", None, 20, partition=1).letters]
+    assert [fault in letter.detail for letter in letters] == [True]
+    assert sum(len(desk.select(30)) for desk in desks) == 1

@@ -7,6 +7,7 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.shard.event import EventKind
+from lapse.core.sow.delta import difference
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from lapse.core.sow.step import OutOfFocus, StateDelete, Step
@@ -69,12 +70,24 @@ def test_a_delta_merges_objects_replaces_the_rest_and_sets_null():
     assert records(desk) == {"k": {"o": {"a": 1, "b": {"c": 2, "d": 3}}, "l": [], "s": None, "new": {"y": 1}}}
 
 
+@pytest.mark.feature("S2", "S6")
+@pytest.mark.parametrize(
+    ("stored", "delta"),
+    [({"o": {"a": 1}}, {"o": [2]}), ({"o": {"p": [1]}}, {"o": {"p": {"a": 1}}}), ({"o": {"a": 1}}, {"o": 5})],
+)
+def test_an_array_replaces_an_object_and_the_other_way_round(stored, delta):
+    """Only objects merge with objects; who follows changed fields is told of it by them."""
+    desk = Desk(shard_of())
+    desk.put("k", stored, 0)
+    desk.put("k", delta, 1, lapse_command="delta")
+    assert records(desk) == {"k": delta}
+    assert difference(stored, delta) == delta
+
+
 @pytest.mark.feature("S2", "X7")
 @pytest.mark.parametrize(
     ("stored", "delta", "text"),
     [
-        ({"o": {}}, {"o": []}, "/o: the delta has an array where the stored record has an object"),
-        ({"o": {"p": []}}, {"o": {"p": {}}}, "/o/p: the delta has an object where the stored record has an array"),
         ({}, [1], "the delta is an array"),
         ([1], {}, "the stored record is an array"),
     ],
