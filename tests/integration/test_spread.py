@@ -1,4 +1,4 @@
-"""Queues of one partition each are spread over all workers, and those of a dead one over the others (C90)."""
+"""Shards are spread over all workers, and those of a dead one over the others (C90), as the simulation has it."""
 
 from __future__ import annotations
 
@@ -7,34 +7,46 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from benchmarks.scale import Fleet
 
 from lapse_client import Connection, Publisher, QueueSubscriber
 from support.log import until
 from support.worker import Worker
 
 
-def served(worker: Worker, queues: Sequence[str]) -> set[str]:
-    """The queues of which a worker has taken a shard over."""
-    return {name for name in queues if re.search(rf"{re.escape(name)}, partition 0: restored", worker.text())}
+def served(worker: Worker, queues: Sequence[str]) -> set[tuple[str, int]]:
+    """The shards of these queues that a worker has taken over."""
+    found = re.findall(r"(\S+), partition (\d+): restored", worker.text())
+    return {(name, int(shard)) for name, shard in found if name in queues}
 
 
 @pytest.mark.feature("C90", "S9")
 def test_each_worker_serves_its_share_and_takes_over_what_another_leaves(
     kafka: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    queues, app = [unique(f"orders-{number}") for number in range(6)], unique("app")
-    entities = "".join(f'[queue."{name}"]\npartitions = 1\n' for name in queues)
+    shards = {unique(f"orders-{number}"): 1 for number in range(6)} | {unique("wide"): 4}
+    fleet = Fleet(shards)
+    queues, app = list(shards), unique("app")
+    entities = "".join(f'[queue."{name}"]\npartitions = {count}\n' for name, count in shards.items())
     workers = []
     for number in range(2):
         (tmp_path / str(number)).mkdir()
         workers.append(Worker(tmp_path / str(number), kafka, app, entities))
     first, second = workers
     connection = Connection(kafka)
+    fleet.rebalance(["first"])
     with first, second:
-        until(lambda: len(served(first, queues)) + len(served(second, queues)) >= 6, "all queues", 40)
-        until(lambda: len(served(second, queues)) == 3, "the second worker's share", 40)
+        simulated = fleet.rebalance(["first", "second"])
+        share = fleet.shares()["second"]
+        assert simulated.moved in (0, len(share))
+        until(lambda: len(served(first, queues) | served(second, queues)) == 10, "all shards", 40)
+        until(lambda: len(served(second, queues)) >= len(share), "the second worker's share", 40)
         mine = served(second, queues)
+        for name in queues[-1:]:
+            assert len({one for one in mine if one[0] == name}) == len({one for one in share if one[0] == name})
+        assert len(mine) == len(share)
         second.kill()
+        assert fleet.rebalance(["first"]).orphans == len(mine)
         with Publisher(connection) as publisher:
             for name in queues:
                 publisher.publish(name, name.encode())
@@ -44,4 +56,5 @@ def test_each_worker_serves_its_share_and_takes_over_what_another_leaves(
                 assert delivery is not None
                 assert delivery.value == name.encode()
                 delivery.acknowledge()
+        until(lambda: served(first, queues) == fleet.shares()["first"], "what the simulation gives the first", 40)
         assert mine <= served(first, queues)
