@@ -112,7 +112,7 @@ class Delivery:
         return self.lot.timestamp_ms(self.at)
 
     def acknowledge(self) -> None:
-        """Done: the message leaves the queue. Sent in batches, in the background.
+        """Acknowledge the message: it leaves the queue. Acknowledgments are sent in batches, in the background.
 
         Raises:
             AlreadySettled: it was settled before.
@@ -120,10 +120,10 @@ class Delivery:
         self.lot.settler.acknowledge((self,))
 
     def cancel(self, delay_ms: int | None = None) -> None:
-        """Back to the queue, to its original place.
+        """Return the message to its original place in the queue.
 
         Args:
-            delay_ms: how long it stays undeliverable, in ms; 0 = not at all; None = as the message's
+            delay_ms: how long it waits before its next delivery, in ms; 0 = not at all; None = as the message's
                 `lapse-retry-delay-ms` or the queue's `retry` says.
 
         Raises:
@@ -132,10 +132,10 @@ class Delivery:
         self.lot.settler.command("cancel", (self,), delay_ms=delay_ms)
 
     def expire(self, fault: str = "") -> None:
-        """Out of the queue now, to the dead letters.
+        """Make the message leave the queue now, as a dead letter.
 
         Args:
-            fault: what is wrong with the message; its letter and its event say it, 500 characters of it.
+            fault: what is wrong with the message, for its letter and its event; at most 500 characters are kept.
 
         Raises:
             AlreadySettled: it was settled before.

@@ -14,7 +14,7 @@ from lapse_client.serde import DeserializerLike, SerializerLike
 
 
 class Publisher(RecordPublisher):
-    """Publishes with lifetimes, and asks; a context manager that flushes at its end.
+    """Publishes records with lifetimes, and requests; a context manager that flushes at its end.
 
     ::
 
@@ -22,8 +22,8 @@ class Publisher(RecordPublisher):
             publisher.publish("orders", b'{"id": 1}', key=b"1", ttl_ms=60_000)
             reply = publisher.request("quotes", b'{"symbol": "A"}', timeout=5)
 
-    Records go out in the background, idempotently and with `acks=all`. What Kafka refused is raised by the next call
-    of `publish`, `flush` or `close`.
+    Records are sent in the background, idempotently and with `acks=all`. If Kafka refuses one, the next call of
+    `publish`, `flush` or `close` raises the error.
 
     Args:
         connection: the cluster; from the environment by default.
@@ -31,9 +31,9 @@ class Publisher(RecordPublisher):
             replies, in seconds.
         serializer: writes the payloads: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a function.
         deserializer: of requests: reads the payloads of replies, for `reply.payload`.
-        deployment: of requests: `app_id` of the workers that make the queue of replies.
-        reply_queue: of requests: what that queue is called, which no other publisher's may be that lives at the same
-            time; unique by default.
+        deployment: of requests: `app_id` of the workers that create the queue of replies.
+        reply_queue: of requests: the name of that queue, which no other publisher may use at the same time; unique by
+            default.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Publisher(RecordPublisher):
         The first request makes a temporary queue for the replies, which takes a second or more.
 
         Args:
-            to: a queue that acts on lifetimes, or a topic of one.
+            to: a queue that enforces lifetimes, or a topic of one.
             value: the payload, text as UTF-8, or whatever the serializer writes.
             key: the record's key, text as UTF-8; decides the partition.
             timeout: lifetime of the request and of its reply, and how long the reply is waited for, in seconds.

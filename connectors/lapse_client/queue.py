@@ -21,7 +21,7 @@ from lapse_client.settler import Settling
 
 
 class Queue(Client[None]):
-    """Looks into a queue and acts on it as a whole; a context manager.
+    """Inspects and manages a queue as a whole; a context manager.
 
     Args:
         name: the queue.
@@ -52,8 +52,8 @@ class Queue(Client[None]):
 
         Args:
             filter: an expression; only messages that match.
-            top_n: at most so many; None = all.
-            skip: so many are left out first.
+            top_n: the greatest number of messages; None = all.
+            skip: how many to leave out first.
         """
         most = None if top_n is None else top_n + skip
         session = self._live()
@@ -144,14 +144,14 @@ class Queue(Client[None]):
         self._ask(Command(command="resume"))
 
     def purge(self, *, filter: str | None = None, leased: bool = False) -> dict[str, int]:  # noqa: A002
-        """Remove everything, or what matches, scheduled messages too.
+        """Remove all messages, or those that match, scheduled ones included.
 
         Counts `removed` and `skipped`, and how many of each state: `available`, `delayed`, `leased`, `scheduled` and
         `held` were removed, `skipped_leased` and so on were not.
 
         Args:
             filter: an expression.
-            leased: leased messages too.
+            leased: remove leased messages, too.
         """
         total: dict[str, int] = {}
         for answer in self._ask(Command.of(command="purge", filter=filter, leased=leased)):
@@ -172,15 +172,15 @@ class Queue(Client[None]):
     ) -> dict[str, int]:
         """Bring back messages that have left, as far as Kafka still has their records (Q22).
 
-        They are new messages, `orders:0:17~1`, behind what the queue holds. What is live stays as it is.
+        They are new messages, `orders:0:17~1`, behind those in the queue, which stay as they are.
 
         Args:
             to: from where on: `beginning`, an instant in ms since the epoch, or a bookmark.
             filter: an expression; only messages that match.
             lifetimes: whether relative lifetimes count from now, or are kept as they were.
-            handed_over: what was handed over or forwarded, too.
-            dry_run: count only.
-            command_id: names this rewind: with the same id it is resumed, and never done twice. New by default.
+            handed_over: also bring back messages that were handed over or forwarded.
+            dry_run: only count.
+            command_id: the id of this rewind: with the same id it is resumed, and never done twice. New by default.
             timeout_s: how long to wait, in seconds; the rewind goes on when it is over.
 
         Returns:
@@ -214,7 +214,7 @@ class Queue(Client[None]):
         Its underlying topics, dead letters and events stay (C4).
 
         Args:
-            force: take along what is there, leased or not, with the reason `purged`.
+            force: delete the queue with all messages, leased or not, which leave with the reason `purged`.
 
         Returns:
             How many messages were there, by state.

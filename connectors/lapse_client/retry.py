@@ -11,7 +11,7 @@ _LONGEST_S: Final = 3_650_000 * 86_400
 
 
 class Retry(Exception):
-    """Raised where a delivery is worked on: the message is cancelled, and delivered again after a while.
+    """Raised while a delivery is handled: the message is cancelled, and delivered again after a while.
 
     ::
 
@@ -19,8 +19,8 @@ class Retry(Exception):
             if rates.are_missing():
                 raise Retry(after=30)
 
-    The `with` block of the delivery takes it, and so does `run`, which logs nothing. The delay counts before that of
-    the message's header and that of the queue; the delivery and the cancel count as ever.
+    The `with` block of the delivery handles it, and so does `run`, which logs nothing. The delay has precedence over
+    those of the message's header and of the queue. The delivery and the cancel count as usual.
 
     Args:
         after: how long the message waits, in seconds, or as a `timedelta`; 0 = delivered again at once; None = as the

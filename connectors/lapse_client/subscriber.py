@@ -43,32 +43,33 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
                 with delivery:          # acknowledges, or cancels on an exception
                     handle(delivery.value)
 
-    It heartbeats by itself, subscribes again where a worker has forgotten it, drops prefetched messages whose lease
-    is over, and on `close` gives back at once what was not settled. With a `max_backlog` below the queue's number of
-    partitions the credits have to travel, which costs latency.
+    It sends heartbeats by itself, subscribes again if a worker has forgotten it, and drops prefetched messages whose
+    lease is over. `close` returns unsettled messages at once. If `max_backlog` is below the queue's number of
+    partitions, credits have to move between them, which costs latency.
 
     Args:
-        queue: its name, or a compiled regular expression: then all queues whose whole name matches; at least one has
-            to exist at the start. Those that come later are joined within seconds; when one is deleted, it goes on with
-            the others, and waits for further ones when it was the last.
-        max_backlog: most unsettled deliveries at once, over all partitions; 0 = barriers only.
+        queue: its name, or a compiled regular expression for all queues whose whole name matches. At least one has
+            to exist at the start; others are joined within seconds. When one is deleted, the subscriber goes on with
+            the others, or waits for new ones.
+        max_backlog: the greatest number of unsettled deliveries, over all partitions; 0 = barriers only.
         connection: the cluster; from the environment by default.
         name: of the subscription, for people and for peeks; unique by default.
         filter: an expression; only messages that match are delivered.
-        payload: `packed`: many messages come in one record; `inline`: each comes in a record of its own, as other
-            programs get them; `reference`: the queue sends bookmarks only, and the client reads the records from the
-            underlying topics itself, which it needs the right for.
-        heartbeat_timeout_ms: silence after which the queue takes the leases back, in ms; None = the queue's
+        payload: `packed`: many messages come in one record; `inline`: each comes in a record of its own, as for
+            clients in other languages; `reference`: the queue sends bookmarks only, and the client reads the records
+            from the underlying topics, which requires the right to do so.
+        heartbeat_timeout_ms: silence after which the leases return, in ms; None = the queue's
             `heartbeat_timeout`.
-        ack_batch_size: acknowledgments in one command at most.
+        ack_batch_size: the greatest number of acknowledgments in one command.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
         deserializer: reads the payloads, for `delivery.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
-            deserializers, or a function of bytes. What does not fit is not handed out; it goes to the dead letters.
+            deserializers, or a function of bytes. A message that does not fit is not handed out; it becomes a dead
+            letter.
         serializer: writes the payloads of replies, as `deserializer` reads those of messages.
-        transactional_id: Kafka's name for whoever commits `delivery.transaction()`; a later one of that name ends the
-            transactions of an earlier one. Unique by default.
-        timeout_s: how long to wait for answers: to subscribe, to unsubscribe, to `settle`; in seconds.
-        on_refused: told of refused settlements that nobody waits for; called by a background thread.
+        transactional_id: Kafka's name for the transactions of `delivery.transaction()`; a later subscriber with this
+            name aborts those of an earlier one. Unique by default.
+        timeout_s: how long to wait for answers to subscribe, to unsubscribe and to `settle`, in seconds.
+        on_refused: called with refused settlements that nobody waits for, by a background thread.
 
     Attributes:
         delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.
@@ -127,7 +128,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         return self.terms.name
 
     def stop(self) -> None:
-        """Hand out no more; what was handed out can still be settled until `close`, which is still due."""
+        """Hand out no more messages; those handed out can still be settled until `close`, which is still necessary."""
         self._stopping.set()
         self._lifecycle.stop()
         if (subscription := self._subscription) is not None:

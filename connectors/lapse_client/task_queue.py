@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Task(Generic[P, R]):
-    """A function of a task queue. Called, it runs here and now; submitted, it runs where the queue is worked on.
+    """A function of a task queue. Calling it runs it here; submitting it lets a consumer of the queue run it.
 
     Attributes:
         name: as it stands in messages.
@@ -83,8 +83,8 @@ class TaskQueue:
         send.submit("a@example.org", text="hello")      # here
         emails.run(threads=4)                           # elsewhere
 
-    A message whose arguments do not fit, or whose task is not known, goes to the dead letters and says why. A task that
-    raises is delivered again as the queue says; `raise Retry(after=30)` says when.
+    A message whose arguments do not fit, or whose task is unknown, becomes a dead letter with the cause. A task that
+    raises is delivered again as the queue says; `raise Retry(after=30)` sets the delay.
 
     Args:
         name: the queue's.
