@@ -67,13 +67,16 @@ def test_a_record_that_ends_the_process_is_a_letter_after_three_deaths(deploy: D
 
 
 @pytest.mark.feature("X7", "S1", "D1", "C46")
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_record_of_a_sow_topic_that_ends_the_process_is_a_letter(deploy: Deploy, shards: int) -> None:
+@pytest.mark.parametrize(("shards", "lifetime"), [(1, b"60000"), (3, b"60000"), (1, b"soon")])
+def test_a_record_of_a_sow_topic_that_ends_the_process_is_a_letter(
+    deploy: Deploy, shards: int, lifetime: bytes
+) -> None:
     """With several shards each of them reads every record, and may begin with another part of the batch."""
     here = deploy({})
     here.configure({}, {"prices": {"key": "/id", "partitions": shards}})
     here.apply()
-    here.write("prices", *GOOD, POISON)
+    here.write("prices", *GOOD)
+    here.write("prices", POISON, headers=[("lapse-ttl-ms", lifetime)])
     worker = poisoned(here)
     assert deaths(worker, letter_of(here, "prices")) == 3
     (letter,) = here.letters("prices", 1)

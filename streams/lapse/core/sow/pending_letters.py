@@ -45,6 +45,8 @@ def pack(letter: Removal) -> bytes:
         "deadline_ms": letter.deadline_ms,
         "detail": letter.detail,
     }
+    if letter.record_key is not None:
+        facts["record_key"] = _text(letter.record_key)
     if not letter.in_log:
         copied = facts | {
             "key": _text(letter.key),
@@ -75,6 +77,7 @@ def unpack(data: bytes, place: Place) -> Removal:
         facts["deadline_ms"],
         facts["detail"],
         in_log,
+        record_key=_bytes(facts.get("record_key")),
     )
 
 

@@ -13,7 +13,7 @@ from lapse.core.reason import Reason, in_order
 from lapse.core.record import Record
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
-from lapse.core.sow.arrival import Refused, Update
+from lapse.core.sow.arrival import Refused, Update, key_of_refused
 from lapse.core.sow.fan_out import SubscriberFanOut
 from lapse.core.sow.origin import is_replicated, path_of
 from lapse.core.sow.record import HEAD, deadline_of, facts_of, headers_of, payload_of, unpack_headers
@@ -177,10 +177,17 @@ class Removals:
         )  # fmt: skip
 
     def refuse(self, record: Record, topic: str, partition: int, refused: Refused, at_ms: int, step: Step) -> None:
-        """Turn a record that cannot be taken into a dead letter; the state stays as it is (L12, S1)."""
+        """Turn a record that cannot be taken into a dead letter; the state stays as it is (L12, S1).
+
+        What could not be decoded is not decoded again: it may be what ends the process (X7). What was refused for its
+        lifetime has not been looked into yet; it is here, where a record that ends the process is known to be at work.
+        """
+        record_key = None
+        if refused.reason is Reason.INVALID_LIFETIME:
+            record_key = key_of_refused(record.value, record.headers, self._settings)
         self._leave(
             step, Place(topic, partition, record.offset), record.key, record.value, tuple(record.headers),
-            record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None, in_log=True,
+            record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None, in_log=True, record_key=record_key,
         )  # fmt: skip
 
     def retain(self, name: bytes, at_ms: int, step: Step) -> None:
@@ -238,6 +245,7 @@ class Removals:
         detail: str,
         key: bytes | None,
         in_log: bool = False,
+        record_key: bytes | None = None,
     ) -> None:
         """Tell of a removal, and write a letter if one of its reasons asks for one (C22, C25, D1)."""
         at_ms = self._decided_ms(at_ms)
@@ -245,7 +253,18 @@ class Removals:
         lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)
         if lettered or self._settings.keeps_copies:
             removal = Removal(
-                place, original_key, value, headers, timestamp_ms, reasons, at_ms, deadline_ms, detail, in_log, lettered
+                place,
+                original_key,
+                value,
+                headers,
+                timestamp_ms,
+                reasons,
+                at_ms,
+                deadline_ms,
+                detail,
+                in_log,
+                lettered,
+                record_key,
             )
             step.removals.append(removal)
         kind = EventKind.DEAD_LETTERED if lettered else EventKind.EXPIRED

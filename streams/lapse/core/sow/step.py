@@ -68,6 +68,7 @@ class Removal(NamedTuple):
         detail: the text of the fault.
         in_log: whether the underlying log has it as it is.
         letter: whether it gets a dead letter.
+        record_key: the key that the payload makes of one that was refused for its lifetime; None = none, or not known.
     """
 
     place: Place
@@ -81,6 +82,7 @@ class Removal(NamedTuple):
     detail: str = ""
     in_log: bool = False
     letter: bool = True
+    record_key: bytes | None = None
 
 
 class Kind(StrEnum):

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from lapse.core.sow import pending_letters
-from lapse.core.sow.arrival import key_of_refused
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Removal, Step
 from lapse.protocol import header
@@ -47,7 +46,7 @@ class SowLetters:
         for first in range(0, len(removals), _AT_ONCE):
             if first:
                 await asyncio.sleep(0)
-            letters += self._output.letters(list(map(self._with_key, removals[first : first + _AT_ONCE])))
+            letters += self._output.letters(list(map(_with_key, removals[first : first + _AT_ONCE])))
         return letters, removals
 
     def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> Iterable[tuple[bytes, str]]:
@@ -63,20 +62,20 @@ class SowLetters:
             record = await self._read(*removal.place)
             if record is not None:
                 removal = removal._replace(key=record.key, value=record.value, headers=tuple(record.headers))
-        return next(iter(self._output.letters([self._with_key(removal)])), None)
+        return next(iter(self._output.letters([_with_key(removal)])), None)
 
     def letter_written(self, name: bytes, step: Step) -> None:
         """Let a record go whose letter is safe at last."""
         self._shard.letter_written(name, step)
 
-    def _with_key(self, removal: Removal) -> Removal:
-        """Let the letter of a record that was refused on arrival say which key its payload makes (C84)."""
-        key = key_of_refused(removal.value, removal.headers, self._shard.state.settings) if removal.in_log else None
-        if key is None:
-            return removal
-        others = (one for one in removal.headers if one[0] != header.RECORD_KEY)
-        return removal._replace(headers=(*others, (header.RECORD_KEY, key)))
-
     def _removal(self, name: bytes) -> Removal:
         state = self._shard.state
         return pending_letters.unpack(state.pending[name], pending_letters.place_of(name, state.sources))
+
+
+def _with_key(removal: Removal) -> Removal:
+    """Let the letter of a record that was refused on arrival say which key its payload makes (C84)."""
+    if removal.record_key is None:
+        return removal
+    others = (one for one in removal.headers if one[0] != header.RECORD_KEY)
+    return removal._replace(headers=(*others, (header.RECORD_KEY, removal.record_key)))
