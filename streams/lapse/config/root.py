@@ -213,6 +213,7 @@ class Config(BaseModel):
             if not any(topic in queue.underlying(name) or queue.reads(topic) for name, queue in self.queue.items()):
                 raise fault(("topic", topic), f"no queue reads {topic}, so its lifetime would not count (L8)")
         self._refuse_clashes()
+        self._refuse_own_topics()
         self._refuse_circles()
         return self
 
@@ -224,6 +225,18 @@ class Config(BaseModel):
                 other = owners.setdefault(topic.replace(".", "_"), name)
                 if other != name:
                     raise fault((kind, name), f"its topic {topic} clashes with one of {other}; choose another name")
+
+    def _refuse_own_topics(self) -> None:
+        """Refuse entities that would read what they write themselves: each of their records would make another."""
+        queues = (("queue", name, "topics", entity.underlying(name)) for name, entity in self.queue.items())
+        sows = (("sow", name, "topic", entity.underlying(name)) for name, entity in self.sow.items())
+        for kind, name, key, topics in (*queues, *sows):
+            own = {*topic_names.own(self.lapse.app_id, name), topic_names.events(name)}
+            for topic in topics:
+                if topic in own or topic.startswith(f"{topic_names.deliveries(name)}."):
+                    raise fault(
+                        (kind, name, key), f"{topic} is a topic of its own: what {name} writes would come back to it"
+                    )
 
     def _refuse_circles(self) -> None:
         """Refuse forwarding and dead letters that come back to where they were (C28, C38)."""

@@ -78,6 +78,12 @@ def test_types_keys_and_names(text: str, told: str) -> None:
         (SOW + 'topic = ""', "2: sow.s.topic: '' is no name that Kafka allows a topic"),
         (SOW + 'dead_letter = "a b"', "2: sow.s.dead_letter: 'a b' is no name that Kafka allows a topic"),
         (SOW + 'dead_letter = "lapse.s.commands"', "2: sow.s.dead_letter: lapse.s.commands is one of the topics that"),
+        (SOW + 'topic = "lapse.sow.s"', "2: sow.s.topic: lapse.sow.s is a topic of its own: what s writes would come"),
+        (
+            QUEUE + 'topics = ["a", "lapse.q.deliveries.ann"]',
+            "2: queue.q.topics: lapse.q.deliveries.ann is a topic of its",
+        ),
+        (QUEUE + 'topics = ["lapse.events.q"]', "2: queue.q.topics: lapse.events.q is a topic of its own"),
         (QUEUE + 'topics = ["a", ".."]', "2: queue.q.topics.1: '..' is no name that Kafka allows a topic"),
         (
             QUEUE + 'topic_expirations = { x = "1s" }',
