@@ -21,17 +21,17 @@ LIFE = "pair"
 
 _HEAD = """# Where two features meet
 
-Every two features of lapse, and the rule where they meet. The numbers are those of [the contract](features.md).
+This page has a rule for every two features of lapse. The numbers are those of [the contract](features.md).
 
-This page is printed by `python tests/interactions.py` from `tests/interactions.toml`. A feature that is added needs a
-row with every other one: each key of a queue's or SOW topic's configuration, each command and each kind of change
-belongs to a feature here, and a test fails where one does not. So does each trigger of [a message's
-life](message-life.md): what it takes, and whom it spares, is printed from the table on which the shard runs.
+`python tests/interactions.py` prints it from `tests/interactions.toml`. A new feature needs a row with every other
+one. Each key of a queue's or SOW topic's configuration, each command, each kind of change and each trigger of [a
+message's life](message-life.md) has to belong to a feature; a test checks this. The messages that a trigger takes and
+spares are printed from the table on which the shard runs.
 
-*A life of both* means that the two features live in one queue, together with what every queue sees, beside a naive
-reading of the contract that is compared after each step (`tests/unit/core/queue/test_interactions.py`).
+*A life of both* is a test that uses the two features in one queue, and compares it with a naive implementation of the
+contract after each step (`tests/unit/core/queue/test_interactions.py`).
 
-| feature | what it is | numbers |
+| feature | meaning | numbers |
 |---|---|---|
 """
 

@@ -9,28 +9,27 @@ from lapse.core.queue.message_state import MEANINGS, State
 
 _HEAD = """# The life of a message
 
-Each message of a queue is in one state at a time. A trigger takes it to another one, by the rows below and in no other
-way: the shard runs on this table (`core/queue/life.py`). A change that has no row is refused as an error in the code.
+Each message of a queue is in one state at a time. Triggers move it to other states, only as the rows below say:
+the shard runs on this table (`core/queue/life.py`). A change without a row is refused as an error in the code.
 
-This page is printed by `python tests/life.py`. A test brings each row about (`tests/unit/core/queue/test_life.py`).
+`python tests/life.py` prints this page. A test makes each row happen (`tests/unit/core/queue/test_life.py`).
 
 ## States
 
-What a state means is one rule for all features. A message without a place is known by its topic, partition and offset.
+The meaning of a state is the same for all features. A message without a place is identified by its topic, partition
+and offset. A held message expires only when there is room for it (C12).
 
-| state | what it is | has a place | counts in the depth | its deadline takes it | fills a backlog | binds its group |
+| state | meaning | has a place | counts in the depth | its deadline takes it | fills a backlog | binds its group |
 |---|---|---|---|---|---|---|
 """
 
 _TRIGGERS = """
 ## Triggers
 
-A message in a state that a trigger has no row for is *spared*. A reason is one of those of a removal: every other one
-that holds is given as well, a dead letter is written if any of them asks for one, and a message that leaves past its
-deadline has `expired`. Where there is a guard, its row goes before the one without.
-
-| trigger | takes what is | where | it is then | change | event | reason |
-|---|---|---|---|---|---|---|"""
+If a trigger has no row for a state, it *spares* messages in that state. The reason is that of a removal. All other
+reasons that hold are given as well, and a dead letter is written if any of them asks for one. A message that leaves
+past its deadline has `expired`. A row with a condition has precedence over one without.
+"""
 
 
 def name_of(state: State) -> str:
@@ -66,8 +65,8 @@ def in_words(trigger: Trigger) -> str:
     """What a trigger takes and spares, in a sentence."""
     parts = [f"{listed(states)}{f' ({guard})' if guard else ''}" for guard, states in taken(trigger).items()]
     left = spared(trigger)
-    return f"*{trigger.value}* takes what is {'; '.join(parts)}" + (
-        f". It spares what is {listed(left)}." if left else "."
+    return f"*{trigger.value}* takes messages that are {'; '.join(parts)}" + (
+        f". It spares those that are {listed(left)}." if left else "."
     )
 
 
@@ -88,7 +87,7 @@ def page() -> str:
         lines.append(f"| {name_of(state)} | {meaning.says} | {' | '.join('yes' if fact else '' for fact in facts)} |")
     lines += [_TRIGGERS.strip("\n").join(("\n", "\n"))]
     lines += [
-        "| trigger | takes what is | where | it is then | change | event | reason |",
+        "| trigger | takes messages that are | if | their new state | change | event | reason |",
         "|---|---|---|---|---|---|---|",
     ]
     last = None
