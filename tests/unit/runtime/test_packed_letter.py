@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.core.reason import UNCONFIRMED, Reason
 from lapse.protocol import dead_letter, header
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import Death
+from lapse.runtime.kafka.packed_record import packed, packed_headers
 from lapse.runtime.letters.packed_letter import PackedLetters
-from support.packed import rows_of
 
 NAMES = ["trace", "lapse-ttl-ms", EXPIRES_AT_MS, header.LAPSE_ID, header.DLQ_OFFSET, header.TRANSFER, "x"]
 ALL_NAMES = st.sampled_from([*NAMES, header.REDRIVEN_COUNT, *header.ORIGINAL_NAMES.values()])
-VALUES = st.sampled_from([b"7", b"12", b"", None])
+VALUES = st.sampled_from([b"7", b"12", b"", b"x" * 200, None])
 
 
 def messages(names: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[tuple]]:
@@ -55,11 +55,11 @@ def test_letters_of_one_removal_are_what_each_would_be_alone(messages, detail) -
             epoch=4,
         )
     )
-    packed, alone = [], []
+    dead, alone = [], []
     for offset, stored, deliveries, cancels, until_ms in messages:
         key, value, headers = (None, None, ()) if stored is None else stored
         record = None if stored is None else SimpleNamespace(key=key, value=value, headers=headers)
-        packed.append(letters.pack(offset, record, deliveries, cancels, until_ms))
+        dead.append((offset, record, deliveries, cancels, NEVER if until_ms is None else until_ms))
         death = Death(
             entity="orders",
             bookmark=Bookmark("t:0", 3, offset),
@@ -71,5 +71,19 @@ def test_letters_of_one_removal_are_what_each_would_be_alone(messages, detail) -
             detail=detail,
             epoch=4,
         )
-        alone.append((key, value, dead_letter.headers(death, headers)))
-    assert rows_of(packed) == alone
+        own = dead_letter.headers(death, headers)
+        alone.append(packed(key, value, len(own), packed_headers(own)))
+    assert letters.pack(dead) == alone
+
+
+@pytest.mark.feature("C60", "D2")
+def test_letters_whose_own_headers_all_differ_are_put_together_once(monkeypatch) -> None:
+    made = []
+    slow = dead_letter.facts
+    monkeypatch.setattr(dead_letter, "facts", lambda *asked: made.append(1) or slow(*asked))
+    death = Death(entity="orders", bookmark=Bookmark("t", 3, 0), reasons=(Reason.TIME_LIMIT,), expired_at_ms=5)
+    headers = [((EXPIRES_AT_MS, b"%d" % number), ("trace", b"%d" % -number)) for number in range(1_000)]
+    records = [SimpleNamespace(key=None, value=b"{}", headers=one) for one in headers]
+    letters = PackedLetters(death).pack((1_000 + at, one, 0, 0, at) for at, one in enumerate(records))
+    assert len(letters) == 1_000
+    assert len(made) < 10

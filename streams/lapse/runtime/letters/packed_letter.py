@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from lapse.core.generation import FIRST_REWOUND, offset_of, shown
-from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.protocol import dead_letter, header
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import TELLING, Death
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_headers, packed_name
 
+Dead = tuple[int, Any, int, int, int]
+"""Offset, record (None where Kafka has removed it), delivery count, cancel count, deadline in ms or `NEVER`."""
+
 _OFFSET: Final = packed_name(header.DLQ_OFFSET)
 _ID: Final = packed_name(header.LAPSE_ID)
 _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
 
+_TELLING: Final = TELLING | {header.LAPSE_ID, *header.ORIGINAL_NAMES.values()}
+"""Headers of a message with a history: what becomes of its other headers, or what its letter says, depends on them."""
+
+_MOST_NAMES: Final = 1_000
+"""So many names are kept: a producer that makes up new ones for each message must fill no memory."""
+
+
+class _Names(dict[str, bytes | None]):
+    """How a message's own header begins on a letter, by its name; empty = it is left out, None = it tells something."""
+
+    def __missing__(self, name: str) -> bytes | None:
+        found = None if name in _TELLING else _begins(name)
+        if len(self) < _MOST_NAMES:
+            self[name] = found
+        return found
+
+
+_NAMES: Final = _Names()
+
+
+def _begins(name: str) -> bytes:
+    kept = dead_letter.kept([name])
+    return packed_name(kept[0][1]) if kept else b""
+
 
 class _Frame(NamedTuple):
-    """What letters have in common whose records have headers of the same names.
+    """The headers that lapse adds to a letter, packed, without offset, id and deadline.
 
     Attributes:
-        headers: how many a letter has, offset and id included.
-        kept: those that are the record's own: the index of each, and its packed name.
-        before: the facts before the offset, packed.
+        headers: how many there are, offset and id included.
+        before: those before the offset.
         between: those between offset and id.
         behind: those behind the id.
         id_head: the id before the offset.
@@ -32,7 +58,6 @@ class _Frame(NamedTuple):
     """
 
     headers: int
-    kept: tuple[tuple[int, bytes], ...]
     before: bytes
     between: bytes
     behind: bytes
@@ -41,10 +66,10 @@ class _Frame(NamedTuple):
 
 
 class PackedLetters:
-    """Packs the letters of one removal.
+    """Packs the letters of one removal, byte for byte as `packed` and `dead_letter.headers` would each of them.
 
-    What letters have in common is packed once. Most messages that leave together have headers of the same names, and
-    many have the same headers.
+    A message's own headers are copied one by one: in most topics no two messages have the same. What lapse adds is put
+    together once for all that share it.
 
     Args:
         death: of its first message; `expires_at_ms` is left out of account.
@@ -52,65 +77,86 @@ class PackedLetters:
 
     def __init__(self, death: Death) -> None:
         self._death = replace(death, expires_at_ms=None)
-        self._original: Sequence[tuple[str, bytes | None]] | None = None
-        self._counts = (0, 0)
-        self._names: list[str] = []
-        self._frame = _Frame(0, (), b"", b"", b"", b"", b"")
-        self._own = b""
 
-    def pack(
-        self, offset: int, record: Any | None, delivery_count: int, cancel_count: int, expires_at_ms: int | None
-    ) -> bytes:
-        """The letter of one message; without a record, of one that Kafka has removed."""
-        original = () if record is None else record.headers
-        counts = (delivery_count, cancel_count)
-        if original != self._original or counts != self._counts:
-            self._begin(original, counts)
-        count, _, before, between, behind, id_head, id_tail = self._frame
-        varint = VARINT
-        place = b"%d" % offset_of(offset)
-        name = id_head + (place if offset < FIRST_REWOUND else shown(offset).encode()) + id_tail
-        parts = [
-            NULL if record is None or record.key is None else varint[len(record.key)] + record.key,
-            NULL if record is None or record.value is None else varint[len(record.value)] + record.value,
-            varint[count if expires_at_ms is None else count + 1], self._own,
-            before, _OFFSET, varint[len(place)], place, between, _ID, varint[len(name)], name, behind,
-        ]  # fmt: skip
-        if expires_at_ms is not None:
-            until = b"%d" % expires_at_ms
-            parts += (_EXPIRES_AT, varint[len(until)], until)
-        return b"".join(parts)
+    def pack(self, dead: Iterable[Dead]) -> list[bytes]:
+        """The letters of some messages, in their order."""
+        varint, join = VARINT, b"".join
+        letters: list[bytes] = []
+        put = letters.append
+        own: Any = None  # the headers of the message before, and so on
+        telling: Sequence[tuple[str, bytes]] = ()
+        copied, copies, headers = b"", 0, 0
+        before = between = behind = until = id_head = id_tail = b""
+        times = cancelled = until_ms = place_size = name_size = -1
+        framed = False
+        for offset, record, deliveries, cancels, deadline_ms in dead:
+            original = () if record is None else record.headers
+            if original != own:
+                own = original
+                tells, copies, copied = _copied(original)
+                framed = framed and tells == telling
+                telling = tells
+            if offset < FIRST_REWOUND:
+                name = place = b"%d" % offset
+            else:
+                name, place = shown(offset).encode(), b"%d" % offset_of(offset)
+            if not (
+                framed
+                and deliveries == times
+                and cancels == cancelled
+                and len(place) == place_size
+                and len(name) == name_size
+            ):
+                # Most of those that leave together have these in common.
+                framed, times, cancelled = True, deliveries, cancels
+                place_size, name_size = len(place), len(name)
+                headers, before, between, behind, id_head, id_tail = self._framed(telling, deliveries, cancels)
+                before += _OFFSET + varint[place_size]
+                between += _ID + varint[len(id_head) + name_size + len(id_tail)] + id_head
+                behind = id_tail + behind
+            if deadline_ms != until_ms:
+                until_ms, stated = deadline_ms, b"%d" % deadline_ms
+                until = b"" if deadline_ms == NEVER else _EXPIRES_AT + varint[len(stated)] + stated
+            key, value = (None, None) if record is None else (record.key, record.value)
+            put(
+                join(
+                    (
+                        NULL if key is None else varint[len(key)] + key,
+                        NULL if value is None else varint[len(value)] + value,
+                        varint[copies + headers + 1 if until else copies + headers],
+                        copied, before, place, between, name, behind, until,
+                    )
+                )
+            )  # fmt: skip
+        return letters
 
-    def _begin(self, original: Sequence[tuple[str, bytes | None]], counts: tuple[int, int]) -> None:
-        """Go on with messages that have these headers and counts."""
-        names = [name for name, _ in original]
-        if self._original is None or names != self._names or counts != self._counts or not TELLING.isdisjoint(names):
-            self._names, self._counts = names, counts
-            self._frame = self._framed(original)
-        self._original = original
-        own: list[bytes] = []
-        for at, name in self._frame.kept:
-            value = original[at][1]
-            own += (name, NULL) if value is None else (name, VARINT[len(value)], value)
-        self._own = b"".join(own)
-
-    def _framed(self, original: Sequence[tuple[str, Any]]) -> _Frame:
+    def _framed(self, telling: Sequence[tuple[str, bytes]], delivery_count: int, cancel_count: int) -> _Frame:
+        """The headers of a letter but for those that are copied: all, of a message with a history."""
         topic, partition, _ = self._death.bookmark
-        deliveries, cancels = self._counts
         bookmark = Bookmark(topic, partition, 0)
-        facts = dead_letter.facts(
-            replace(self._death, bookmark=bookmark, delivery_count=deliveries, cancel_count=cancels), original
-        )
-        kept = dead_letter.kept(self._names)
-        names = [name for name, _ in facts]
+        death = replace(self._death, bookmark=bookmark, delivery_count=delivery_count, cancel_count=cancel_count)
+        headers = dead_letter.headers(death, telling)
+        names = [name for name, _ in headers]
         at, of_id = names.index(header.DLQ_OFFSET), names.index(header.LAPSE_ID)
-        head, slash, redriven = facts[of_id][1].rpartition(b"/")
+        head, slash, redriven = headers[of_id][1].rpartition(b"/")
         return _Frame(
-            len(kept) + len(facts),
-            tuple((index, packed_name(name)) for index, name in kept),
-            packed_headers(facts[:at]),
-            packed_headers(facts[at + 1 : of_id]),
-            packed_headers(facts[of_id + 1 :]),
+            len(headers),
+            packed_headers(headers[:at]),
+            packed_headers(headers[at + 1 : of_id]),
+            packed_headers(headers[of_id + 1 :]),
             head.removesuffix(b"0"),
             slash + redriven,
         )
+
+
+def _copied(original: Any) -> tuple[Any, int, bytes]:
+    """A message's own headers on its letter: how many, and packed; of one with a history, the headers that tell it."""
+    names, varint = _NAMES, VARINT
+    parts: list[bytes] = []
+    for name, value in original:
+        begin = names[name]
+        if begin is None:
+            return original, 0, b""
+        if begin:
+            parts += (begin, NULL, b"") if value is None else (begin, varint[len(value)], value)
+    return (), len(parts) // 3, b"".join(parts)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.event import EventKind
@@ -19,14 +18,11 @@ from lapse.protocol.command import Encoding
 from lapse.protocol.dead_letter import Death
 from lapse.protocol.event import Event
 from lapse.runtime.kafka.output import Output, Packed
-from lapse.runtime.letters.packed_letter import PackedLetters
+from lapse.runtime.letters.packed_letter import Dead, PackedLetters
 from lapse.runtime.shard.command_authorizer import parted
 
 _RANGES_PER_EVENT: Final = 1_000
 """So many ranges stand in one event, so that any topic takes it."""
-
-Dead = tuple[int, Any, int, int, int]
-"""Offset, record (None where Kafka has removed it), delivery count, cancel count, deadline in ms or `NEVER`."""
 
 
 class ShardOutput:
@@ -146,12 +142,7 @@ class ShardOutput:
             detail=detail,
             epoch=self._epoch,
         )
-        pack = PackedLetters(death).pack
-        letters = [
-            pack(offset, record, deliveries, cancels, None if deadline_ms == NEVER else deadline_ms)
-            for offset, record, deliveries, cancels, deadline_ms in dead
-        ]
-        return Packed(self._letters, source[1] % self._letter_partitions, letters)
+        return Packed(self._letters, source[1] % self._letter_partitions, PackedLetters(death).pack(dead))
 
 
 def _parts(messages: Sequence[BookmarkRange]) -> Iterator[tuple[BookmarkRange, ...]]:
